@@ -1,0 +1,106 @@
+"""The one error tree of Slipway.
+
+```
+ControlPlaneError
+├── TransientError            try again later; `retry_after_s` when the other side said when
+│   ├── UnavailableError      the other side could not be reached, or answered 5xx
+│   ├── ThrottledError        429, or a limit of our own
+│   ├── QuotaExceededError    403 "exceeded quota": wait for quota, never the user's failure
+│   └── DeadlineError         no answer in time; the outcome is unknown
+├── PermanentError            the same call will never succeed
+│   ├── InvalidError          bad input; carries the fields
+│   ├── NotFoundError
+│   ├── AlreadyExistsError
+│   ├── DeniedError           the account lacks the permission
+│   ├── TerminatingError      the namespace or object is on its way out
+│   └── TooLargeError
+├── StaleError                somebody else wrote first: observe again, decide again
+│   └── ExpiredError          the version is no longer in the watch history: LIST again
+└── InvariantError            a bug of ours; the process ends
+```
+
+Adapters translate the errors of libraries into this tree at the edge (`raise ... from exc`); nothing above
+an adapter names an exception of redis, kubernetes or httpx.
+"""
+
+from dataclasses import dataclass
+
+
+class ControlPlaneError(Exception):
+    """Anything that Slipway raises on purpose."""
+
+
+class TransientError(ControlPlaneError):
+    """The call may succeed later; `retry_after_s` (seconds) is set when the other side said when."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(TransientError):
+    """The other side could not be reached or answered with a server error; the outcome may be unknown."""
+
+
+class ThrottledError(TransientError):
+    """The other side, or a limit of our own, asks for fewer calls."""
+
+
+class QuotaExceededError(TransientError):
+    """A Kubernetes ResourceQuota refuses the object for now."""
+
+
+class DeadlineError(TransientError):
+    """No answer within the deadline; whether the call took effect is unknown."""
+
+
+class PermanentError(ControlPlaneError):
+    """The same call will never succeed."""
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One bad field: `pointer` is a JSON pointer (RFC 6901) into the input, `detail` says what to change."""
+
+    pointer: str
+    detail: str
+
+
+class InvalidError(PermanentError):
+    """Bad input; `fields` names each offending field."""
+
+    def __init__(self, message: str, *, fields: tuple[FieldError, ...] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class NotFoundError(PermanentError):
+    """The object does not exist (or may not be seen, which must look the same)."""
+
+
+class AlreadyExistsError(PermanentError):
+    """An object of that name exists."""
+
+
+class DeniedError(PermanentError):
+    """The account lacks the permission."""
+
+
+class TerminatingError(PermanentError):
+    """The namespace or the object is being deleted."""
+
+
+class TooLargeError(PermanentError):
+    """The object is larger than the server takes."""
+
+
+class StaleError(ControlPlaneError):
+    """A fence refused the write: observe again, decide again."""
+
+
+class ExpiredError(StaleError):
+    """The resourceVersion has left the watch history (410): LIST again."""
+
+
+class InvariantError(ControlPlaneError):
+    """A promise between our own parts is broken: a bug. The process ends and is started again."""
