@@ -1,0 +1,41 @@
+"""Durations as users write them (`90s`, `30m`, `2h45m`), as seconds.
+
+Owns the grammar of Kubernetes-style (Go) durations. Pure.
+"""
+
+import re
+from decimal import Decimal
+
+_UNIT_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+DURATION_PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
+_DURATION_MAX_S = 10 * 365 * 86400
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `text`, such as 2700.0 for `45m`.
+
+    Raises:
+        ValueError: not a duration, or longer than ten years.
+    """
+    if not re.match(DURATION_PATTERN, text):
+        raise ValueError(f"{text!r} is not a duration; write for example 90s, 30m or 2h45m")
+    seconds = sum((Decimal(number) * _UNIT_S[unit] for number, unit in _PART.findall(text)), Decimal(0))
+    if seconds > _DURATION_MAX_S:
+        raise ValueError(f"{text!r} is longer than ten years")
+    return float(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """A short spelling for people: `2h45m`, `3m20s`, `4.2s`, `180ms`."""
+    if seconds < 1:
+        return f"{max(0, round(seconds * 1000))}ms"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])

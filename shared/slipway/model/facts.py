@@ -1,0 +1,171 @@
+"""What the scheduler knows: compact facts about nodes, pods, allocations, queues and jobs.
+
+The same struct travels in the cluster feed and is built from a LIST (`crd/facts.py`, `kube`), so that both
+ways give the same snapshot. A fact carries nothing that placement does not need.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.model.lifecycle import Phase
+from slipway.model.resources import Resources
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+class Toleration(msgspec.Struct, frozen=True, rename="camel"):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class NodeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    uid: str = ""
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    allocatable: Resources = Resources()
+    unschedulable: bool = False
+    ready: bool = True
+    images: dict[str, int] = {}
+
+
+class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod that is bound, or is ours: what it uses and whose it is. `live` is false once Succeeded or Failed."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str = ""
+    requests: Resources = Resources()
+    live: bool = True
+    allocation_uid: str = ""
+    attempt: int = 0
+    rank: int = -1
+    priority: int = 0
+    host_ports: tuple[int, ...] = ()
+    labels: dict[str, str] = {}
+
+
+class TopologyFact(msgspec.Struct, frozen=True):
+    key: str
+    mode: str = "required"
+
+
+class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One role of a gang; `minimum` is resolved (never None)."""
+
+    name: str
+    count: int
+    minimum: int
+    requests: Resources = Resources()
+    node_selector: dict[str, str] = {}
+    affinity: dict[str, Any] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    topology: TopologyFact | None = None
+    host_ports: tuple[int, ...] = ()
+    images: tuple[str, ...] = ()
+    gpu_milli: int = 0
+
+
+class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One allocation as the planner sees it. Times are epoch seconds.
+
+    `placements` is rank -> node of the admission of this attempt, empty while Pending. `gate` and
+    `gate_message` are the explanation that the object already carries, so that an unchanged one is not written.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    """metadata.resourceVersion as an integer"""
+    pool: str = "default"
+    queue: str = "default"
+    job: str = ""
+    kind: str = "command"
+    priority: int = 0
+    position: str = ""
+    preemptible: bool = False
+    created: float = 0.0
+    roles: tuple[RoleFact, ...] = ()
+    minimum: int = 1
+    phase: Phase = Phase.PENDING
+    phase_since: float = 0.0
+    attempt: int = 1
+    epoch: int = 0
+    decision: str = ""
+    desired: str = "Running"
+    deleting: bool = False
+    hold: bool = False
+    finalized: bool = False
+    """carries the teardown finalizer"""
+    released: bool = False
+    stopping: bool = False
+    """status.stop is set for this attempt"""
+    placements: dict[int, str] = {}
+    ended_ranks: tuple[int, ...] = ()
+    """ranks whose pods have ended: they use nothing"""
+    avoid_nodes: tuple[str, ...] = ()
+    not_before: float = 0.0
+    """backoff of a restarted attempt"""
+    deadlines: dict[str, float] = {}
+    max_runtime: float | None = None
+    invalid: str = ""
+    """why the spec can never run; empty when it is sound"""
+    gate: str = ""
+    gate_message: str = ""
+    spec_hash: str = ""
+
+    @property
+    def key(self) -> str:
+        """`<namespace>/<name>`"""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def rank_count(self) -> int:
+        """Ranks over all roles."""
+        return sum(role.count for role in self.roles)
+
+
+class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    pool: str = "default"
+    parent: str = ""
+    weight: int = 1
+    priority: int = 0
+    nominal: Resources | None = None
+    borrowing_limit: Resources | None = None
+    lending_limit: Resources | None = None
+    limit: Resources | None = None
+    ordering: str = "BestEffortFIFO"
+    within_queue: str = "Never"
+    reclaim: str = "Never"
+
+
+class JobFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    namespace: str
+    name: str
+    max_slots: int | None = None
+    priority: int | None = None
+    weight: int = 1
+    position: str = ""
+
+
+class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pool's policy: which nodes belong to it and how they are scored."""
+
+    name: str
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    scores: dict[str, int] = {}
+    topology: tuple[str, ...] = ()
+    binding: str = "direct"
+    backfill: bool = True

@@ -1,0 +1,53 @@
+"""Identifiers: what names what, and how each is derived.
+
+Owns the derivation of the AllocationID and of every name that starts with it. Knows nothing of Kubernetes
+calls or Redis. Every function is pure: the same object has the same id everywhere, for ever.
+"""
+
+import hashlib
+import re
+from typing import NewType
+
+AllocationId = NewType("AllocationId", str)
+"""`<metadata.name>-<first 8 of metadata.uid>`: keys the streams and prefixes the pods."""
+QueueName = NewType("QueueName", str)
+PoolName = NewType("PoolName", str)
+NodeName = NewType("NodeName", str)
+Epoch = NewType("Epoch", int)
+"""The ledger's fence: rises with each new leader, never falls."""
+
+NAME_LENGTH_MAX = 40
+NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_UID_PREFIX_LENGTH = 8
+_ID_PATTERN = re.compile(r"^(?P<name>[a-z](?:[-a-z0-9]*[a-z0-9])?)-(?P<prefix>[0-9a-f]{8})$")
+
+
+def allocation_id(name: str, uid: str) -> AllocationId:
+    """The AllocationID of the object `name` with `uid`."""
+    return AllocationId(f"{name}-{uid[:_UID_PREFIX_LENGTH]}")
+
+
+def split_allocation_id(value: str) -> tuple[str, str] | None:
+    """(object name, uid prefix) of an AllocationID, or None when `value` can not be one."""
+    match = _ID_PATTERN.match(value)
+    return (match["name"], match["prefix"]) if match else None
+
+
+def is_name(value: str) -> bool:
+    """Whether `value` may name an Allocation (the CRD's CEL rule says the same)."""
+    return len(value) <= NAME_LENGTH_MAX and NAME_PATTERN.match(value) is not None
+
+
+def bundle_name(allocation: AllocationId, attempt: int) -> str:
+    """The name of an attempt's ConfigMap and of its headless Service."""
+    return f"{allocation}-{attempt}"
+
+
+def pod_name(allocation: AllocationId, attempt: int, rank: int) -> str:
+    """The name of the pod of one rank of one attempt."""
+    return f"{allocation}-{attempt}-{rank}"
+
+
+def shard(allocation: str, count: int) -> int:
+    """A stable shard of `count` for an AllocationID (or any key)."""
+    return int.from_bytes(hashlib.sha256(allocation.encode()).digest()[:4], "big") % count

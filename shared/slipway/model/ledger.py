@@ -1,0 +1,47 @@
+"""The scheduler's ledger as a value: the decisions that are open, and the epoch that fences them.
+
+It is `ResourcePool.status`, written by compare-and-swap only. A decision stands in it before its admission is
+written, and stays until the leader's snapshot holds that Allocation at or above the admission's version.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+LEDGER_BYTES_MAX = 256 * 1024
+DECISIONS_PER_TICK_MAX = 200
+
+
+class DecisionKind(StrEnum):
+    """What a decision does when it is applied."""
+
+    ADMIT = "admit"
+    EVICT = "evict"
+    NOMINATE = "nominate"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One decision. `placements[r]` is rank r's index into the ledger's node table, -1 for a rank not placed."""
+
+    id: str
+    epoch: int
+    allocation: str
+    """`<namespace>/<name>`"""
+    uid: str
+    attempt: int
+    kind: DecisionKind = DecisionKind.ADMIT
+    placements: tuple[int, ...] = ()
+    devices: dict[str, tuple[int, ...]] = {}
+    spec_hash: str = ""
+    reason: str = ""
+    by: str = ""
+    at: str = ""
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`epoch` and `tick` never fall; `nodes` is the table that the placements index."""
+
+    epoch: int = 0
+    tick: int = 0
+    nodes: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()

@@ -1,0 +1,84 @@
+"""Closed sets of reasons: why something waits, why it stopped, how it ended.
+
+One enum each; the same words are the CR's condition reason, the log key, the metric label and the CLI's text.
+"""
+
+from enum import StrEnum
+
+
+class Result(StrEnum):
+    """How an allocation ended."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+    PREEMPTED = "Preempted"
+    EVICTED = "Evicted"
+    TIMED_OUT = "TimedOut"
+    INVALID = "Invalid"
+
+
+class Reason(StrEnum):
+    """Why a transition happened (`status.reason`, and `reason` of each ring entry)."""
+
+    NONE = ""
+    COMPLETED = "Completed"
+    KILLED = "Killed"
+    DELETED = "Deleted"
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
+    RANK_FAILED = "RankFailed"
+    INIT_FAILED = "InitContainerFailed"
+    IMAGE_PULL = "ImagePullBackOff"
+    OUT_OF_MEMORY = "OutOfMemory"
+    POD_DELETED = "PodDeleted"
+    POD_LOST = "PodLost"
+    NODE_LOST = "NodeLost"
+    EVICTED = "Evicted"
+    REJECTED = "KubeletRejected"
+    PREEMPTED = "Preempted"
+    USER_STOPPED = "UserStopped"
+    IDLE = "IdleTimeout"
+    MAX_RUNTIME = "MaxRuntime"
+    PENDING_TIMEOUT = "PendingTimeout"
+    PREEMPTION_GRACE = "PreemptionGrace"
+    BELOW_MINIMUM = "BelowMinimum"
+    INVALID_SPEC = "InvalidSpec"
+    TOO_LARGE = "TooLarge"
+    LAUNCH_REFUSED = "LaunchRefused"
+    LAUNCH_STUCK = "LaunchStuck"
+    UNKNOWN_EXIT = "UnknownExit"
+
+
+INFRASTRUCTURE = frozenset(
+    {
+        Reason.POD_DELETED,
+        Reason.POD_LOST,
+        Reason.NODE_LOST,
+        Reason.EVICTED,
+        Reason.REJECTED,
+        Reason.PREEMPTED,
+        Reason.BELOW_MINIMUM,
+        Reason.LAUNCH_STUCK,
+    }
+)
+"""Ends that are not the user's fault: they do not count against `maxRestarts`."""
+
+
+class Gate(StrEnum):
+    """What keeps a pending allocation waiting, in the fixed order in which the gates are looked at."""
+
+    INVALID = "Invalid"
+    NOT_A_WORKSPACE = "NotAWorkspace"
+    HELD = "Held"
+    BACKOFF = "Backoff"
+    UNKNOWN_POOL = "UnknownPool"
+    UNKNOWN_QUEUE = "UnknownQueue"
+    NOT_ENOUGH_PODS = "NotEnoughPods"
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    JOB_MAX_SLOTS = "JobMaxSlots"
+    TOPOLOGY_TOO_SMALL = "TopologyTooSmall"
+    NO_FIT = "NoFit"
+    BEHIND_RESERVATION = "BehindReservation"
+    BEHIND_QUEUE_HEAD = "BehindQueueHead"
+    NOT_YET_CONSIDERED = "NotYetConsidered"

@@ -1,0 +1,109 @@
+"""Resource amounts: immutable integer vectors by resource name.
+
+Owns the base units (cpu in milli, everything else in ones) and the arithmetic on them. No float, no string
+maths anywhere else. A resource that is absent is zero; zero amounts are not kept, so equality is by meaning.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from slipway.model.quantity import QuantityValue, format_quantity, parse_quantity
+
+CPU = "cpu"
+MEMORY = "memory"
+PODS = "pods"
+GPU = "nvidia.com/gpu"
+GPU_MILLI = "slipway.dev/gpu-milli"
+GPU_NAMES = (GPU, "amd.com/gpu")
+MILLI = 1000
+
+
+def scale_of(name: str) -> int:
+    """Units per one of resource `name`: 1000 for cpu (milli), else 1."""
+    return MILLI if name == CPU else 1
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """An immutable vector of amounts, `{resource name: units}`; negative amounts are refused by `parse`."""
+
+    amounts: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, int]) -> "Resources":
+        """From base units, dropping zeros."""
+        return cls({name: amount for name, amount in amounts.items() if amount})
+
+    @classmethod
+    def parse(cls, quantities: Mapping[str, QuantityValue]) -> "Resources":
+        """From Kubernetes quantities, e.g. `{"cpu": "500m", "nvidia.com/gpu": 2}`.
+
+        Raises:
+            ValueError: a bad quantity; the message starts with the resource's name.
+        """
+        amounts: dict[str, int] = {}
+        for name, value in quantities.items():
+            try:
+                amounts[name] = parse_quantity(value, scale=scale_of(name))
+            except ValueError as exc:
+                raise ValueError(f"{name}: {exc}") from exc
+        return cls.of(amounts)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.amounts.items()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.amounts)
+
+    def __add__(self, other: "Resources") -> "Resources":
+        total = dict(self.amounts)
+        for name, amount in other.amounts.items():
+            total[name] = total.get(name, 0) + amount
+        return Resources.of(total)
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        total = dict(self.amounts)
+        for name, amount in other.amounts.items():
+            total[name] = total.get(name, 0) - amount
+        return Resources.of(total)
+
+    def __mul__(self, count: int) -> "Resources":
+        return Resources.of({name: amount * count for name, amount in self.amounts.items()})
+
+    def get(self, name: str) -> int:
+        """Units of `name`; 0 when absent."""
+        return self.amounts.get(name, 0)
+
+    def fits(self, free: "Resources") -> bool:
+        """Whether every amount is at most the same amount of `free`."""
+        return all(amount <= free.get(name) for name, amount in self.amounts.items())
+
+    def at_least(self, other: "Resources") -> "Resources":
+        """The larger amount of each resource (as init containers are counted)."""
+        return Resources.of({name: max(self.get(name), other.get(name)) for name in {*self.amounts, *other.amounts}})
+
+    def gpus(self) -> int:
+        """Whole devices of any GPU resource: what users call slots."""
+        return sum(self.get(name) for name in GPU_NAMES)
+
+    def quantities(self) -> dict[str, str]:
+        """As Kubernetes quantities, sorted by name."""
+        return {name: format_quantity(self.amounts[name], scale=scale_of(name)) for name in sorted(self.amounts)}
+
+
+def total(parts: Iterable[Resources]) -> Resources:
+    """The sum of `parts`."""
+    result: dict[str, int] = {}
+    for part in parts:
+        for name, amount in part.amounts.items():
+            result[name] = result.get(name, 0) + amount
+    return Resources.of(result)
+
+
+def dominant_share(used: Resources, capacity: Resources) -> int:
+    """The largest share of any resource of `used` in `capacity`, in millionths; absent capacity counts as full."""
+    shares = [
+        1_000_000 if capacity.get(name) <= 0 else amount * 1_000_000 // capacity.get(name)
+        for name, amount in used.amounts.items()
+    ]
+    return max(shares, default=0)
