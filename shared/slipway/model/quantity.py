@@ -48,7 +48,9 @@ def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
     if match is None:
         raise ValueError(f"{value!r} is not a quantity; write a number with an optional suffix such as 500m, 2 or 16Gi")
     suffix = match["suffix"] or ""
-    factor = Decimal(f"1{suffix.lower()}") if suffix[:1] in "eE" and len(suffix) > 1 and suffix != "Ei" else _SUFFIX[suffix]
+    factor = (
+        Decimal(f"1{suffix.lower()}") if suffix[:1] in "eE" and len(suffix) > 1 and suffix != "Ei" else _SUFFIX[suffix]
+    )
     number = Decimal(match["number"]) * factor
     if match["sign"] == "-" and number:
         raise ValueError(f"{value!r} is negative; a quantity is zero or more")
