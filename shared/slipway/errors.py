@@ -11,6 +11,7 @@ ControlPlaneError
 │   ├── InvalidError          bad input; carries the fields
 │   ├── NotFoundError
 │   ├── AlreadyExistsError
+│   ├── BoundError            the pod is bound already
 │   ├── DeniedError           the account lacks the permission
 │   ├── TerminatingError      the namespace or object is on its way out
 │   └── TooLargeError
@@ -76,6 +77,10 @@ class InvalidError(PermanentError):
 
 class NotFoundError(PermanentError):
     """The object does not exist (or may not be seen, which must look the same)."""
+
+
+class BoundError(PermanentError):
+    """The pod is bound already: read it to see where."""
 
 
 class AlreadyExistsError(PermanentError):

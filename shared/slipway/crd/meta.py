@@ -1,0 +1,95 @@
+"""Object metadata as the Kubernetes API sends it: shared by our custom resources and the core kinds.
+
+Wire structs: camelCase on the wire, unknown fields are ignored (the server may know more than we do).
+"""
+
+from typing import Any
+
+import msgspec
+
+API_GROUP = "slipway.dev"
+API_VERSION = "v1alpha1"
+GROUP_VERSION = f"{API_GROUP}/{API_VERSION}"
+
+TEARDOWN_FINALIZER = f"{API_GROUP}/teardown"
+TRACKING_FINALIZER = f"{API_GROUP}/tracking"
+
+LABEL_ALLOCATION = f"{API_GROUP}/allocation"
+LABEL_ALLOCATION_UID = f"{API_GROUP}/allocation-uid"
+LABEL_ATTEMPT = f"{API_GROUP}/attempt"
+LABEL_RANK = f"{API_GROUP}/rank"
+LABEL_ROLE = f"{API_GROUP}/role"
+LABEL_WORKSPACE = f"{API_GROUP}/workspace"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "slipway"
+
+ANNOTATION_TRACE = f"{API_GROUP}/trace"
+ANNOTATION_USER = f"{API_GROUP}/user"
+ANNOTATION_SPEC_HASH = f"{API_GROUP}/spec-hash"
+ANNOTATION_MAIN_CONTAINER = f"{API_GROUP}/main-container"
+ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
+ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
+
+
+class OwnerReference(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: list[str] = []
+    owner_references: list[OwnerReference] = []
+    generate_name: str = ""
+
+    @property
+    def version(self) -> int:
+        """resourceVersion as an integer (comparable from Kubernetes 1.35 on); 0 when unset."""
+        return int(self.resource_version) if self.resource_version.isdigit() else 0
+
+
+class Condition(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: str | None = None
+
+
+class ListMeta(
+    msgspec.Struct,
+    kw_only=True,
+    frozen=True,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining_item_count": "remainingItemCount",
+    },
+    omit_defaults=True,
+):
+    resource_version: str = ""
+    continue_: str = ""
+    remaining_item_count: int | None = None
+
+
+def condition_of(conditions: list[Condition], type_: str) -> Condition | None:
+    """The condition of that type, if any."""
+    return next((condition for condition in conditions if condition.type == type_), None)
+
+
+RawObject = dict[str, Any]
+"""A Kubernetes object as plain JSON."""

@@ -1,0 +1,177 @@
+"""The core Kubernetes objects, with only the fields that we read.
+
+Objects that we create are plain JSON (`RawObject`), because a user's pod template may hold any field.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import Condition, ObjectMeta
+from slipway.crd.v1alpha1 import Wire
+
+
+class ContainerPort(Wire):
+    container_port: int
+    host_port: int = 0
+    name: str = ""
+
+
+class Container(Wire):
+    name: str
+    image: str = ""
+    resources: dict[str, Any] = {}
+    ports: list[ContainerPort] = []
+    restart_policy: str = ""
+
+
+class SchedulingGate(Wire):
+    name: str
+
+
+class PodSpec(Wire):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int = 0
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    scheduling_gates: list[SchedulingGate] = []
+    termination_grace_period_seconds: int | None = None
+    overhead: dict[str, Any] = {}
+
+
+class StateTerminated(Wire):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    signal: int = 0
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class StateWaiting(Wire):
+    reason: str = ""
+    message: str = ""
+
+
+class StateRunning(Wire):
+    started_at: str | None = None
+
+
+class ContainerState(Wire):
+    waiting: StateWaiting | None = None
+    running: StateRunning | None = None
+    terminated: StateTerminated | None = None
+
+
+class ContainerStatus(Wire):
+    name: str
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    ready: bool = False
+    restart_count: int = 0
+    image: str = ""
+
+
+class PodStatus(Wire):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    start_time: str | None = None
+
+
+class Pod(Wire):
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeTaint(Wire):
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+class NodeSpec(Wire):
+    unschedulable: bool = False
+    taints: list[NodeTaint] = []
+
+
+class NodeImage(Wire):
+    names: list[str] = []
+    size_bytes: int = 0
+
+
+class NodeStatus(Wire):
+    allocatable: dict[str, str] = {}
+    capacity: dict[str, str] = {}
+    conditions: list[Condition] = []
+    images: list[NodeImage] = []
+
+
+class Node(Wire):
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ConfigMap(Wire):
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+    immutable: bool = False
+
+
+class Service(Wire):
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}
+
+
+class NamespaceStatus(Wire):
+    phase: str = "Active"
+
+
+class Namespace(Wire):
+    metadata: ObjectMeta
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class LeaseSpec(Wire):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire):
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+    metadata: ObjectMeta
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ObjectReference(Wire):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class KubeEvent(Wire):
+    metadata: ObjectMeta
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    type: str = "Normal"
+    count: int = 1
+    last_timestamp: str | None = None
+
+
+class CustomResourceDefinition(Wire):
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}

@@ -1,0 +1,159 @@
+"""The port to Kubernetes: what every service may ask of the API server.
+
+`kube/client.py` is the real one; the simulation has another over the local cluster's core. Both pass one
+contract suite.
+
+Promises: every method has a deadline; errors are of `slipway.errors` (409 conflict -> StaleError, 409 exists ->
+AlreadyExistsError, 404 -> NotFoundError, 410 -> ExpiredError, 422/400 -> InvalidError, 403 by its cause, 413 ->
+TooLargeError, 429 -> ThrottledError, other 5xx and connection faults -> UnavailableError, no answer in time ->
+DeadlineError). No method retries by itself: the outcome of a write that raised DeadlineError or
+UnavailableError is unknown.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from enum import StrEnum
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from slipway.crd.meta import RawObject
+from slipway.kube.resources import Resource
+
+T = TypeVar("T")
+
+
+class PatchType(StrEnum):
+    """Content types of PATCH."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+class Listed(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One consistent LIST; `resource_version` is where a watch goes on from."""
+
+    items: list[T]
+    resource_version: str
+    continue_: str = ""
+    remaining_item_count: int | None = None
+
+
+class WatchType(StrEnum):
+    """Types of watch events that reach a caller (ERROR events are raised)."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
+    """One change; a BOOKMARK's object carries only the resourceVersion and is None."""
+
+    type: WatchType
+    object: T | None
+    resource_version: str
+
+
+class KubeReader(Protocol):
+    """Reads."""
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
+        """The object now (a quorum read)."""
+        ...
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> Listed[T]:
+        """A consistent LIST (resourceVersion unset). With `limit` 0 all pages are read and joined."""
+        ...
+
+    def watch(
+        self, resource: Resource[T], *, resource_version: str, namespace: str | None = None, label_selector: str = ""
+    ) -> AsyncIterator[WatchEvent[T]]:
+        """Changes after `resource_version`, bookmarks included, until the server ends the watch.
+
+        Raises ExpiredError on 410 (also inside a 200), UnavailableError when nothing came for the silence limit.
+        """
+        ...
+
+    async def read_log(
+        self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
+    ) -> bytes:
+        """A pod's log so far, with timestamps, one line each."""
+        ...
+
+    def follow_log(
+        self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
+    ) -> AsyncIterator[bytes]:
+        """A pod's log lines with timestamps as they come; ends with the container."""
+        ...
+
+
+class KubeWriter(Protocol):
+    """Writes. `body` is a wire struct or plain JSON; apiVersion and kind are filled in from `resource`."""
+
+    async def create(
+        self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
+    ) -> T: ...
+
+    async def replace_status(self, resource: Resource[T], body: Any) -> T:
+        """PUT of `/status`, fenced by `metadata.resourceVersion` (refused locally when it is missing)."""
+        ...
+
+    async def replace(self, resource: Resource[T], body: Any) -> T:
+        """PUT, fenced by `metadata.resourceVersion` (refused locally when it is missing)."""
+        ...
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: RawObject | list[RawObject],
+        *,
+        namespace: str | None = None,
+        type_: PatchType = PatchType.MERGE,
+    ) -> T: ...
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        """DELETE with preconditions. NotFoundError when it is gone already, StaleError when `uid` is another's."""
+        ...
+
+    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+        """POST of the `binding` subresource with the pod's uid.
+
+        Raises:
+            BoundError: the pod is bound already (GET it: same uid and node is success).
+            StaleError: another uid, gated, or deleting: the attempt is broken.
+        """
+        ...
+
+    async def may(
+        self, verb: str, resource: Resource[Any], *, namespace: str | None = None, subresource: str = ""
+    ) -> bool:
+        """Whether our own account holds that permission (SelfSubjectAccessReview)."""
+        ...
+
+
+class KubeApi(KubeReader, KubeWriter, Protocol):
+    """All of it."""
+
+
+RawLabels = Mapping[str, str]

@@ -1,0 +1,83 @@
+"""The Kubernetes resources that Slipway touches: where each lives in the API and which struct decodes it."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from slipway.crd import v1alpha1
+from slipway.crd.meta import API_GROUP, API_VERSION
+from slipway.kube import objects
+
+T = TypeVar("T")
+
+
+class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One resource of the API; `struct` is what its objects decode to."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    struct: type[T]
+
+    @property
+    def api_version(self) -> str:
+        """`v1` or `group/version`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of the collection, an object or a subresource."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if self.namespaced and namespace:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        parts.extend(part for part in (name, subresource) if part)
+        return "/".join(parts)
+
+
+ALLOCATIONS = Resource(
+    group=API_GROUP,
+    version=API_VERSION,
+    plural="allocations",
+    kind="Allocation",
+    namespaced=True,
+    struct=v1alpha1.Allocation,
+)
+RESOURCE_POOLS = Resource(
+    group=API_GROUP,
+    version=API_VERSION,
+    plural="resourcepools",
+    kind="ResourcePool",
+    namespaced=False,
+    struct=v1alpha1.ResourcePool,
+)
+QUEUES = Resource(
+    group=API_GROUP, version=API_VERSION, plural="queues", kind="Queue", namespaced=False, struct=v1alpha1.Queue
+)
+JOBS = Resource(group=API_GROUP, version=API_VERSION, plural="jobs", kind="Job", namespaced=True, struct=v1alpha1.Job)
+TEMPLATES = Resource(
+    group=API_GROUP, version=API_VERSION, plural="templates", kind="Template", namespaced=True, struct=v1alpha1.Template
+)
+PODS = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True, struct=objects.Pod)
+NODES = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False, struct=objects.Node)
+CONFIG_MAPS = Resource(
+    group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=objects.ConfigMap
+)
+SERVICES = Resource(group="", version="v1", plural="services", kind="Service", namespaced=True, struct=objects.Service)
+NAMESPACES = Resource(
+    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False, struct=objects.Namespace
+)
+EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.KubeEvent)
+LEASES = Resource(
+    group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True, struct=objects.Lease
+)
+CRDS = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+    struct=objects.CustomResourceDefinition,
+)
