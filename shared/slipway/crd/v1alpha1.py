@@ -33,17 +33,17 @@ class Wire(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defau
     """Base of the wire structs: camelCase, defaults omitted."""
 
 
-class ResourceRequirements(Wire):
+class ResourceRequirements(Wire, kw_only=True, frozen=True):
     requests: Quantities = {}
     limits: Quantities = {}
 
 
-class TopologySpec(Wire):
+class TopologySpec(Wire, kw_only=True, frozen=True):
     key: Annotated[str, Meta(min_length=1, max_length=253, description="node label whose values are the domains")]
     mode: Annotated[str, Meta(pattern="^(required|preferred)$")] = "required"
 
 
-class TolerationSpec(Wire):
+class TolerationSpec(Wire, kw_only=True, frozen=True):
     key: Annotated[str, Meta(max_length=253)] = ""
     operator: Annotated[str, Meta(pattern="^(Equal|Exists)$")] = "Equal"
     value: Annotated[str, Meta(max_length=253)] = ""
@@ -51,7 +51,7 @@ class TolerationSpec(Wire):
     toleration_seconds: int | None = None
 
 
-class RoleSpec(Wire):
+class RoleSpec(Wire, kw_only=True, frozen=True):
     """One role of a gang: `count` ranks that are alike."""
 
     name: Name = "worker"
@@ -67,27 +67,27 @@ class RoleSpec(Wire):
     """replaces the allocation's template for this role"""
 
 
-class FileSpec(Wire):
+class FileSpec(Wire, kw_only=True, frozen=True):
     path: Annotated[str, Meta(min_length=1, max_length=255, description="relative to the working directory")]
     content: Annotated[str, Meta(max_length=SPEC_BYTES_MAX)]
     encoding: Annotated[str, Meta(pattern="^(utf8|base64)$")] = "utf8"
     mode: Annotated[int, Meta(ge=0, le=0o777)] = 0o644
 
 
-class PortSpec(Wire):
+class PortSpec(Wire, kw_only=True, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=15, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     port: Annotated[int, Meta(ge=1, le=65535)]
     scheme: Annotated[str, Meta(pattern="^(http|https|tcp)$")] = "http"
 
 
-class PreemptSignal(Wire):
+class PreemptSignal(Wire, kw_only=True, frozen=True):
     n: Annotated[int, Meta(ge=0)]
     reason: Annotated[str, Meta(max_length=256)] = ""
     at: str = ""
     attempt: Annotated[int, Meta(ge=1)] = 1
 
 
-class Signals(Wire):
+class Signals(Wire, kw_only=True, frozen=True):
     """What users and ranks tell a running allocation; per attempt, `n` only rises."""
 
     preempt: PreemptSignal | None = None
@@ -100,7 +100,7 @@ class Signals(Wire):
     attempt: Annotated[int, Meta(ge=1)] = 1
 
 
-class AllocationSpec(Wire):
+class AllocationSpec(Wire, kw_only=True, frozen=True):
     """What to run, on how many ranks, under which rules."""
 
     kind: Kind
@@ -128,14 +128,14 @@ class AllocationSpec(Wire):
     signals: Signals | None = None
 
 
-class Placement(Wire):
+class Placement(Wire, kw_only=True, frozen=True):
     rank: int
     role: str = ""
     node: str
     device: list[int] = []
 
 
-class Admission(Wire):
+class Admission(Wire, kw_only=True, frozen=True):
     """The decision, as the scheduler wrote it to this allocation."""
 
     decision_id: str
@@ -146,14 +146,14 @@ class Admission(Wire):
     placements: list[Placement] = []
 
 
-class Release(Wire):
+class Release(Wire, kw_only=True, frozen=True):
     """The commit point of a launch: only pods named here may ever be bound. Index = position in `placements`."""
 
     attempt: int
-    pod_uids: list[str] = msgspec.field(default_factory=list, name="podUIDs")
+    pod_uids: list[str] = msgspec.field(default_factory=list[str], name="podUIDs")
 
 
-class RankStatus(Wire):
+class RankStatus(Wire, kw_only=True, frozen=True):
     """One rank as observed; an exit code is written once."""
 
     pod_uid: str = msgspec.field(default="", name="podUID")
@@ -163,7 +163,7 @@ class RankStatus(Wire):
     reason: str = ""
 
 
-class RingEntry(Wire):
+class RingEntry(Wire, kw_only=True, frozen=True):
     """One transition; the last 16 are kept."""
 
     seq: int
@@ -175,7 +175,7 @@ class RingEntry(Wire):
     data: dict[str, Any] = {}
 
 
-class Stop(Wire):
+class Stop(Wire, kw_only=True, frozen=True):
     """A fired deadline or an eviction: who stops the allocation, and whether it comes back."""
 
     reason: str
@@ -185,7 +185,7 @@ class Stop(Wire):
     by: str = ""
 
 
-class AllocationStatus(Wire):
+class AllocationStatus(Wire, kw_only=True, frozen=True):
     phase: Phase = Phase.PENDING
     attempt: int = 1
     seq: int = 0
@@ -214,7 +214,7 @@ class AllocationStatus(Wire):
     slots: int = 0
 
 
-class Allocation(Wire):
+class Allocation(Wire, kw_only=True, frozen=True):
     api_version: str = GROUP_VERSION
     kind: str = "Allocation"
     metadata: ObjectMeta
@@ -222,7 +222,7 @@ class Allocation(Wire):
     status: AllocationStatus = AllocationStatus()
 
 
-class KindDefaults(Wire):
+class KindDefaults(Wire, kw_only=True, frozen=True):
     """What a pool gives a kind that does not say."""
 
     image: str = ""
@@ -233,7 +233,7 @@ class KindDefaults(Wire):
     port: int | None = None
 
 
-class ResourcePoolSpec(Wire):
+class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
     tolerations: list[TolerationSpec] = []
     scores: dict[str, int] = {}
@@ -246,7 +246,7 @@ class ResourcePoolSpec(Wire):
     """allow pod templates beyond Pod Security "restricted" """
 
 
-class WireDecision(Wire):
+class WireDecision(Wire, kw_only=True, frozen=True):
     id: str
     epoch: int
     allocation: str
@@ -261,7 +261,7 @@ class WireDecision(Wire):
     at: str = ""
 
 
-class ResourcePoolStatus(Wire):
+class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
     """The scheduler's ledger."""
 
     epoch: int = 0
@@ -271,7 +271,7 @@ class ResourcePoolStatus(Wire):
     conditions: list[Condition] = []
 
 
-class ResourcePool(Wire):
+class ResourcePool(Wire, kw_only=True, frozen=True):
     api_version: str = GROUP_VERSION
     kind: str = "ResourcePool"
     metadata: ObjectMeta
@@ -279,17 +279,17 @@ class ResourcePool(Wire):
     status: ResourcePoolStatus = ResourcePoolStatus()
 
 
-class QueuePreemption(Wire):
+class QueuePreemption(Wire, kw_only=True, frozen=True):
     within_queue: Annotated[str, Meta(pattern="^(Never|LowerPriority|LowerOrNewerEqual)$")] = "Never"
     reclaim: Annotated[str, Meta(pattern="^(Never|LowerPriority|Any)$")] = "Never"
 
 
-class Budget(Wire):
+class Budget(Wire, kw_only=True, frozen=True):
     gpu_hours: Annotated[float, Meta(gt=0)]
     window: Duration
 
 
-class QueueSpec(Wire):
+class QueueSpec(Wire, kw_only=True, frozen=True):
     pool: Name = "default"
     parent: Name | None = None
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -304,11 +304,11 @@ class QueueSpec(Wire):
     budgets: list[Budget] = []
 
 
-class QueueStatus(Wire):
+class QueueStatus(Wire, kw_only=True, frozen=True):
     conditions: list[Condition] = []
 
 
-class Queue(Wire):
+class Queue(Wire, kw_only=True, frozen=True):
     api_version: str = GROUP_VERSION
     kind: str = "Queue"
     metadata: ObjectMeta
@@ -316,18 +316,18 @@ class Queue(Wire):
     status: QueueStatus | None = None
 
 
-class JobSpec(Wire):
+class JobSpec(Wire, kw_only=True, frozen=True):
     max_slots: Count | None = None
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     queue_position: Annotated[str, Meta(max_length=63)] = ""
 
 
-class JobStatus(Wire):
+class JobStatus(Wire, kw_only=True, frozen=True):
     conditions: list[Condition] = []
 
 
-class Job(Wire):
+class Job(Wire, kw_only=True, frozen=True):
     api_version: str = GROUP_VERSION
     kind: str = "Job"
     metadata: ObjectMeta
@@ -335,20 +335,20 @@ class Job(Wire):
     status: JobStatus | None = None
 
 
-class TemplateSpec(Wire):
+class TemplateSpec(Wire, kw_only=True, frozen=True):
     """A partial launch body, merged under a request."""
 
     body: dict[str, Any] = {}
 
 
-class Template(Wire):
+class Template(Wire, kw_only=True, frozen=True):
     api_version: str = GROUP_VERSION
     kind: str = "Template"
     metadata: ObjectMeta
     spec: TemplateSpec = TemplateSpec()
 
 
-class ObjectList(Wire):
+class ObjectList(Wire, kw_only=True, frozen=True):
     """Base of the typed lists; `kube/client.py` decodes `items` itself."""
 
     metadata: ListMeta = ListMeta()

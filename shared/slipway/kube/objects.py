@@ -11,13 +11,13 @@ from slipway.crd.meta import Condition, ObjectMeta
 from slipway.crd.v1alpha1 import Wire
 
 
-class ContainerPort(Wire):
+class ContainerPort(Wire, kw_only=True, frozen=True):
     container_port: int
     host_port: int = 0
     name: str = ""
 
 
-class Container(Wire):
+class Container(Wire, kw_only=True, frozen=True):
     name: str
     image: str = ""
     resources: dict[str, Any] = {}
@@ -25,11 +25,11 @@ class Container(Wire):
     restart_policy: str = ""
 
 
-class SchedulingGate(Wire):
+class SchedulingGate(Wire, kw_only=True, frozen=True):
     name: str
 
 
-class PodSpec(Wire):
+class PodSpec(Wire, kw_only=True, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int = 0
@@ -40,7 +40,7 @@ class PodSpec(Wire):
     overhead: dict[str, Any] = {}
 
 
-class StateTerminated(Wire):
+class StateTerminated(Wire, kw_only=True, frozen=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
@@ -49,22 +49,22 @@ class StateTerminated(Wire):
     finished_at: str | None = None
 
 
-class StateWaiting(Wire):
+class StateWaiting(Wire, kw_only=True, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class StateRunning(Wire):
+class StateRunning(Wire, kw_only=True, frozen=True):
     started_at: str | None = None
 
 
-class ContainerState(Wire):
+class ContainerState(Wire, kw_only=True, frozen=True):
     waiting: StateWaiting | None = None
     running: StateRunning | None = None
     terminated: StateTerminated | None = None
 
 
-class ContainerStatus(Wire):
+class ContainerStatus(Wire, kw_only=True, frozen=True):
     name: str
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -73,7 +73,7 @@ class ContainerStatus(Wire):
     image: str = ""
 
 
-class PodStatus(Wire):
+class PodStatus(Wire, kw_only=True, frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -85,62 +85,62 @@ class PodStatus(Wire):
     start_time: str | None = None
 
 
-class Pod(Wire):
+class Pod(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
-class NodeTaint(Wire):
+class NodeTaint(Wire, kw_only=True, frozen=True):
     key: str
     value: str = ""
     effect: str = "NoSchedule"
 
 
-class NodeSpec(Wire):
+class NodeSpec(Wire, kw_only=True, frozen=True):
     unschedulable: bool = False
     taints: list[NodeTaint] = []
 
 
-class NodeImage(Wire):
+class NodeImage(Wire, kw_only=True, frozen=True):
     names: list[str] = []
     size_bytes: int = 0
 
 
-class NodeStatus(Wire):
+class NodeStatus(Wire, kw_only=True, frozen=True):
     allocatable: dict[str, str] = {}
     capacity: dict[str, str] = {}
     conditions: list[Condition] = []
     images: list[NodeImage] = []
 
 
-class Node(Wire):
+class Node(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class ConfigMap(Wire):
+class ConfigMap(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     data: dict[str, str] = {}
     immutable: bool = False
 
 
-class Service(Wire):
+class Service(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: dict[str, Any] = {}
 
 
-class NamespaceStatus(Wire):
+class NamespaceStatus(Wire, kw_only=True, frozen=True):
     phase: str = "Active"
 
 
-class Namespace(Wire):
+class Namespace(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     status: NamespaceStatus = NamespaceStatus()
 
 
-class LeaseSpec(Wire):
+class LeaseSpec(Wire, kw_only=True, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -148,21 +148,21 @@ class LeaseSpec(Wire):
     lease_transitions: int | None = None
 
 
-class Lease(Wire):
+class Lease(Wire, kw_only=True, frozen=True):
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
     metadata: ObjectMeta
     spec: LeaseSpec = LeaseSpec()
 
 
-class ObjectReference(Wire):
+class ObjectReference(Wire, kw_only=True, frozen=True):
     kind: str = ""
     namespace: str = ""
     name: str = ""
     uid: str = ""
 
 
-class KubeEvent(Wire):
+class KubeEvent(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     involved_object: ObjectReference = ObjectReference()
     reason: str = ""
@@ -172,6 +172,6 @@ class KubeEvent(Wire):
     last_timestamp: str | None = None
 
 
-class CustomResourceDefinition(Wire):
+class CustomResourceDefinition(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: dict[str, Any] = {}
