@@ -1,0 +1,328 @@
+"""Values to stream fields and back: the only place that knows the fields of any entry.
+
+Owns the wire form: CloudEvents 1.0 in binary mode for events, small versioned field maps for the rest. Must not
+know Redis or IO. Everything that is decoded may be hostile: it decodes to a value or raises `InvalidError`, and
+nothing else. An event of an unknown type raises `UnknownTypeError`: consumers dead-letter it, readers skip it.
+
+Invariant: encoding is a pure, deterministic function of the value, so that republishing gives the same bytes.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from slipway.errors import InvalidError
+from slipway.model.events import TYPE_PREFIX, AllocationEvent
+from slipway.model.ids import AllocationId, split_allocation_id
+from slipway.model.lifecycle import Event, Phase
+from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
+
+Fields = Mapping[str, bytes]
+
+SOURCE_PREFIX: Final = "/slipway/"
+FIELD_BYTES_MAX: Final = 65_536
+LINE_BYTES_MAX: Final = 16_384
+_CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+_TRUNCATED = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESERVED = frozenset({"seq", "attempt", "phase", "reason", "uid", "createdMs", "truncated"})
+
+_json = msgspec.json.Encoder(order="deterministic")
+_object = msgspec.json.Decoder(dict[str, Any])
+_span = msgspec.json.Decoder(SpanRecord)
+_texts = msgspec.json.Decoder(dict[str, str])
+
+
+class UnknownTypeError(InvalidError):
+    """A well-formed event of a type that this version does not know."""
+
+
+def cursor_parts(cursor: str) -> tuple[int, int]:
+    """The two numbers of a cursor. Raises `InvalidError` when it is not one."""
+    if _CURSOR.fullmatch(cursor) is None:
+        raise InvalidError(f"not a cursor: {cursor[:64]!r}")
+    major, minor = cursor.split("-")
+    parts = int(major), int(minor)
+    if max(parts) >= 2**63:
+        raise InvalidError(f"not a cursor: {cursor[:64]!r}")
+    return parts
+
+
+def truncated_range(mark: str) -> tuple[int, int]:
+    """(from, to) of a truncation mark. Raises `InvalidError` when it is not one."""
+    match = _TRUNCATED.fullmatch(mark)
+    if match is None or int(match[1]) > int(match[2]):
+        raise InvalidError(f"not a range of seq: {mark[:64]!r}")
+    return int(match[1]), int(match[2])
+
+
+def encode_event(event: AllocationEvent) -> dict[str, bytes]:
+    """The fields of an event's entry; keys of `event.data` that are the event's own names are dropped."""
+    data: dict[str, Any] = {key: value for key, value in event.data.items() if key not in _RESERVED}
+    data |= {
+        "seq": event.seq,
+        "attempt": event.attempt,
+        "phase": event.phase.value,
+        "reason": event.reason,
+        "uid": event.uid,
+        "createdMs": event.created_ms,
+    }
+    fields = {
+        "specversion": b"1.0",
+        "id": event.event_id.encode(),
+        "source": f"{SOURCE_PREFIX}{event.namespace}/{event.name}".encode(),
+        "type": f"{TYPE_PREFIX}{event.type.value}".encode(),
+        "subject": event.allocation_id.encode(),
+        "time": event.time.encode(),
+        "datacontenttype": b"application/json",
+    }
+    if event.truncated is not None:
+        truncated_range(event.truncated)
+        data["truncated"] = event.truncated
+        fields["truncated"] = event.truncated.encode()
+    fields["data"] = _json.encode(data)
+    if event.traceparent:
+        fields["traceparent"] = event.traceparent.encode()
+    return fields
+
+
+def decode_event(fields: Fields) -> AllocationEvent:
+    """The event of an entry. Raises `InvalidError` (`UnknownTypeError` for a type of another version)."""
+    if _text(fields, "specversion") != "1.0":
+        raise InvalidError("specversion is not 1.0")
+    subject = _text(fields, "subject")
+    data = _json_object(fields, "data")
+    seq, attempt, created_ms = (_natural(data, name) for name in ("seq", "attempt", "createdMs"))
+    namespace, name = _source(_text(fields, "source"))
+    uid, reason = _string(data, "uid"), _string(data, "reason")
+    if subject != f"{name}-{uid[:8]}" or split_allocation_id(subject) is None:
+        raise InvalidError("subject is not the AllocationID of source and uid")
+    if _text(fields, "id") != f"{subject}/{seq}":
+        raise InvalidError("id is not <subject>/<seq>")
+    time = _text(fields, "time")
+    if _TIME.fullmatch(time) is None:
+        raise InvalidError("time is not RFC 3339")
+    truncated = _text(fields, "truncated") if "truncated" in fields else None
+    if truncated is not None:
+        truncated_range(truncated)
+    return AllocationEvent(
+        allocation_id=AllocationId(subject),
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        created_ms=created_ms,
+        seq=seq,
+        attempt=attempt,
+        type=_event_type(_text(fields, "type")),
+        phase=_phase(_string(data, "phase")),
+        reason=reason,
+        time=time,
+        data={key: value for key, value in data.items() if key not in _RESERVED},
+        truncated=truncated,
+        traceparent=_traceparent(fields),
+    )
+
+
+def encode_hint(hint: WorkHint) -> dict[str, bytes]:
+    """The fields of a work hint."""
+    fields = {"v": b"1", "key": f"{hint.namespace}/{hint.allocation}".encode()}
+    if hint.traceparent:
+        fields["traceparent"] = hint.traceparent.encode()
+    return fields
+
+
+def decode_hint(fields: Fields) -> WorkHint:
+    """The work hint of an entry."""
+    if _text(fields, "v") != "1":
+        raise UnknownTypeError("unknown version of a work hint")
+    namespace, _, allocation = _text(fields, "key").partition("/")
+    if _NAMESPACE.fullmatch(namespace) is None or split_allocation_id(allocation) is None:
+        raise InvalidError("key is not <namespace>/<AllocationID>")
+    return WorkHint(namespace=namespace, allocation=AllocationId(allocation), traceparent=_traceparent(fields))
+
+
+def decode_claim(shard: int, entry_id: str, deliveries: int, fields: Fields) -> Claimed:
+    """A delivered hint, decodable or not."""
+    try:
+        hint, problem = decode_hint(fields), ""
+    except InvalidError as exc:
+        hint, problem = None, str(exc)
+    return Claimed(shard=shard, entry_id=entry_id, deliveries=deliveries, hint=hint, problem=problem)
+
+
+def encode_feed(entry: FeedEntry) -> dict[str, bytes]:
+    """The fields of a feed entry."""
+    return {
+        "e": b"%d" % entry.epoch,
+        "n": b"%d" % entry.number,
+        "k": entry.kind.encode(),
+        "o": entry.op.value.encode(),
+        "key": entry.key.encode(),
+        "rv": entry.rv.encode(),
+        "data": entry.data,
+    }
+
+
+def decode_feed(fields: Fields) -> FeedEntry:
+    """The feed entry of an entry."""
+    try:
+        op = FeedOp(_text(fields, "o"))
+    except ValueError as exc:
+        raise UnknownTypeError("unknown feed operation") from exc
+    return FeedEntry(
+        epoch=_number(_text(fields, "e"), "e"),
+        number=_number(_text(fields, "n"), "n"),
+        kind=_text(fields, "k"),
+        op=op,
+        key=_text(fields, "key"),
+        rv=_text(fields, "rv"),
+        data=fields.get("data", b""),
+    )
+
+
+def encode_beat(versions: Mapping[str, str]) -> bytes:
+    """The data of a heartbeat."""
+    return _json.encode(dict(versions))
+
+
+def decode_beat(data: bytes) -> dict[str, str]:
+    """{kind: resourceVersion published so far} of a heartbeat's data."""
+    try:
+        return _texts.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidError("the heartbeat is not a JSON object of strings") from exc
+
+
+def encode_line(line: LogLine) -> dict[str, bytes]:
+    """The fields of a log line; text beyond the limit is cut."""
+    text = line.text.encode("utf-8", "replace")[:LINE_BYTES_MAX]
+    rank, attempt = b"%d" % line.rank, b"%d" % line.attempt
+    return {"a": attempt, "r": rank, "s": line.stream.encode(), "t": line.time.encode(), "x": text}
+
+
+def decode_line(fields: Fields) -> LogLine:
+    """The log line of an entry; a text that is not UTF-8 is read with replacement characters."""
+    return LogLine(
+        attempt=_number(_text(fields, "a"), "a"),
+        rank=_number(_text(fields, "r"), "r"),
+        stream=_text(fields, "s"),
+        time=_text(fields, "t"),
+        text=fields.get("x", b"").decode("utf-8", "replace"),
+    )
+
+
+def encode_span(span: SpanRecord) -> dict[str, bytes]:
+    """The fields of a span."""
+    return {"v": b"1", "span": _json.encode(span)}
+
+
+def decode_span(fields: Fields) -> SpanRecord:
+    """The span of an entry."""
+    try:
+        return _span.decode(_bytes(fields, "span"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidError("not a span") from exc
+
+
+def encode_dead(source: str, entry_id: str, deliveries: int, cause: str, fields: Fields) -> dict[str, bytes]:
+    """The fields of a dead letter: where from, why, and the original's fields with the prefix `f:`."""
+    letter = {
+        "source": source.encode(),
+        "entry": entry_id.encode(),
+        "deliveries": b"%d" % deliveries,
+        "cause": cause.encode("utf-8", "replace")[:1_024],
+    }
+    return letter | {f"f:{name}": value for name, value in fields.items()}
+
+
+def decode_dead(letter_id: str, fields: Fields) -> DeadLetter:
+    """The dead letter of an entry; never raises, so that any letter can be shown."""
+    shown = {name: value.decode("utf-8", "replace") for name, value in fields.items()}
+    deliveries = shown.get("deliveries", "")
+    return DeadLetter(
+        id=letter_id,
+        source=shown.get("source", ""),
+        entry_id=shown.get("entry", ""),
+        cause=shown.get("cause", ""),
+        deliveries=int(deliveries) if deliveries.isascii() and deliveries.isdigit() and len(deliveries) < 10 else 0,
+        fields={name[2:]: value for name, value in shown.items() if name.startswith("f:")},
+    )
+
+
+def dead_fields(fields: Fields) -> dict[str, bytes]:
+    """The original's fields inside a dead letter, exactly as they were."""
+    return {name[2:]: value for name, value in fields.items() if name.startswith("f:")}
+
+
+def _bytes(fields: Fields, name: str) -> bytes:
+    value = fields.get(name)
+    if value is None:
+        raise InvalidError(f"field {name} is missing")
+    if len(value) > FIELD_BYTES_MAX:
+        raise InvalidError(f"field {name} is longer than {FIELD_BYTES_MAX} bytes")
+    return value
+
+
+def _text(fields: Fields, name: str) -> str:
+    try:
+        return _bytes(fields, name).decode()
+    except UnicodeDecodeError as exc:
+        raise InvalidError(f"field {name} is not UTF-8") from exc
+
+
+def _number(value: str, name: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) <= 18):
+        raise InvalidError(f"field {name} is not a number")
+    return int(value)
+
+
+def _json_object(fields: Fields, name: str) -> dict[str, Any]:
+    try:
+        return _object.decode(_bytes(fields, name))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidError(f"field {name} is not a JSON object") from exc
+
+
+def _string(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str):
+        raise InvalidError(f"data.{name} is not a string")
+    return value
+
+
+def _natural(data: Mapping[str, Any], name: str) -> int:
+    value = data.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise InvalidError(f"data.{name} is not a natural number")
+    return value
+
+
+def _source(source: str) -> tuple[str, str]:
+    namespace, _, name = source.removeprefix(SOURCE_PREFIX).partition("/")
+    if not source.startswith(SOURCE_PREFIX) or _NAMESPACE.fullmatch(namespace) is None:
+        raise InvalidError("source is not /slipway/<namespace>/<name>")
+    return namespace, name
+
+
+def _event_type(value: str) -> Event:
+    try:
+        return Event(value.removeprefix(TYPE_PREFIX)) if value.startswith(TYPE_PREFIX) else Event("")
+    except ValueError as exc:
+        raise UnknownTypeError(f"unknown event type {value[:64]!r}") from exc
+
+
+def _phase(value: str) -> Phase:
+    try:
+        return Phase(value)
+    except ValueError as exc:
+        raise InvalidError("data.phase is not a phase") from exc
+
+
+def _traceparent(fields: Fields) -> str:
+    """The traceparent, or nothing when it is absent or malformed: it must never cost a message."""
+    value = fields.get("traceparent", b"")[:64].decode("ascii", "replace")
+    return value if _TRACEPARENT.fullmatch(value) else ""

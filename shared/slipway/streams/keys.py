@@ -1,0 +1,100 @@
+"""Every key, type, life time, cap and consumer group, in one table.
+
+Owns the names of everything that Slipway keeps in Redis. Knows nothing of how it gets there. The braces are
+literal: they are Redis Cluster hash tags, so that an allocation's keys share a slot and shards spread.
+
+Invariant: no key is written that is not in `TABLE`, and every family has a cap or a life time.
+"""
+
+import zlib
+
+import msgspec
+
+from slipway.model.ids import AllocationId
+
+SHARDS = 16
+WORK_GROUP = "podworker"
+DAY_S = 86_400
+
+
+class KeyFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: `ttl_s` counts from the last write (for events: from the end), 0 is no expiry."""
+
+    prefix: str
+    type: str
+    length_max: int = 0
+    ttl_s: int = 0
+    group: str = ""
+    trimmed_by: str = "cap"
+
+
+ALLOCATION = KeyFamily(prefix="slipway:alloc:", type="stream", length_max=1_024, ttl_s=7 * DAY_S)
+EVENTS = KeyFamily(prefix="slipway:events:", type="stream", length_max=100_000)
+WORK = KeyFamily(prefix="slipway:work:", type="stream", group=WORK_GROUP, trimmed_by="acknowledged by every group")
+CLUSTER = KeyFamily(prefix="slipway:cluster", type="stream", length_max=100_000)
+WAKE = KeyFamily(prefix="slipway:wake", type="stream", length_max=128)
+LOGS = KeyFamily(prefix="slipway:logs:", type="stream", length_max=10_000, ttl_s=7 * DAY_S)
+DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
+TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=512, ttl_s=7 * DAY_S)
+ACTIVITY = KeyFamily(prefix="slipway:activity:", type="hash", ttl_s=30 * DAY_S)
+
+TABLE = (ALLOCATION, EVENTS, WORK, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY)
+
+WORK_BACKLOG_MAX = 50_000
+"""Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
+DELIVERIES_MAX = 5
+MIN_IDLE_S = 30.0
+FEED_SILENCE_S = 3.0
+FEED_BEAT_S = 1.0
+
+COUNTERS = (
+    "log_lines_dropped",
+    "spans_dropped",
+    "activity_dropped",
+    "hints_dropped",
+    "entries_undecodable",
+    "hints_done",
+    "hints_retried",
+    "hints_failed",
+    "hints_claimed",
+    "hints_dead",
+)
+
+
+def allocation(allocation_id: AllocationId) -> str:
+    """The stream of one allocation's transitions."""
+    return f"{ALLOCATION.prefix}{{{allocation_id}}}"
+
+
+def logs(allocation_id: AllocationId) -> str:
+    """The stream of one allocation's log lines."""
+    return f"{LOGS.prefix}{{{allocation_id}}}"
+
+
+def trace(allocation_id: AllocationId) -> str:
+    """The stream of one allocation's spans."""
+    return f"{TRACE.prefix}{{{allocation_id}}}"
+
+
+def activity(allocation_id: AllocationId) -> str:
+    """The hash of one allocation's activity."""
+    return f"{ACTIVITY.prefix}{{{allocation_id}}}"
+
+
+def events(shard: int) -> str:
+    """One shard of the firehose."""
+    return f"{EVENTS.prefix}{{{shard:02d}}}"
+
+
+def work(shard: int) -> str:
+    """One shard of the work queue."""
+    return f"{WORK.prefix}{{{shard:02d}}}"
+
+
+EVENT_KEYS = tuple(events(shard) for shard in range(SHARDS))
+WORK_KEYS = tuple(work(shard) for shard in range(SHARDS))
+
+
+def shard_of(allocation_id: AllocationId) -> int:
+    """The shard of an allocation: crc32 modulo the number of shards, the same in every process and version."""
+    return zlib.crc32(allocation_id.encode()) % SHARDS
