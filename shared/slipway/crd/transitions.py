@@ -1,0 +1,206 @@
+"""How an allocation's status moves: the ring of transitions, and the stream entries that follow from it.
+
+Pure. The only place that appends to `status.transitions`, raises `seq`, or turns a ring entry into an event.
+The phase comes from the one table in `model/lifecycle.py`.
+
+Invariants: seq rises by one per transition; seq 1 is `requested` and is derived from the object itself (the
+api never writes status), so the first writer of a status puts it into the ring; an event is a pure function
+of (metadata, one ring entry).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER
+from slipway.crd.v1alpha1 import RING_LENGTH, Admission, Allocation, AllocationStatus, RingEntry
+from slipway.model import ids
+from slipway.model.events import DATA_BYTES_MAX, AllocationEvent
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Event, Phase, advance
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time, parse_time
+
+FIRST_SEQ = 1
+
+
+def id_of(allocation: Allocation) -> AllocationId:
+    """The AllocationID of the object."""
+    return ids.allocation_id(allocation.metadata.name, allocation.metadata.uid)
+
+
+def key_of(allocation: Allocation) -> str:
+    """`<namespace>/<name>`: what hints carry."""
+    return f"{allocation.metadata.namespace}/{allocation.metadata.name}"
+
+
+def user_of(allocation: Allocation) -> str:
+    """Whose allocation this is: the annotation, else `unknown`."""
+    return allocation.metadata.annotations.get(ANNOTATION_USER, "unknown")
+
+
+def seq_of(allocation: Allocation) -> int:
+    """The seq of the last transition; a fresh object has `requested` behind it."""
+    return max(FIRST_SEQ, allocation.status.seq)
+
+
+def created_ms(allocation: Allocation) -> int:
+    """creationTimestamp in milliseconds (whole seconds * 1000)."""
+    stamp = allocation.metadata.creation_timestamp
+    return int(parse_time(stamp)) * 1000 if stamp else 0
+
+
+def requested(allocation: Allocation) -> RingEntry:
+    """Seq 1, from metadata and spec alone: the api and the watcher build the same one."""
+    spec = allocation.spec
+    return RingEntry(
+        seq=FIRST_SEQ,
+        attempt=1,
+        type=Event.REQUESTED,
+        phase=Phase.PENDING,
+        time=allocation.metadata.creation_timestamp or "",
+        data={
+            "kind": spec.kind.value,
+            "pool": spec.pool,
+            "ranks": sum(role.count for role in spec.ranks) or 1,
+            "user": user_of(allocation),
+        },
+    )
+
+
+def ring_of(allocation: Allocation) -> list[RingEntry]:
+    """The ring, oldest first; never empty."""
+    return allocation.status.transitions or [requested(allocation)]
+
+
+def record(
+    allocation: Allocation,
+    event: Event,
+    *,
+    now: float,
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Allocation:
+    """The allocation after `event` at `now` (epoch seconds), with `changes` to other status fields.
+
+    `restarted` also starts the next attempt: release and ranks are cleared; the admission stays as a record of its
+    epoch (the API server refuses to forget one) but belongs to the attempt that is over.
+
+    Raises:
+        InvariantError: the lifecycle table has no such transition.
+    """
+    status = allocation.status
+    phase = advance(status.phase, event)
+    attempt = status.attempt + (event is Event.RESTARTED)
+    entry = RingEntry(
+        seq=seq_of(allocation) + 1,
+        attempt=attempt,
+        type=event,
+        phase=phase,
+        reason=reason,
+        time=format_time(now),
+        data=_bounded(data or {}),
+    )
+    if event is Event.RESTARTED:
+        changes = {
+            "release": None,
+            "ranks": None,
+            "admission": _spent(status.admission),
+            "stop": None,
+            "ready": False,
+            "waiting": False,
+            "nodes": "",
+            **changes,
+        }
+    status = msgspec.structs.replace(
+        status,
+        phase=phase,
+        attempt=attempt,
+        seq=entry.seq,
+        transitions=[*ring_of(allocation), entry][-RING_LENGTH:],
+        **{"reason": reason or status.reason, **changes},
+    )
+    return with_status(allocation, status)
+
+
+def with_status(allocation: Allocation, status: AllocationStatus) -> Allocation:
+    """The same object with another status."""
+    return msgspec.structs.replace(allocation, status=status)
+
+
+def event_of(allocation: Allocation, entry: RingEntry, *, truncated: str | None = None) -> AllocationEvent:
+    """The stream entry of one ring entry. `truncated` is `from-to` when the ring has lost entries before it."""
+    meta = allocation.metadata
+    return AllocationEvent(
+        allocation_id=id_of(allocation),
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        created_ms=created_ms(allocation),
+        seq=entry.seq,
+        attempt=entry.attempt,
+        type=entry.type,
+        phase=entry.phase,
+        reason=entry.reason,
+        time=entry.time,
+        data=entry.data,
+        truncated=truncated,
+        traceparent=meta.annotations.get(ANNOTATION_TRACE, ""),
+    )
+
+
+def events_after(allocation: Allocation, seq: int) -> list[AllocationEvent]:
+    """The events that a stream whose last seq is `seq` still lacks, oldest first.
+
+    When the ring no longer holds `seq + 1` the first event says which were lost (`truncated`).
+    """
+    entries = [entry for entry in ring_of(allocation) if entry.seq > seq]
+    events: list[AllocationEvent] = []
+    for index, entry in enumerate(entries):
+        is_gap = index == 0 and seq > 0 and entry.seq > seq + 1
+        events.append(event_of(allocation, entry, truncated=f"{seq + 1}-{entry.seq - 1}" if is_gap else None))
+    return events
+
+
+def is_admitted(allocation: Allocation) -> bool:
+    """Whether the current attempt holds an admission."""
+    status = allocation.status
+    admission = status.admission
+    return admission is not None and admission.attempt == status.attempt and status.phase is not Phase.PENDING
+
+
+def is_released(allocation: Allocation) -> bool:
+    """Whether the release of the current attempt is committed: its pods may be bound."""
+    release = allocation.status.release
+    return release is not None and release.attempt == allocation.status.attempt
+
+
+def stop_reason(allocation: Allocation, *, namespace_terminating: bool = False) -> Reason | None:
+    """Why this attempt is to stop, or None: a committed cancel, a deletion, or a stop that the scheduler wrote."""
+    if namespace_terminating:
+        return Reason.NAMESPACE_TERMINATING
+    if allocation.metadata.deletion_timestamp is not None:
+        return Reason.DELETED
+    if allocation.spec.desired == "Stopped":
+        return Reason.KILLED
+    stop = allocation.status.stop
+    if stop is not None and stop.attempt == allocation.status.attempt:
+        return Reason(stop.reason)
+    return None
+
+
+def _spent(admission: Admission | None) -> Admission | None:
+    return msgspec.structs.replace(admission, placements=[]) if admission else None
+
+
+def _bounded(data: Mapping[str, Any]) -> dict[str, Any]:
+    kept = dict(data)
+    while len(msgspec.json.encode(kept)) > DATA_BYTES_MAX and kept:
+        largest = max(kept, key=lambda name: (len(msgspec.json.encode(kept[name])), name))
+        del kept[largest]
+        kept["cut"] = True
+        if set(kept) == {"cut"}:
+            break
+    return kept
