@@ -1,0 +1,173 @@
+"""Custom resources -> the compact facts that placement needs. Pure; the LIST path and the feed share it."""
+
+from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
+from slipway.crd.resolve import Resolved, resolve, role_requests
+from slipway.crd.transitions import is_admitted, is_released, stop_reason
+from slipway.crd.v1alpha1 import (
+    Allocation,
+    Job,
+    Quantities,
+    Queue,
+    ResourcePool,
+    RoleSpec,
+    TolerationSpec,
+)
+from slipway.model.duration import parse_duration
+from slipway.model.facts import (
+    AllocationFact,
+    JobFact,
+    PoolFact,
+    QueueFact,
+    RoleFact,
+    Toleration,
+    TopologyFact,
+)
+from slipway.model.lifecycle import Phase, RankState
+from slipway.model.resources import GPU_MILLI, Resources
+from slipway.model.times import parse_time
+
+CONDITION_ADMITTED = "Admitted"
+_ENDED = (RankState.SUCCEEDED, RankState.FAILED)
+
+
+def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> AllocationFact:
+    """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults."""
+    meta, spec, status = allocation.metadata, allocation.spec, allocation.status
+    resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
+    roles, invalid = _roles(resolved)
+    waiting = condition_of(status.conditions, CONDITION_ADMITTED)
+    is_waiting = waiting is not None and waiting.status == "False" and waiting.observed_generation == status.attempt
+    placements: dict[int, str] = {}
+    if is_admitted(allocation) and status.admission is not None:
+        placements = {placement.rank: placement.node for placement in status.admission.placements}
+    return AllocationFact(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.version,
+        pool=spec.pool,
+        queue=spec.queue,
+        job=spec.job or "",
+        kind=spec.kind.value,
+        priority=spec.priority,
+        position=spec.queue_position,
+        preemptible=spec.preemptible,
+        created=_epoch(meta.creation_timestamp),
+        roles=roles,
+        minimum=resolved.spec.min_available or sum(role.count for role in roles) or 1,
+        phase=status.phase,
+        phase_since=_epoch(status.transitions[-1].time if status.transitions else meta.creation_timestamp),
+        attempt=status.attempt,
+        epoch=status.admission.epoch if status.admission else 0,
+        decision=status.admission.decision_id if status.admission else "",
+        desired=spec.desired,
+        deleting=meta.deletion_timestamp is not None,
+        hold=spec.hold,
+        finalized=TEARDOWN_FINALIZER in meta.finalizers,
+        released=is_released(allocation),
+        stopping=stop_reason(allocation) is not None,
+        placements=placements,
+        ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in _ENDED),
+        avoid_nodes=tuple(status.avoid_nodes),
+        not_before=_epoch(status.not_before),
+        deadlines={name: _epoch(at) for name, at in status.deadlines.items()},
+        max_runtime=parse_duration(spec.max_runtime) if spec.max_runtime and not invalid else None,
+        invalid=invalid,
+        gate=waiting.reason if is_waiting and waiting else "",
+        gate_message=waiting.message if is_waiting and waiting else "",
+        spec_hash=resolved.spec_hash,
+    )
+
+
+def queue_fact(queue: Queue) -> QueueFact:
+    """A queue's quota and rules."""
+    spec = queue.spec
+    return QueueFact(
+        name=queue.metadata.name,
+        pool=spec.pool,
+        parent=spec.parent or "",
+        weight=spec.weight,
+        priority=spec.priority,
+        nominal=_amounts(spec.nominal),
+        borrowing_limit=_amounts(spec.borrowing_limit),
+        lending_limit=_amounts(spec.lending_limit),
+        limit=_amounts(spec.limit),
+        ordering=spec.ordering,
+        within_queue=spec.preemption.within_queue,
+        reclaim=spec.preemption.reclaim,
+    )
+
+
+def job_fact(job: Job) -> JobFact:
+    """A job group's caps and rank in its queue."""
+    spec = job.spec
+    return JobFact(
+        namespace=job.metadata.namespace,
+        name=job.metadata.name,
+        max_slots=spec.max_slots,
+        priority=spec.priority,
+        weight=spec.weight,
+        position=spec.queue_position,
+    )
+
+
+def pool_fact(pool: ResourcePool) -> PoolFact:
+    """A pool's policy."""
+    spec = pool.spec
+    return PoolFact(
+        name=pool.metadata.name,
+        node_selector=spec.node_selector,
+        tolerations=tuple(_toleration(item) for item in spec.tolerations),
+        scores=spec.scores,
+        topology=tuple(spec.topology),
+        binding=spec.binding,
+        backfill=spec.backfill,
+    )
+
+
+def is_settled(fact: AllocationFact) -> bool:
+    """Whether the scheduler may forget it: it has ended."""
+    return fact.phase is Phase.TERMINATED
+
+
+def _roles(resolved: Resolved) -> tuple[tuple[RoleFact, ...], str]:
+    if resolved.errors:
+        first = resolved.errors[0]
+        return (), f"{first.pointer}: {first.detail}"
+    return tuple(_role(role, resolved) for role in resolved.spec.ranks), ""
+
+
+def _role(role: RoleSpec, resolved: Resolved) -> RoleFact:
+    template = role.template or resolved.spec.template
+    requests = role_requests(role, template)
+    pod_spec = template.get("spec") or {}
+    return RoleFact(
+        name=role.name,
+        count=role.count,
+        minimum=role.min_available or 0,
+        requests=requests,
+        node_selector={**(pod_spec.get("nodeSelector") or {}), **role.node_selector},
+        affinity=role.affinity or pod_spec.get("affinity") or {},
+        tolerations=tuple(_toleration(item) for item in role.tolerations),
+        topology=TopologyFact(key=role.topology.key, mode=role.topology.mode) if role.topology else None,
+        images=tuple(str(item["image"]) for item in pod_spec.get("containers") or () if item.get("image")),
+        gpu_milli=requests.get(GPU_MILLI),
+    )
+
+
+def _toleration(item: TolerationSpec) -> Toleration:
+    return Toleration(
+        key=item.key,
+        operator=item.operator,
+        value=item.value,
+        effect=item.effect,
+        toleration_seconds=item.toleration_seconds,
+    )
+
+
+def _amounts(quantities: Quantities | None) -> Resources | None:
+    return None if quantities is None else Resources.parse(quantities)
+
+
+def _epoch(stamp: str | None) -> float:
+    return parse_time(stamp) if stamp else 0.0
