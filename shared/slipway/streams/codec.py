@@ -258,6 +258,16 @@ def dead_fields(fields: Fields) -> dict[str, bytes]:
     return {name[2:]: value for name, value in fields.items() if name.startswith("f:")}
 
 
+def encode_time(at_s: float) -> bytes:
+    """Seconds since the epoch as whole milliseconds."""
+    return b"%d" % int(at_s * 1_000)
+
+
+def decode_times(fields: Fields) -> dict[str, float]:
+    """{source: seconds since the epoch} of an activity hash; what is not a time is skipped."""
+    return {name: int(value) / 1_000 for name, value in fields.items() if value.isdigit() and len(value) <= 15}
+
+
 def _bytes(fields: Fields, name: str) -> bytes:
     value = fields.get(name)
     if value is None:

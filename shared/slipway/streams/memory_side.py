@@ -1,0 +1,127 @@
+"""The side ports in memory (traces, activity, dead letters, health) and the facade over all of them.
+
+Owns `MemoryStreams`, what the simulation hands to the services. Must not import redis.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from slipway.errors import InvalidError
+from slipway.model.ids import AllocationId
+from slipway.streams import codec, keys, pages
+from slipway.streams.memory import (
+    MemoryEvents,
+    MemoryFeed,
+    MemoryFirehose,
+    MemoryHints,
+    MemoryLogs,
+    MemoryWake,
+    MemoryWorkQueue,
+)
+from slipway.streams.memory_server import Fields, MemoryServer
+from slipway.streams.pages import id_text
+from slipway.streams.ports import DeadLetter, NoTally, SpanRecord, Tally
+
+
+class MemoryTraces:
+    """The `TraceLog` in memory."""
+
+    def __init__(self, server: MemoryServer, tally: Tally) -> None:
+        self._server, self._tally = server, tally
+
+    async def append(self, allocation: AllocationId, spans: Sequence[SpanRecord]) -> None:
+        await self._server.enter("traces.append")
+        key = keys.trace(allocation)
+        for span in spans:
+            self._server.add(key, codec.encode_span(span), length_max=keys.TRACE.length_max)
+        if spans:
+            self._server.expire(key, keys.TRACE.ttl_s)
+
+    async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
+        await self._server.enter("traces.read")
+        return pages.spans(self._server.newest(keys.trace(allocation), limit), self._tally)
+
+
+class MemoryActivity:
+    """The `Activity` in memory."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    async def touch(self, allocation: AllocationId, source: str, at_s: float) -> None:
+        await self._server.enter("activity.touch")
+        self._server.hash_set(keys.activity(allocation), {source: codec.encode_time(at_s)})
+        self._server.expire(keys.activity(allocation), keys.ACTIVITY.ttl_s)
+
+    async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:
+        await self._server.enter("activity.read")
+        return [codec.decode_times(self._server.hash_get(keys.activity(allocation))) for allocation in allocations]
+
+
+class MemoryDead:
+    """The `DeadLetters` in memory."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    async def page(self, *, after: str | None = None, limit: int = 100) -> list[DeadLetter]:
+        start = pages.start_of(after)
+        await self._server.enter("dead.page")
+        found = self._server.after(keys.DEAD.prefix, start, limit)
+        return [codec.decode_dead(id_text(entry_id), fields) for entry_id, fields in found]
+
+    async def replay(self, letter_id: str) -> bool:
+        fields = await self._find(letter_id)
+        if fields is None:
+            return False
+        letter = codec.decode_dead(letter_id, fields)
+        if letter.source not in keys.WORK_KEYS:
+            raise InvalidError(f"a dead letter of {letter.source[:64]!r} can not be sent again")
+        self._server.add(letter.source, codec.dead_fields(fields))
+        return self._server.remove(keys.DEAD.prefix, codec.cursor_parts(letter_id))
+
+    async def drop(self, letter_id: str) -> bool:
+        entry_id = codec.cursor_parts(letter_id)
+        await self._server.enter("dead.drop")
+        return self._server.remove(keys.DEAD.prefix, entry_id)
+
+    async def _find(self, letter_id: str) -> Fields | None:
+        entry_id = codec.cursor_parts(letter_id)
+        await self._server.enter("dead.find")
+        stream = self._server.stream(keys.DEAD.prefix)
+        return stream.entries.get(entry_id) if stream is not None else None
+
+
+class MemoryHealth:
+    """The `Health` of the model."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    async def ping(self) -> float:
+        await self._server.enter("ping")
+        return 0.0
+
+
+class MemoryStreams:
+    """All ports on one server model; make one per simulated process."""
+
+    def __init__(self, server: MemoryServer, tally: Tally | None = None) -> None:
+        counts = tally if tally is not None else NoTally()
+        self._server = server
+        self.events = MemoryEvents(server, counts)
+        self.firehose = MemoryFirehose(server, counts)
+        self.hints = MemoryHints(server, counts)
+        self.wake = MemoryWake(server)
+        self.feed = MemoryFeed(server)
+        self.logs = MemoryLogs(server, counts)
+        self.traces = MemoryTraces(server, counts)
+        self.activity = MemoryActivity(server)
+        self.dead = MemoryDead(server)
+        self.health = MemoryHealth(server)
+
+    def work_queue(self, consumer: str) -> MemoryWorkQueue:
+        """The work queue as the consumer of that name."""
+        return MemoryWorkQueue(self._server, consumer)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""

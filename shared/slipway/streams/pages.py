@@ -1,0 +1,90 @@
+"""Pages of raw entries to pages of values: what every implementation of the ports shares when it reads.
+
+Owns the rule for what can not be decoded in streams without a consumer group: skip and count, never fail a
+reader for somebody else's entry. Must not know Redis or IO.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from slipway.errors import InvalidError
+from slipway.streams import codec, keys
+from slipway.streams.ports import FirehoseEvent, SpanRecord, StoredEvent, StoredLine, Tally
+
+Id = tuple[int, int]
+Page = Sequence[tuple[Id, Mapping[str, bytes]]]
+ZERO: Id = (0, 0)
+
+
+def id_text(entry_id: Id) -> str:
+    """The usual form of an id."""
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def start_of(after: str | None) -> Id:
+    """The id that a cursor names. Raises `InvalidError` when it is not a cursor."""
+    return ZERO if after is None else codec.cursor_parts(after)
+
+
+def events(page: Page, tally: Tally) -> list[StoredEvent]:
+    """The events of an allocation's stream."""
+    found: list[StoredEvent] = []
+    for entry_id, fields in page:
+        try:
+            found.append(StoredEvent(cursor=id_text(entry_id), event=codec.decode_event(fields)))
+        except InvalidError:
+            tally.count("entries_undecodable")
+    return found
+
+
+def lines(page: Page, tally: Tally) -> list[StoredLine]:
+    """The lines of a log."""
+    found: list[StoredLine] = []
+    for entry_id, fields in page:
+        try:
+            found.append(StoredLine(cursor=id_text(entry_id), line=codec.decode_line(fields)))
+        except InvalidError:
+            tally.count("entries_undecodable")
+    return found
+
+
+def spans(page: Page, tally: Tally) -> list[SpanRecord]:
+    """The spans of a trace."""
+    found: list[SpanRecord] = []
+    for _, fields in page:
+        try:
+            found.append(codec.decode_span(fields))
+        except InvalidError:
+            tally.count("entries_undecodable")
+    return found
+
+
+def firehose_positions(cursor: str | None) -> list[Id]:
+    """The position in each shard. Raises `InvalidError` when there are not as many as shards."""
+    if cursor is None:
+        return [ZERO] * keys.SHARDS
+    parts = cursor.split(",")
+    if len(parts) != keys.SHARDS:
+        raise InvalidError("not a cursor of the firehose")
+    return [codec.cursor_parts(part) for part in parts]
+
+
+def firehose_cursor(positions: Sequence[Id]) -> str:
+    """The cursor of the positions in all shards."""
+    return ",".join(map(id_text, positions))
+
+
+def firehose(
+    found: Sequence[tuple[Id, int, Mapping[str, bytes]]], positions: Sequence[Id], tally: Tally
+) -> list[FirehoseEvent]:
+    """What was read from the shards as (id, shard, fields), in the order of ids, each with the cursor after it."""
+    reached = list(positions)
+    page: list[FirehoseEvent] = []
+    for entry_id, shard, fields in sorted(found, key=lambda each: each[:2]):
+        reached[shard] = entry_id
+        try:
+            event = codec.decode_event(fields)
+        except InvalidError:
+            tally.count("entries_undecodable")
+            continue
+        page.append(FirehoseEvent(cursor=firehose_cursor(reached), shard=shard, event=event))
+    return page
