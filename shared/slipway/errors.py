@@ -28,7 +28,9 @@ from dataclasses import dataclass
 
 
 class ControlPlaneError(Exception):
-    """Anything that Slipway raises on purpose."""
+    """Anything that Slipway raises on purpose; `attempts` says how often a retry policy tried."""
+
+    attempts: int = 1
 
 
 class TransientError(ControlPlaneError):

@@ -1,0 +1,181 @@
+"""Health: is this process alive, is it ready, and the tiny HTTP server that says so.
+
+Owns `/livez` (every registered loop made progress within its deadline), `/readyz` (every check passes and the process
+is not draining) and `/metrics`. The app is bare ASGI, so that services without a web framework stay small; the api
+mounts it beside its own routes.
+
+Invariants: liveness looks at the monotonic clock only; a dependency that is away never fails liveness, because a
+restart would not bring it back; each refusal says what and why.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock
+from slipway.runtime.listen import Address, bind, parse_listen
+
+__all__ = ["Address", "Health", "HealthApp", "HttpServer", "Report", "bind", "parse_listen"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Check = Callable[[], str | None]
+
+_KEEP_ALIVE_S = 30
+_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Loop(msgspec.Struct):
+    deadline_s: float
+    required: bool
+    due_s: float
+    failures: int = 0
+    last_error: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The answer of one probe: `problems` is {name: why}."""
+
+    ok: bool
+    problems: dict[str, str]
+
+
+class Health:
+    """What the loops and checks of one process say about it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loops: dict[str, _Loop] = {}
+        self._checks: dict[str, Check] = {}
+        self._draining = False
+
+    def register_loop(self, name: str, *, deadline_s: float, required: bool = False) -> None:
+        """The loop promises progress every `deadline_s`; a required one that keeps failing makes us not ready."""
+        self._loops[name] = _Loop(deadline_s, required, self._clock.monotonic() + deadline_s)
+
+    def remove_loop(self, name: str) -> None:
+        """The loop ended on purpose."""
+        self._loops.pop(name, None)
+
+    def progress(self, name: str, *, next_in_s: float = 0.0) -> None:
+        """The loop's step succeeded; the next one starts after `next_in_s`. A long step calls it on its way, too."""
+        self._turn(name, next_in_s, failures=0, error="")
+
+    def failed(self, name: str, error: str, *, next_in_s: float = 0.0) -> None:
+        """The loop's step failed, and the loop lives on."""
+        loop = self._loops.get(name)
+        self._turn(name, next_in_s, failures=loop.failures + 1 if loop else 1, error=error)
+
+    def add_check(self, name: str, check: Check) -> None:
+        """`check` answers None when ready, else the reason; it must be quick and do no IO."""
+        self._checks[name] = check
+
+    def remove_check(self, name: str) -> None:
+        self._checks.pop(name, None)
+
+    def drain(self) -> None:
+        """Not ready from now on."""
+        self._draining = True
+
+    def liveness(self) -> Report:
+        now_s = self._clock.monotonic()
+        problems = {
+            name: f"no progress for {now_s - loop.due_s + loop.deadline_s:.0f} s, allowed {loop.deadline_s:.0f} s"
+            for name, loop in self._loops.items()
+            if now_s > loop.due_s
+        }
+        return Report(not problems, problems)
+
+    def readiness(self) -> Report:
+        problems = {name: f"loop {why}" for name, why in self.liveness().problems.items()}
+        for name, loop in self._loops.items():
+            if loop.required and loop.failures:
+                problems[name] = f"failed {loop.failures} times in a row: {loop.last_error}"
+        for name, check in self._checks.items():
+            reason = check()
+            if reason:
+                problems[name] = reason
+        if self._draining:
+            problems["drain"] = "the process is stopping"
+        return Report(not problems, problems)
+
+    def _turn(self, name: str, next_in_s: float, *, failures: int, error: str) -> None:
+        loop = self._loops.get(name)
+        if loop is not None:
+            loop.due_s = self._clock.monotonic() + loop.deadline_s + next_in_s
+            loop.failures, loop.last_error = failures, error
+
+
+class HealthApp:
+    """ASGI app for `/livez`, `/readyz` and `/metrics`; everything else is 404."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        status, content_type, body = self._answer(str(scope["path"]), str(scope["method"]))
+        headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD"))
+        headers.append((b"cache-control", b"no-store"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, path: str, method: str) -> tuple[int, bytes, bytes]:
+        if path not in ("/livez", "/readyz", "/metrics"):
+            return 404, b"application/json", b'{"status":"not found","see":["/livez","/readyz","/metrics"]}'
+        if method not in ("GET", "HEAD"):
+            return 405, b"application/json", b'{"status":"method not allowed"}'
+        if path == "/metrics":
+            return 200, _METRICS_TYPE, telemetry.render_metrics()
+        report = self._health.liveness() if path == "/livez" else self._health.readiness()
+        words = {"status": "ok" if report.ok else "failing", "problems": report.problems}
+        return (200 if report.ok else 503), b"application/json", msgspec.json.encode(words)
+
+
+class HttpServer:
+    """uvicorn on a socket that is already bound, without signals, banners or logs of its own."""
+
+    def __init__(self, app: AsgiApp, listener: socket.socket, *, drain_timeout_s: float, websockets: bool) -> None:
+        self._listener = listener
+        config = uvicorn.Config(
+            app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
+            http="httptools",
+            ws="websockets-sansio" if websockets else "none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
+        )
+        self._server = _QuietServer(config)
+
+    async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
+        """Answers until `until` returns, then finishes open requests within the drain time."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._server.serve(sockets=[self._listener]), name="http")
+            try:
+                await until()
+            finally:
+                self._server.should_exit = True
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves the signals to the service runner."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:  # pyright: ignore[reportIncompatibleMethodOverride] - same
+        yield

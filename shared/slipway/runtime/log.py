@@ -1,0 +1,177 @@
+"""Logs: one constant message and key-values a line, on the standard library.
+
+Owns the line's format and the ids that are bound to a context. JSON for machines, text for a terminal. It knows no
+tracing library: whoever sets it up passes a function that tells the current trace.
+
+Invariants: one event, one line; keys that name secrets are hidden, passwords in URLs too; ids bound by `bind` appear
+on every line below it, in every task started there.
+"""
+
+import contextlib
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Literal, TextIO
+
+import msgspec
+
+from slipway.runtime.clock import Clock, rfc3339
+from slipway.runtime.redaction import redact, redact_text
+
+TraceIds = tuple[str, str]
+
+_FIELDS = "slipway_fields"
+_NO_IDS: Mapping[str, object] = MappingProxyType({})
+_bound: ContextVar[Mapping[str, object]] = ContextVar("slipway_log_ids", default=_NO_IDS)
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+class Logger:
+    """A named logger whose methods take a constant message and key-values."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, **fields: object) -> None:
+        self.write(logging.DEBUG, message, fields)
+
+    def info(self, message: str, **fields: object) -> None:
+        self.write(logging.INFO, message, fields)
+
+    def warning(self, message: str, *, exc_info: bool | BaseException = False, **fields: object) -> None:
+        self.write(logging.WARNING, message, fields, exc_info=exc_info)
+
+    def error(self, message: str, *, exc_info: bool | BaseException = False, **fields: object) -> None:
+        self.write(logging.ERROR, message, fields, exc_info=exc_info)
+
+    def critical(self, message: str, *, exc_info: bool | BaseException = False, **fields: object) -> None:
+        self.write(logging.CRITICAL, message, fields, exc_info=exc_info)
+
+    def write(
+        self, level: int, message: str, fields: dict[str, object], *, exc_info: bool | BaseException = False
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, message, exc_info=exc_info or None, extra={_FIELDS: fields})
+
+
+def get_logger(name: str) -> Logger:
+    """The logger of a module: `_log = get_logger(__name__)`."""
+    return Logger(name)
+
+
+@contextlib.contextmanager
+def bind(**ids: object) -> Generator[None]:
+    """Puts `ids` on every line written inside, also by tasks started inside."""
+    token = _bound.set({**_bound.get(), **ids})
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def bound() -> Mapping[str, object]:
+    """The ids that the current context carries."""
+    return _bound.get()
+
+
+class CanonicalLine:
+    """The one line that tells how a request, message or tick went; `set` adds to it."""
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self.fields = fields
+        self.outcome = "ok"
+
+    def set(self, **fields: object) -> None:
+        self.fields.update(fields)
+
+
+@contextlib.contextmanager
+def canonical_line(logger: Logger, message: str, *, clock: Clock, **fields: object) -> Generator[CanonicalLine]:
+    """Writes exactly one line at the end, with `duration_s` and `outcome`: `ok`, what was set, or the error's class."""
+    line = CanonicalLine(dict(fields))
+    started_s = clock.monotonic()
+    failed = False
+    try:
+        yield line
+    except BaseException as error:
+        line.outcome = type(error).__name__
+        line.fields.setdefault("error", str(error))
+        failed = True
+        raise
+    finally:
+        line.set(outcome=line.outcome, duration_s=round(clock.monotonic() - started_s, 6))
+        logger.write(logging.WARNING if failed else logging.INFO, message, line.fields)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts, level, logger, msg, service, trace ids, bound ids, the line's own fields."""
+
+    def __init__(self, service: str, trace_ids: Callable[[], TraceIds | None]) -> None:
+        super().__init__()
+        self._service = service
+        self._trace_ids = trace_ids
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "ts": rfc3339(record.created, "microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": redact_text(record.getMessage()),
+            "service": self._service,
+        }
+        ids = self._trace_ids()
+        if ids is not None:
+            line["trace_id"], line["span_id"] = ids
+        for key, value in _fields(record).items():
+            # A field may not overwrite what the line says about itself.
+            line[f"field_{key}" if key in line else key] = redact(key, value)
+        if record.exc_info:
+            line["traceback"] = _traceback(record)
+        return _encoder.encode(line).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """`12:00:00 INFO  scheduler  message  key=value`: for people."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{rfc3339(record.created)[11:19]} {record.levelname:<7} {self._service}  {record.getMessage()}"
+        pairs = [f"{key}={redact(key, value)}" for key, value in _fields(record).items()]
+        text = redact_text("  ".join([head, *pairs]))
+        return f"{text}\n{_traceback(record)}" if record.exc_info else text
+
+
+def setup(
+    service: str,
+    *,
+    level: str = "info",
+    style: Literal["json", "text"] = "json",
+    trace_ids: Callable[[], TraceIds | None] = lambda: None,
+    stream: TextIO | None = None,
+) -> None:
+    """Sends every logger of the process to `stream` (default: standard error); replaces what was set up before."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter(service, trace_ids) if style == "json" else TextFormatter(service))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Libraries speak when something is wrong; our own lines say the rest.
+    for name in ("uvicorn", "asyncio", "httpx", "httpcore", "websockets", "opentelemetry"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    own: dict[str, object] = getattr(record, _FIELDS, {})
+    return {**_bound.get(), **own}
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    if not isinstance(record.exc_info, tuple) or record.exc_info[1] is None:
+        return ""
+    return redact_text("".join(traceback.format_exception(record.exc_info[1])).rstrip())

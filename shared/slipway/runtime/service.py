@@ -1,0 +1,373 @@
+"""How a service runs: start, signals, drain, exit codes, and the one loop that everything periodic uses.
+
+Owns the process. A service's `main.py` gives its name, its settings and `build`, which makes the clients and starts
+the loops. Nothing else in the product catches every exception, handles signals or ends the process.
+
+Promises: settings are checked before anything starts (exit 2); the first SIGTERM or SIGINT stops claiming and drains
+within `drain_timeout_s`, the second ends at once; an InvariantError ends the process with 70, so that it is started
+again; a failure is exit 1; `--once` does what there is to do and exits 0, or 1 when the API server cannot be reached.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, cast
+
+from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
+from slipway.runtime import log, settings, telemetry
+from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
+from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
+from slipway.runtime.listen import Address, bind, parse_listen
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_SETTINGS = 2
+EXIT_INVARIANT = 70
+
+_LOOP_DEADLINE_S = 120.0
+_BACKOFF_FIRST_S = 0.1
+
+_log = log.get_logger(__name__)
+
+SettingsT = TypeVar("SettingsT", bound=settings.CommonSettings)
+Step = Callable[[], Awaitable[float | None]]
+
+
+class Stop:
+    """Set once, when the process is to end; loops look at it between steps."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+@dataclass(kw_only=True)
+class Context(Generic[SettingsT]):
+    """What `build` is given to compose a service from."""
+
+    service: str
+    settings: SettingsT
+    once: bool
+    clock: Clock
+    random: Random
+    health: Health
+    stop: Stop
+    tasks: asyncio.TaskGroup
+    """Tasks here are awaited during the drain; one that fails ends the process."""
+    resources: contextlib.AsyncExitStack
+    """Clients to close after every task has ended."""
+    address: Address
+    """Where the HTTP server really listens; port 0 with `--once`."""
+    app: AsgiApp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.app = HealthApp(self.health)
+
+    def serve(self, app: AsgiApp) -> None:
+        """Answers HTTP with `app` from now on; it must route `/livez`, `/readyz` and `/metrics` to a HealthApp."""
+        self.app = app
+
+    def loop(
+        self,
+        name: str,
+        step: Step,
+        *,
+        min_interval_s: float,
+        max_backoff_s: float,
+        deadline_s: float = _LOOP_DEADLINE_S,
+        required: bool = False,
+    ) -> None:
+        """Starts `loop` as a task of this service."""
+        running = loop(
+            name,
+            step,
+            clock=self.clock,
+            random=self.random,
+            health=self.health,
+            stop=self.stop,
+            min_interval_s=min_interval_s,
+            max_backoff_s=max_backoff_s,
+            deadline_s=deadline_s,
+            required=required,
+        )
+        self.tasks.create_task(running, name=f"loop:{name}")
+
+
+Build = Callable[[Context[SettingsT]], Awaitable[None]]
+
+
+def run(
+    name: str,
+    settings_type: type[SettingsT],
+    build: Build[SettingsT],
+    *,
+    argv: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    websockets: bool = False,
+) -> int:
+    """Runs one service until it is told to stop, and answers the exit code.
+
+    `build` makes clients and starts loops, then returns: it should not wait for the network. With `--once` it does
+    the one pass itself. Arguments default to the process's own.
+    """
+    options = _parser(name, settings_type).parse_args(argv)
+    try:
+        values = settings.load(settings_type, env)
+    except InvalidError as error:
+        print(f"slipway-{name}: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
+        return EXIT_SETTINGS
+    log.setup(name, level=values.log_level, style=values.log_format, trace_ids=telemetry.current_ids)
+    telemetry.setup(name, otlp_endpoint=values.otel_endpoint, ratio=values.trace_ratio)
+    telemetry.BUILD.labels(service=name, version=version()).set(1)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_main(name, values, build, once=options.once, websockets=websockets))
+    finally:
+        telemetry.shutdown()
+
+
+async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a loop
+    name: str,
+    step: Step,
+    *,
+    clock: Clock,
+    health: Health,
+    stop: Stop,
+    min_interval_s: float,
+    max_backoff_s: float,
+    random: Random | None = None,
+    deadline_s: float = _LOOP_DEADLINE_S,
+    required: bool = False,
+    exit_process: Callable[[int], object] = os._exit,
+) -> None:
+    """Calls `step` until `stop`: the only place that survives any exception.
+
+    After a step it waits `min_interval_s`, or the longer time that the step returned. After an error it waits twice
+    as long each time, with jitter, up to `max_backoff_s`, or what `retry_after_s` asks for. An InvariantError ends
+    the process. `deadline_s` is how long one step may go without progress before liveness fails; `required` makes
+    errors show in readiness.
+    """
+    chance = random or SystemRandom()
+    health.register_loop(name, deadline_s=deadline_s, required=required)
+    failures = 0
+    try:
+        while not stop.is_set():
+            try:
+                wanted_s = await step()
+            except Exception as error:  # the one boundary: everything is logged, counted and backed off
+                if _is_invariant(error):
+                    _log.critical("invariant broken", exc_info=error, loop=name)
+                    exit_process(EXIT_INVARIANT)
+                    raise
+                failures += 1
+                delay_s = _backoff_s(failures, error, min_interval_s, max_backoff_s, chance)
+                telemetry.LOOP_ERRORS.labels(loop=name, error=type(error).__name__).inc()
+                _log.warning(
+                    "loop step failed", exc_info=error, loop=name, failures=failures, retry_in_s=round(delay_s, 3)
+                )
+                health.failed(name, f"{type(error).__name__}: {error}", next_in_s=delay_s)
+            else:
+                failures = 0
+                delay_s = max(min_interval_s, wanted_s or 0.0)
+                telemetry.LOOP_STEPS.labels(loop=name).inc()
+                health.progress(name, next_in_s=delay_s)
+            await pause(delay_s, clock=clock, stop=stop)
+    finally:
+        health.remove_loop(name)
+
+
+async def pause(seconds: float, *, clock: Clock, stop: Stop) -> None:
+    """Sleeps, or less when `stop` is set meanwhile."""
+    if seconds <= 0 or stop.is_set():
+        await clock.sleep(0)
+        return
+    async with asyncio.TaskGroup() as tasks:
+        waits = {tasks.create_task(clock.sleep(seconds)), tasks.create_task(stop.wait())}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+def version() -> str:
+    """The installed version of Slipway."""
+    try:
+        return importlib.metadata.version("slipway")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
+async def _main(name: str, values: SettingsT, build: Build[SettingsT], *, once: bool, websockets: bool) -> int:
+    """The whole life of the process inside the event loop, as an exit code."""
+    try:
+        async with contextlib.AsyncExitStack() as resources:
+            await _serve(name, values, build, resources, once=once, websockets=websockets)
+    except (ControlPlaneError, BaseExceptionGroup) as error:
+        return _failed(error)
+    except TimeoutError:
+        _log.error("drain timed out", drain_timeout_s=values.drain_timeout_s)
+        return EXIT_FAILED
+    _log.info("stopped")
+    return EXIT_OK
+
+
+async def _serve(
+    name: str,
+    values: SettingsT,
+    build: Build[SettingsT],
+    resources: contextlib.AsyncExitStack,
+    *,
+    once: bool,
+    websockets: bool,
+) -> None:
+    """Builds, waits for the stop, drains. Raises TimeoutError when the drain takes too long."""
+    clock = SystemClock()
+    health, stop = Health(clock), Stop()
+    listener = None if once else resources.enter_context(bind(parse_listen(values.listen)))
+
+    async with asyncio.timeout(None) as drain:
+
+        def begin_drain() -> None:
+            stop.set()
+            health.drain()
+            if drain.when() is None:
+                drain.reschedule(asyncio.get_running_loop().time() + values.drain_timeout_s)
+
+        # The handlers stay until the last task is done, so that a second signal still ends a hanging drain.
+        with _signals(begin_drain):
+            async with asyncio.TaskGroup() as tasks:
+                context = Context(
+                    service=name,
+                    settings=values,
+                    once=once,
+                    clock=clock,
+                    random=SystemRandom(),
+                    health=health,
+                    stop=stop,
+                    tasks=tasks,
+                    resources=resources,
+                    address=_address(listener),
+                )
+                if listener is not None:
+                    tasks.create_task(_http(context, listener, websockets=websockets), name="http")
+                _log.info("started", version=version(), listen=str(context.address), settings=repr(values))
+                await build(context)
+                if not once:
+                    await stop.wait()
+                begin_drain()
+
+
+async def _http(context: Context[SettingsT], listener: socket.socket, *, websockets: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await context.app(scope, receive, send)
+
+    server = HttpServer(app, listener, drain_timeout_s=context.settings.drain_timeout_s, websockets=websockets)
+    await server.serve(context.stop.wait)
+
+
+@contextlib.contextmanager
+def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
+    """The first SIGTERM or SIGINT drains, the second ends the process at once."""
+    running = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    def on_signal(number: int) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            _log.warning("second signal, ending at once", signal=signal.Signals(number).name)
+            os._exit(128 + number)
+        _log.info("stopping", signal=signal.Signals(number).name)
+        begin_drain()
+
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        running.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            running.remove_signal_handler(number)
+
+
+def _failed(error: ControlPlaneError | BaseExceptionGroup[BaseException]) -> int:
+    """Logs why the process ends, and answers its exit code."""
+    if _is_invariant(error):
+        _log.critical("invariant broken", exc_info=error)
+        return EXIT_INVARIANT
+    causes = _leaves(error)
+    if all(isinstance(cause, TransientError) for cause in causes):
+        # Nobody's bug: a traceback would hide the message.
+        _log.error("failed", error="; ".join(f"{type(cause).__name__}: {cause}" for cause in causes))
+    else:
+        _log.error("failed", exc_info=error)
+    return EXIT_FAILED
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast(BaseExceptionGroup[BaseException], error)
+        return [leaf for inner in group.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _is_invariant(error: BaseException) -> bool:
+    return any(isinstance(leaf, InvariantError) for leaf in _leaves(error))
+
+
+def _backoff_s(failures: int, error: Exception, min_interval_s: float, max_backoff_s: float, random: Random) -> float:
+    ceiling_s = min(max_backoff_s, max(min_interval_s, _BACKOFF_FIRST_S) * 2.0 ** min(failures - 1, 60))
+    delay_s = ceiling_s * random.uniform(0.5, 1.0)
+    asked_s = error.retry_after_s if isinstance(error, TransientError) else None
+    return max(delay_s, asked_s or 0.0)
+
+
+def _address(listener: socket.socket | None) -> Address:
+    if listener is None:
+        return Address("", 0)
+    host, port = listener.getsockname()[:2]
+    return Address(host, port)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _parser(name: str, settings_type: type[settings.CommonSettings]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"slipway-{name}",
+        description=f"The {name} service of Slipway. Settings come from the environment.",
+        epilog=_settings_text(settings_type),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--once", action="store_true", help="do what is there to do, then exit 0")
+    parser.add_argument("--version", action="version", version=f"slipway-{name} {version()}")
+    return parser
+
+
+def _settings_text(settings_type: type[settings.CommonSettings]) -> str:
+    lines = ["settings:"]
+    for row in settings.describe(settings_type):
+        facts = "; ".join(part for part in (row.type, row.unit, row.bounds) if part)
+        default = "required" if row.default is None else f"default {row.default or 'empty'}"
+        lines.append(f"  {row.variable}  ({facts}; {default})")
+        lines.extend(textwrap.wrap(row.description, 100, initial_indent="      ", subsequent_indent="      "))
+    return "\n".join(lines).replace("%", "%%")

@@ -1,0 +1,306 @@
+"""Settings: `SLIPWAY_*` environment variables as one frozen, checked struct per service.
+
+Owns how a variable becomes a field, what a bad one is answered with, and the settings that every service shares.
+It knows no service: `ALL_SETTINGS` names their structs as text, looked up only to tell a typo from a variable that
+belongs to another process of the same environment (`slipway up` starts all of them with one).
+
+Invariants: a field `redis_url` is read from `SLIPWAY_REDIS_URL`; an empty variable counts as unset; every problem is
+reported at once; no secret is ever printed.
+"""
+
+import difflib
+import importlib
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from slipway.errors import FieldError, InvalidError
+from slipway.runtime.listen import parse_listen
+from slipway.runtime.redaction import HIDDEN, is_secret_key, redact_text
+
+PREFIX = "SLIPWAY_"
+ALL_SETTINGS = (
+    "slipway.api.settings:Settings",
+    "slipway.scheduler.settings:Settings",
+    "slipway.podworker.settings:Settings",
+    "slipway.watcher.settings:Settings",
+    "slipway.local.settings:Settings",
+    "slipway.cli.settings:Settings",
+)
+"""Every settings struct of the product, as `module:attribute`."""
+
+TASK_NAMES = frozenset(
+    {"SLIPWAY_ALLOCATION_ID", "SLIPWAY_ATTEMPT", "SLIPWAY_RANK", "SLIPWAY_API", "SLIPWAY_TOKEN", "SLIPWAY_TOKEN_FILE"}
+)
+"""Variables that workloads and the command line read: no service does, and none may stumble over them."""
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT_NAMESPACE = "slipway-system"
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+def in_cluster_namespace() -> str:
+    """The namespace of the pod this process runs in, else `slipway-system`."""
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() or _DEFAULT_NAMESPACE
+    except OSError:
+        return _DEFAULT_NAMESPACE
+
+
+class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every service is told; a service's `Settings` derives from it and may override defaults."""
+
+    redis_url: Annotated[
+        str,
+        Meta(
+            description="Where Redis or Valkey is (redis://, rediss:// or unix://). Empty: no Redis; everything still "
+            "works from consistent LISTs every few seconds, only slower."
+        ),
+    ] = ""
+    listen: Annotated[
+        str,
+        Meta(
+            description="host:port of the HTTP server (health, metrics; the API of the api service). Port 0 takes any "
+            "free one. Loopback by default, because nothing here should be reachable before it is secured."
+        ),
+    ] = "127.0.0.1:0"
+    namespace: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            max_length=63,
+            description="Namespace of leases and of our own objects. Default: the pod's own, else slipway-system.",
+        ),
+    ] = msgspec.field(default_factory=in_cluster_namespace)
+    kubeconfig: Annotated[
+        str,
+        Meta(
+            description="Path of the kubeconfig. Empty: the service account of the pod, else ~/.kube/config.",
+            extra={"env": "KUBECONFIG"},
+        ),
+    ] = ""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severe level that is written. info: one line per request, message or tick."),
+    ] = "info"
+    log_format: Annotated[
+        Literal["json", "text"],
+        Meta(description="json for machines, text for a terminal."),
+    ] = "json"
+    drain_timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="How long a stopping process may finish what it has begun. Below the 30 s that Kubernetes "
+            "grants by default, so that we end by ourselves.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 25.0
+    otel_endpoint: Annotated[
+        str,
+        Meta(
+            description="Base URL of an OTLP/HTTP collector. Empty: spans are exported nowhere.",
+            extra={"env": "OTEL_EXPORTER_OTLP_ENDPOINT"},
+        ),
+    ] = ""
+    trace_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Part of new traces that is recorded. 1, because one launch makes only a few dozen spans.",
+            extra={"unit": "ratio"},
+        ),
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        parse_listen(self.listen)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{row.field}={_shown(row, getattr(self, row.field))}" for row in describe(type(self)))
+        return f"{type(self).__name__}({shown})"
+
+
+class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, for the reference page, `--help` and the chart's values."""
+
+    field: str
+    variable: str
+    type: str
+    default: str | None
+    """None: required."""
+    unit: str
+    bounds: str
+    secret: bool
+    description: str
+
+
+def load(cls: type[StructT], env: Mapping[str, str] | None = None) -> StructT:
+    """The settings in `env` (default: the process environment).
+
+    Raises:
+        InvalidError: one field per bad, missing or unknown variable, each with what is allowed.
+    """
+    env = os.environ if env is None else env
+    rows = {row.field: row for row in describe(cls)}
+    values: dict[str, object] = {}
+    problems = _unknown(cls, env)
+    for info in msgspec.structs.fields(cls):
+        row = rows[info.name]
+        text = env.get(row.variable, "")
+        if text:
+            try:
+                values[info.name] = _decode(text, info.type)
+            except (msgspec.ValidationError, ValueError) as error:
+                problems.append(_problem(row, text, str(error)))
+        elif info.required:
+            problems.append(FieldError(f"/{row.variable}", f"is required: {row.description}"))
+    if problems:
+        raise _invalid(problems)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise _invalid([FieldError("", str(error))]) from error
+
+
+def describe(cls: type[msgspec.Struct]) -> list[SettingRow]:
+    """One row per field, in order of definition."""
+    return [_row(info) for info in msgspec.structs.fields(cls)]
+
+
+def known_names() -> frozenset[str]:
+    """Every `SLIPWAY_*` variable of any part of the product that is installed."""
+    names = set(TASK_NAMES)
+    for path in ALL_SETTINGS:
+        module_name, _, attribute = path.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            # An image may carry one service only; a broken import inside an installed one is still an error.
+            if error.name is None or not module_name.startswith(error.name):
+                raise
+            continue
+        names.update(row.variable for row in describe(getattr(module, attribute)))
+    return frozenset(names)
+
+
+def _unknown(cls: type[msgspec.Struct], env: Mapping[str, str]) -> list[FieldError]:
+    own = {row.variable for row in describe(cls)}
+    strange = sorted(
+        name for name in env if name.startswith(PREFIX) and name not in own and not _is_service_link(name, env[name])
+    )
+    if not strange:
+        return []
+    known = own | known_names()
+    problems: list[FieldError] = []
+    for name in strange:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            problems.append(FieldError(f"/{name}", f"is not a setting; did you mean {close[0]}?"))
+    return problems
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Whether Kubernetes put the variable there for a Service called slipway-something."""
+    return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and "://" in value)
+
+
+def _decode(text: str, kind: Any) -> object:
+    base = _base(kind)
+    origin = typing.get_origin(base)
+    if origin is tuple:
+        parts = [part.strip() for part in text.split(",")]
+        return msgspec.convert([part for part in parts if part], kind, strict=False)
+    if origin is Literal:
+        text = next((word for word in typing.get_args(base) if str(word).lower() == text.lower()), text)
+    if origin is dict or (isinstance(base, type) and issubclass(base, msgspec.Struct)):
+        return msgspec.json.decode(text, type=kind)
+    return msgspec.convert(text, kind, strict=False)
+
+
+def _base(kind: Any) -> Any:
+    """The type without `Annotated` and without `| None`."""
+    while typing.get_origin(kind) is Annotated:
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    return kind
+
+
+def _row(info: msgspec.structs.FieldInfo) -> SettingRow:
+    metas = [part for part in typing.get_args(info.type)[1:] if isinstance(part, Meta)]
+    extra: dict[str, Any] = {}
+    for meta in metas:
+        extra |= meta.extra or {}
+    secret = bool(extra.get("secret", is_secret_key(info.name)))
+    default: object = info.default
+    if info.default_factory is not msgspec.NODEFAULT:
+        default = info.default_factory()
+    return SettingRow(
+        field=info.name,
+        variable=str(extra.get("env", PREFIX + info.name.upper())),
+        type=_type_name(_base(info.type)),
+        default=None if info.required else (HIDDEN if secret and default else _spelled(default)),
+        unit=str(extra.get("unit", "")),
+        bounds=", ".join(_bounds(meta) for meta in metas if _bounds(meta)),
+        secret=secret,
+        description=" ".join(meta.description for meta in metas if meta.description),
+    )
+
+
+def _type_name(base: Any) -> str:
+    if typing.get_origin(base) is Literal:
+        return " | ".join(str(word) for word in typing.get_args(base))
+    if typing.get_origin(base) is tuple:
+        return "comma-separated list"
+    return getattr(base, "__name__", str(base))
+
+
+def _bounds(meta: Meta) -> str:
+    words = {
+        ">=": meta.ge,
+        ">": meta.gt,
+        "<=": meta.le,
+        "<": meta.lt,
+        "matches": meta.pattern,
+        "at least characters": meta.min_length,
+        "at most characters": meta.max_length,
+    }
+    return ", ".join(f"{word} {value}" for word, value in words.items() if value is not None)
+
+
+def _spelled(value: object) -> str:
+    """The value as one would write it in the environment."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(_spelled(part) for part in typing.cast(tuple[object, ...], value))
+    return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _shown(row: SettingRow, value: object) -> str:
+    if row.secret and value:
+        return HIDDEN
+    return repr(redact_text(value)) if isinstance(value, str) else repr(value)
+
+
+def _problem(row: SettingRow, text: str, detail: str) -> FieldError:
+    shown = HIDDEN if row.secret else redact_text(text)
+    allowed = "; ".join(part for part in (row.type, row.bounds, row.unit) if part)
+    detail = HIDDEN if row.secret else redact_text(detail)
+    return FieldError(f"/{row.variable}", f"is {shown!r}: {detail}. Allowed: {allowed}")
+
+
+def _invalid(problems: list[FieldError]) -> InvalidError:
+    lines = [f"{problem.pointer.removeprefix('/')} {problem.detail}".strip() for problem in problems]
+    return InvalidError("bad settings\n  " + "\n  ".join(lines), fields=tuple(problems))
