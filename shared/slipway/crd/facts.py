@@ -70,7 +70,7 @@ def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> Alloca
         ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in _ENDED),
         avoid_nodes=tuple(status.avoid_nodes),
         not_before=_epoch(status.not_before),
-        deadlines={name: _epoch(at) for name, at in status.deadlines.items()},
+        deadlines=_deadlines(allocation),
         max_runtime=parse_duration(spec.max_runtime) if spec.max_runtime and not invalid else None,
         invalid=invalid,
         gate=waiting.reason if is_waiting and waiting else "",
@@ -128,6 +128,17 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
 def is_settled(fact: AllocationFact) -> bool:
     """Whether the scheduler may forget it: it has ended."""
     return fact.phase is Phase.TERMINATED
+
+
+def _deadlines(allocation: Allocation) -> dict[str, float]:
+    """The stored deadlines, and while it waits the pending timeout, which follows from the object itself."""
+    status = allocation.status
+    known = {name: _epoch(at) for name, at in status.deadlines.items()}
+    timeout = allocation.spec.pending_timeout
+    if timeout and status.phase is Phase.PENDING:
+        since = status.transitions[-1].time if status.transitions else allocation.metadata.creation_timestamp
+        known["pending"] = _epoch(since) + parse_duration(timeout)
+    return known
 
 
 def _roles(resolved: Resolved) -> tuple[tuple[RoleFact, ...], str]:

@@ -169,3 +169,11 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology: tuple[str, ...] = ()
     binding: str = "direct"
     backfill: bool = True
+
+
+class WorkspaceFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A namespace, and whether allocations may run in it."""
+
+    name: str
+    is_workspace: bool = False
+    terminating: bool = False

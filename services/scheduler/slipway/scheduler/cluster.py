@@ -1,0 +1,109 @@
+"""What the leader knows of the cluster: tables of facts, each with the version it was seen at.
+
+Owns the merge of LISTs, feed deltas and our own writes into one view that never goes back: an older version
+of an object is ignored, and a deleted object stays deleted for every version up to its deletion. Must not
+know where the facts came from. No IO.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+from slipway.crd.facts import is_settled
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
+
+T = TypeVar("T")
+
+TOMBSTONES_MAX = 10_000
+
+
+class Table(Generic[T]):
+    """Facts of one kind by key, each at its version (resourceVersion as an integer)."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, T] = {}
+        self._versions: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+        self.generation = 0
+        """Rises with each change, so that an unchanged table is cheap to recognise."""
+
+    def put(self, key: str, fact: T, version: int) -> bool:
+        """Take the fact unless a newer version, or a later deletion, is known. True when it changed something."""
+        if version <= self._versions.get(key, -1) or version <= self._gone.get(key, -1):
+            return False
+        self._versions[key] = version
+        if self._facts.get(key) == fact:
+            return False
+        self._facts[key] = fact
+        self._gone.pop(key, None)
+        self.generation += 1
+        return True
+
+    def drop(self, key: str, version: int) -> bool:
+        """Forget the object as of `version`. True when it was known."""
+        if version < self._versions.get(key, -1):
+            return False
+        self._gone[key] = version
+        if len(self._gone) > TOMBSTONES_MAX:
+            # Oldest first: a delta that old has long been read, because the feed is read in order.
+            del self._gone[next(iter(self._gone))]
+        self._versions.pop(key, None)
+        if self._facts.pop(key, None) is None:
+            return False
+        self.generation += 1
+        return True
+
+    def replace(self, facts: Mapping[str, tuple[T, int]], version: int) -> None:
+        """Take a consistent LIST made at `version`: what it lacks, and is not newer, is gone."""
+        for key in [key for key in self._facts if key not in facts and self._versions.get(key, 0) <= version]:
+            self.drop(key, version)
+        for key, (fact, at) in facts.items():
+            self.put(key, fact, at)
+
+    def get(self, key: str) -> T | None:
+        """The fact, if known."""
+        return self._facts.get(key)
+
+    def version(self, key: str) -> int:
+        """The version the object was last seen at; 0 when it is not known."""
+        return self._versions.get(key, 0)
+
+    def values(self) -> Iterable[T]:
+        """All facts, in the order of their keys' first arrival."""
+        return self._facts.values()
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+
+class Cluster:
+    """Every table of one pool's leader."""
+
+    def __init__(self) -> None:
+        self.nodes: Table[NodeFact] = Table()
+        self.pods: Table[PodFact] = Table()
+        self.allocations: Table[AllocationFact] = Table()
+        self.queues: Table[QueueFact] = Table()
+        self.jobs: Table[JobFact] = Table()
+        self.pools: Table[PoolFact] = Table()
+        self.workspaces: Table[WorkspaceFact] = Table()
+
+    @property
+    def generation(self) -> tuple[int, ...]:
+        """Changes whenever anything that planning reads has changed."""
+        return (
+            self.nodes.generation,
+            self.pods.generation,
+            self.allocations.generation,
+            self.queues.generation,
+            self.jobs.generation,
+            self.pools.generation,
+            self.workspaces.generation,
+        )
+
+    def of_pool(self, pool: str) -> list[AllocationFact]:
+        """The pool's allocations that have not ended."""
+        return [fact for fact in self.allocations.values() if fact.pool == pool and not is_settled(fact)]
+
+    def epoch_max(self) -> int:
+        """The highest epoch on any allocation: a new leader's epoch is above it."""
+        return max((fact.epoch for fact in self.allocations.values()), default=0)

@@ -1,0 +1,37 @@
+"""Settings of the scheduler."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from slipway.runtime.settings import CommonSettings
+
+
+class Settings(CommonSettings, kw_only=True, frozen=True):
+    """What an operator may set, from `SLIPWAY_*`."""
+
+    listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8081"
+    identity: Annotated[str, Meta(description="name in the Lease; default: host name and process id")] = ""
+    pools: Annotated[
+        str, Meta(description="comma-separated pools to schedule; empty: every ResourcePool, found as they come")
+    ] = ""
+    tick_min_ms: Annotated[
+        int,
+        Meta(
+            ge=1, le=10_000, description="milliseconds; ticks are at least this far apart, so that a burst is one plan"
+        ),
+    ] = 20
+    tick_max_ms: Annotated[
+        int, Meta(ge=10, le=60_000, description="milliseconds; a tick happens at least this often")
+    ] = 500
+    list_interval_ms: Annotated[
+        int, Meta(ge=100, le=600_000, description="milliseconds between LISTs while the cluster feed can not be used")
+    ] = 2000
+    lease_duration_s: Annotated[float, Meta(gt=0, le=600, description="seconds a dead leader holds its pool")] = 15.0
+    lease_renew_deadline_s: Annotated[
+        float, Meta(gt=0, le=600, description="seconds without a renewal after which a leader stops")
+    ] = 10.0
+    lease_retry_s: Annotated[
+        float, Meta(gt=0, le=60, description="seconds between attempts to get or renew the lease")
+    ] = 2.0
+    apply_concurrency: Annotated[int, Meta(ge=1, le=256, description="admissions written at the same time")] = 32
