@@ -1,0 +1,74 @@
+"""Bounds that only the CRD schemas state: how long a string, list or map may grow on the server.
+
+The estimated cost of a CEL rule is the product of such bounds, and a rule that may cost too much is refused with the
+whole CRD; so nothing is unbounded. The structs do not carry these bounds, because a reader should never fail on an
+object that the server took. Keys are `Struct.wireName`; values are merged into the generated schema.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from slipway.crd.v1alpha1 import CONDITIONS_MAX, RANKS_MAX, RING_LENGTH
+
+STRING_MAX = 1024
+LIST_MAX = 256
+MAP_MAX = 256
+TEXT_MAX = 32 * 1024
+SCRIPT_MAX = 128 * 1024
+UID_MAX = 63
+TIME_MAX = 40
+NODES_MAX = 16 * 1024
+
+QUANTITY: Mapping[str, Any] = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "x-kubernetes-int-or-string": True,
+    "maxLength": 64,
+    "pattern": r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?$",
+}
+_QUANTITIES = {"type": "object", "maxProperties": 64, "additionalProperties": dict(QUANTITY)}
+_RESOURCES: Mapping[str, Any] = {
+    "type": "object",
+    "maxProperties": 64,
+    "properties": {"requests": _QUANTITIES, "limits": _QUANTITIES},
+    "x-kubernetes-preserve-unknown-fields": True,
+}
+"""Either form passes: the flat map of quantities is kept as unknown fields and validated by `validate.py`."""
+
+_CONDITIONS: Mapping[str, Any] = {
+    "maxItems": CONDITIONS_MAX,
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+}
+
+BOUNDS: Mapping[str, Mapping[str, Any]] = {
+    "Condition.type": {"minLength": 1, "maxLength": 316},
+    "Condition.status": {"enum": ["True", "False", "Unknown"]},
+    "Condition.message": {"maxLength": TEXT_MAX},
+    "Condition.lastTransitionTime": {"maxLength": TIME_MAX},
+    "RoleSpec.resources": _RESOURCES,
+    "KindDefaults.resources": _RESOURCES,
+    "AllocationSpec.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
+    "KindDefaults.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
+    "KindDefaults.command": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
+    "KindDefaults.args": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
+    "Signals.acks": {"maxProperties": RANKS_MAX},
+    "Signals.daemons": {"maxItems": RANKS_MAX},
+    "Admission.placements": {"maxItems": RANKS_MAX},
+    "Release.podUIDs": {"maxItems": RANKS_MAX, "items": {"type": "string", "maxLength": UID_MAX}},
+    "RankStatus.podUID": {"maxLength": UID_MAX, "default": ""},
+    "RankStatus.node": {"maxLength": 253},
+    "AllocationStatus.ranks": {"x-kubernetes-list-type": "atomic"},
+    "AllocationStatus.message": {"maxLength": TEXT_MAX},
+    "AllocationStatus.transitions": {"maxItems": RING_LENGTH, "x-kubernetes-list-type": "atomic"},
+    "AllocationStatus.conditions": _CONDITIONS,
+    "ResourcePoolStatus.nodes": {"maxItems": NODES_MAX},
+    "ResourcePoolStatus.decisions": {"maxItems": 4096},
+    "ResourcePoolStatus.conditions": _CONDITIONS,
+    "QueueStatus.conditions": _CONDITIONS,
+    "JobStatus.conditions": _CONDITIONS,
+    "WireDecision.placements": {"maxItems": RANKS_MAX},
+    "WireDecision.devices": {"maxProperties": RANKS_MAX},
+}
+
+REQUIRED: Mapping[str, tuple[str, ...]] = {"RankStatus": ("podUID",)}
+"""Fields that the server requires although the structs have a default (a default of the schema fills them in)."""

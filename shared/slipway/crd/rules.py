@@ -1,0 +1,426 @@
+"""The CRDs' own rules: what the API server itself refuses, however wrong or old the writer is.
+
+One table. Each rule is a CEL expression for a real API server and its Python twin for the local cluster; a
+property test and a run against the API server's own evaluator keep the two in step.
+
+Facts the table rests on (Kubernetes 1.36):
+- A rule that names `oldSelf` runs only when the value at its path exists before and after the write; hence the
+  root rule that keeps `status`.
+- A transition rule on an item of an atomic list is refused, and items of a list-map can be re-keyed around one; so
+  the exit codes are guarded by index from `status`.
+- What a schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates, affinity) is not visible to
+  CEL. The admission pins the hash of the resolved spec instead, and the pod worker compares it.
+- The cost of a rule is estimated from the bounds in the schema: everything that a rule touches is bounded there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.model import ids
+
+Twin = Callable[[Any, Any], bool]
+"""(value now, value before or None) -> whether the rule holds. A transition rule holds when there is no before."""
+
+SPEC = ("spec",)
+STATUS = ("status",)
+IMMUTABLE_ALWAYS_SET = ("kind", "pool", "preemptible", "maxRestarts")
+"""required, or with a default in the schema"""
+IMMUTABLE_OPTIONAL = (
+    "job",
+    "minAvailable",
+    "idleTimeout",
+    "maxRuntime",
+    "pendingTimeout",
+    "preemptionGrace",
+    "requestHash",
+)
+IMMUTABLE_COLLECTIONS = ("ranks", "files", "ports", "env")
+"""absent means empty"""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One validation rule at `path` of a kind's schema (`*` steps into the items of a list)."""
+
+    kind: str
+    path: tuple[str, ...]
+    rule: str
+    message: str
+    twin: Twin
+    field: str = ""
+    """the property that an error names, relative to `path`"""
+
+    @property
+    def is_transition(self) -> bool:
+        """Whether the rule compares with the value before."""
+        return "oldSelf" in self.rule
+
+    def holds(self, now: Any, before: Any) -> bool:
+        """Whether the write passes; an expression that fails on a missing key refuses, as CEL does."""
+        if self.is_transition and before is None:
+            return True
+        try:
+            return self.twin(now, before)
+        except (KeyError, IndexError, TypeError):
+            return False
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that a write breaks; `pointer` is a JSON pointer into the object."""
+
+    pointer: str
+    message: str
+
+
+def violations(kind: str, now: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[Violation]:
+    """The rules of `kind` that the write `before` -> `now` breaks; `before` is None for a create."""
+    found: list[Violation] = []
+    for rule in RULES:
+        if rule.kind != kind:
+            continue
+        for pointer, new, old in _at(rule.path, "", now, before):
+            if not rule.holds(new, old):
+                found.append(Violation(pointer + rule.field.replace(".", "/"), rule.message))
+    return found
+
+
+def _at(path: tuple[str, ...], pointer: str, now: Any, before: Any) -> Iterator[tuple[str, Any, Any]]:
+    if not path:
+        yield pointer, now, before
+    elif path[0] == "*":
+        for index, item in enumerate(now):
+            yield from _at(path[1:], f"{pointer}/{index}", item, None)
+    elif path[0] in now:
+        old = before.get(path[0]) if before is not None else None
+        yield from _at(path[1:], f"{pointer}/{path[0]}", now[path[0]], old)
+
+
+# --- twins; each mirrors the expression beside which it stands in the table
+
+
+def _is_allocation_name(now: Any, _: Any) -> bool:
+    return ids.is_name(now["metadata"]["name"]) and not now["metadata"]["name"].endswith("\n")
+
+
+def _is_label_name(now: Any, _: Any) -> bool:
+    name = now["metadata"]["name"]
+    return len(name) <= 63 and "." not in name
+
+
+def _keeps_status(now: Any, before: Any) -> bool:
+    return "status" not in before or "status" in now
+
+
+def _releases_only_when_desired(now: Any, before: Any) -> bool:
+    if now["spec"]["desired"] != "Stopped" or "release" not in now.get("status", {}):
+        return True
+    old = before.get("status", {})
+    return "release" in old and now["status"]["release"] == old["release"]
+
+
+def _keeps_queue_once_admitted(now: Any, before: Any) -> bool:
+    return now["spec"]["queue"] == before["spec"]["queue"] or "admission" not in before.get("status", {})
+
+
+def _stays_stopped(now: Any, before: Any) -> bool:
+    return before["desired"] != "Stopped" or now["desired"] == "Stopped"
+
+
+def _same(field: str) -> Twin:
+    def twin(now: Any, before: Any) -> bool:
+        return now[field] == before[field]
+
+    return twin
+
+
+def _same_or_both_absent(field: str) -> Twin:
+    def twin(now: Any, before: Any) -> bool:
+        return (field in now) == (field in before) and (field not in now or now[field] == before[field])
+
+    return twin
+
+
+def _same_or_empty(field: str) -> Twin:
+    def twin(now: Any, before: Any) -> bool:
+        if field in now and field in before:
+            return now[field] == before[field]
+        return not now.get(field) and not before.get(field)
+
+    return twin
+
+
+def _preempt_rises(now: Any, before: Any) -> bool:
+    old = before.get("signals", {})
+    if "preempt" not in old:
+        return True
+    new = now["signals"]
+    return new["attempt"] > old["attempt"] or new["preempt"]["n"] >= old["preempt"]["n"]
+
+
+def _acks_rise(now: Any, before: Any) -> bool:
+    old = before.get("signals", {})
+    if "acks" not in old:
+        return True
+    new = now["signals"]
+    if new["attempt"] > old["attempt"]:
+        return True
+    acks = new["acks"]
+    return all(rank in acks and acks[rank] >= n for rank, n in old["acks"].items())
+
+
+def _attempt_of_signals_rises(now: Any, before: Any) -> bool:
+    return "signals" not in before or now["signals"]["attempt"] >= before["signals"]["attempt"]
+
+
+def _has_distinct_roles(now: Any, _: Any) -> bool:
+    names = [role["name"] for role in now.get("ranks", [])]
+    return len(set(names)) == len(names)
+
+
+def _minimum_within_role(now: Any, _: Any) -> bool:
+    return "minAvailable" not in now or now["minAvailable"] <= now["count"]
+
+
+def _terminal_is_absorbing(now: Any, before: Any) -> bool:
+    if before["phase"] != "Terminated" or now == before:
+        return True
+    same_end = now["phase"] == "Terminated" and now["attempt"] == before["attempt"]
+    return same_end and ("result" not in before or now.get("result") == before["result"])
+
+
+def _seq_and_attempt_rise(now: Any, before: Any) -> bool:
+    return now["seq"] >= before["seq"] and now["attempt"] >= before["attempt"]
+
+
+def _epoch_rises(now: Any, before: Any) -> bool:
+    if "epoch" not in before.get("admission", {}):
+        return True
+    return now["admission"]["epoch"] >= before["admission"]["epoch"]
+
+
+def _release_is_final(now: Any, before: Any) -> bool:
+    return now["attempt"] > before["attempt"] or "release" not in before or now["release"] == before["release"]
+
+
+def _exit_codes_are_final(now: Any, before: Any) -> bool:
+    if now["attempt"] > before["attempt"] or "ranks" not in before:
+        return True
+    new, old = now["ranks"], before["ranks"]
+    return len(new) == len(old) and all(
+        "exitCode" not in was or ("exitCode" in rank and _end_of(rank) == _end_of(was))
+        for rank, was in zip(new, old, strict=True)
+    )
+
+
+def _end_of(rank: Mapping[str, Any]) -> tuple[int, str]:
+    return rank["exitCode"], rank["podUID"]
+
+
+def _ledger_rises(now: Any, before: Any) -> bool:
+    return now["epoch"] >= before["epoch"] and now["tick"] >= before["tick"]
+
+
+def _is_not_its_own_parent(now: Any, _: Any) -> bool:
+    return now.get("spec", {}).get("parent") != now["metadata"]["name"]
+
+
+# --- the table
+
+
+def _immutable(field: str, rule: str, twin: Twin) -> Rule:
+    return Rule(
+        kind="Allocation",
+        path=SPEC,
+        rule=rule.replace("FIELD", field),
+        message=f"{field} can not be changed after creation; start another allocation",
+        twin=twin,
+        field=f".{field}",
+    )
+
+
+_SAME = "self.FIELD == oldSelf.FIELD"
+_SAME_OR_BOTH_ABSENT = "has(self.FIELD) == has(oldSelf.FIELD) && (!has(self.FIELD) || self.FIELD == oldSelf.FIELD)"
+_SAME_OR_EMPTY = (
+    "has(self.FIELD) ? (has(oldSelf.FIELD) ? self.FIELD == oldSelf.FIELD : size(self.FIELD) == 0)"
+    " : (!has(oldSelf.FIELD) || size(oldSelf.FIELD) == 0)"
+)
+"""Optional types would say it shorter, but the cost estimator takes their sizes for unbounded."""
+
+
+def _named(kind: str) -> Rule:
+    return Rule(
+        kind=kind,
+        path=(),
+        rule="size(self.metadata.name) <= 63 && !self.metadata.name.contains('.')",
+        message="the name must have at most 63 characters and no dots",
+        twin=_is_label_name,
+    )
+
+
+_ALLOCATION_ROOT = (
+    Rule(
+        kind="Allocation",
+        path=(),
+        rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message="the name must have at most 40 characters: a letter first, then lower case letters, digits and hyphens",
+        twin=_is_allocation_name,
+    ),
+    Rule(
+        kind="Allocation",
+        path=(),
+        rule="!has(oldSelf.status) || has(self.status)",
+        message="status can not be removed",
+        twin=_keeps_status,
+    ),
+    Rule(
+        kind="Allocation",
+        path=(),
+        rule="self.spec.desired != 'Stopped' || !has(self.status) || !has(self.status.release) || "
+        "(has(oldSelf.status) && has(oldSelf.status.release) && self.status.release == oldSelf.status.release)",
+        message="no release: the allocation is stopped",
+        twin=_releases_only_when_desired,
+    ),
+    Rule(
+        kind="Allocation",
+        path=(),
+        rule="self.spec.queue == oldSelf.spec.queue || !has(oldSelf.status) || !has(oldSelf.status.admission)",
+        message="queue can not be changed once the allocation was admitted",
+        twin=_keeps_queue_once_admitted,
+        field=".spec.queue",
+    ),
+)
+
+_ALLOCATION_SPEC = (
+    Rule(
+        kind="Allocation",
+        path=SPEC,
+        rule="oldSelf.desired != 'Stopped' || self.desired == 'Stopped'",
+        message="a stopped allocation can not be started again; start another one",
+        twin=_stays_stopped,
+        field=".desired",
+    ),
+    *(_immutable(field, _SAME, _same(field)) for field in IMMUTABLE_ALWAYS_SET),
+    *(_immutable(field, _SAME_OR_BOTH_ABSENT, _same_or_both_absent(field)) for field in IMMUTABLE_OPTIONAL),
+    *(_immutable(field, _SAME_OR_EMPTY, _same_or_empty(field)) for field in IMMUTABLE_COLLECTIONS),
+    Rule(
+        kind="Allocation",
+        path=SPEC,
+        rule="!has(oldSelf.signals) || (has(self.signals) && self.signals.attempt >= oldSelf.signals.attempt)",
+        message="signals can not be removed, nor go back to an earlier attempt",
+        twin=_attempt_of_signals_rises,
+        field=".signals",
+    ),
+    Rule(
+        kind="Allocation",
+        path=SPEC,
+        rule="!has(oldSelf.signals) || !has(oldSelf.signals.preempt) || (has(self.signals) && "
+        "(self.signals.attempt > oldSelf.signals.attempt || "
+        "(has(self.signals.preempt) && self.signals.preempt.n >= oldSelf.signals.preempt.n)))",
+        message="signals.preempt.n only rises within an attempt",
+        twin=_preempt_rises,
+        field=".signals",
+    ),
+    Rule(
+        kind="Allocation",
+        path=SPEC,
+        rule="!has(oldSelf.signals) || !has(oldSelf.signals.acks) || (has(self.signals) && "
+        "(self.signals.attempt > oldSelf.signals.attempt || (has(self.signals.acks) && "
+        "oldSelf.signals.acks.all(r, r in self.signals.acks && self.signals.acks[r] >= oldSelf.signals.acks[r]))))",
+        message="an acknowledgement can not be taken back within an attempt",
+        twin=_acks_rise,
+        field=".signals",
+    ),
+    Rule(
+        kind="Allocation",
+        path=SPEC,
+        rule="!has(self.ranks) || self.ranks.all(a, self.ranks.exists_one(b, b.name == a.name))",
+        message="each role needs a name of its own",
+        twin=_has_distinct_roles,
+        field=".ranks",
+    ),
+    Rule(
+        kind="Allocation",
+        path=("spec", "ranks", "*"),
+        rule="!has(self.minAvailable) || self.minAvailable <= self.count",
+        message="minAvailable must not be above count",
+        twin=_minimum_within_role,
+    ),
+)
+
+_ALLOCATION_STATUS = (
+    Rule(
+        kind="Allocation",
+        path=STATUS,
+        rule="oldSelf.phase != 'Terminated' || self == oldSelf || (self.phase == 'Terminated' && "
+        "self.attempt == oldSelf.attempt && "
+        "(!has(oldSelf.result) || (has(self.result) && self.result == oldSelf.result)))",
+        message="the allocation has ended: phase, attempt and result are final",
+        twin=_terminal_is_absorbing,
+    ),
+    Rule(
+        kind="Allocation",
+        path=STATUS,
+        rule="self.seq >= oldSelf.seq && self.attempt >= oldSelf.attempt",
+        message="seq and attempt never go down",
+        twin=_seq_and_attempt_rise,
+    ),
+    Rule(
+        kind="Allocation",
+        path=STATUS,
+        rule="!has(oldSelf.admission) || !has(oldSelf.admission.epoch) || (has(self.admission) && "
+        "has(self.admission.epoch) && self.admission.epoch >= oldSelf.admission.epoch)",
+        message="the epoch of the admission never goes down",
+        twin=_epoch_rises,
+    ),
+    Rule(
+        kind="Allocation",
+        path=STATUS,
+        rule="self.attempt > oldSelf.attempt || !has(oldSelf.release) || "
+        "(has(self.release) && self.release == oldSelf.release)",
+        message="the release of an attempt is final",
+        twin=_release_is_final,
+    ),
+    Rule(
+        kind="Allocation",
+        path=STATUS,
+        rule="self.attempt > oldSelf.attempt || !has(oldSelf.ranks) || (has(self.ranks) && "
+        "size(self.ranks) == size(oldSelf.ranks) && oldSelf.ranks.all(i, o, !has(o.exitCode) || "
+        "(has(self.ranks[i].exitCode) && self.ranks[i].exitCode == o.exitCode && self.ranks[i].podUID == o.podUID)))",
+        message="the exit of a rank is written once",
+        twin=_exit_codes_are_final,
+    ),
+)
+
+_OTHERS = (
+    _named("ResourcePool"),
+    _named("Queue"),
+    _named("Job"),
+    _named("Template"),
+    Rule(
+        kind="ResourcePool",
+        path=(),
+        rule="!has(oldSelf.status) || has(self.status)",
+        message="the ledger can not be removed",
+        twin=_keeps_status,
+    ),
+    Rule(
+        kind="ResourcePool",
+        path=STATUS,
+        rule="self.epoch >= oldSelf.epoch && self.tick >= oldSelf.tick",
+        message="epoch and tick of the ledger never go down",
+        twin=_ledger_rises,
+    ),
+    Rule(
+        kind="Queue",
+        path=(),
+        rule="!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",
+        message="a queue can not be its own parent",
+        twin=_is_not_its_own_parent,
+    ),
+)
+
+RULES: tuple[Rule, ...] = (*_ALLOCATION_ROOT, *_ALLOCATION_SPEC, *_ALLOCATION_STATUS, *_OTHERS)
+
+TWINS: Mapping[str, Twin] = {rule.rule: rule.holds for rule in RULES}
+"""CEL expression -> its Python twin, for the local cluster's API server."""
