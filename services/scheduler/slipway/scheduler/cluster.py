@@ -6,7 +6,7 @@ know where the facts came from. No IO.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slipway.crd.facts import is_settled
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
@@ -86,6 +86,18 @@ class Cluster:
         self.jobs: Table[JobFact] = Table()
         self.pools: Table[PoolFact] = Table()
         self.workspaces: Table[WorkspaceFact] = Table()
+
+    def table(self, kind: str) -> Table[Any] | None:
+        """The table of a feed kind (the plural of a resource), or None."""
+        return {
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "allocations": self.allocations,
+            "queues": self.queues,
+            "jobs": self.jobs,
+            "resourcepools": self.pools,
+            "namespaces": self.workspaces,
+        }.get(kind)
 
     @property
     def generation(self) -> tuple[int, ...]:

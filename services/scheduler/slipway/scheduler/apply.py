@@ -1,0 +1,231 @@
+"""Decisions and fired deadlines become writes on allocations: fenced, idempotent, without a choice of policy.
+
+Owns the effects of the scheduler on an Allocation: the teardown finalizer, the admission, `status.stop`, and the
+condition that says why it waits. Each is GET, compare, PUT under the resourceVersion; doing one twice does
+nothing the second time. Must not decide who gets what.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from slipway.crd.meta import ANNOTATION_TRACE, TEARDOWN_FINALIZER, Condition, condition_of
+from slipway.crd.transitions import id_of, record, stop_reason, with_status
+from slipway.crd.v1alpha1 import Admission, Allocation, Placement, Stop
+from slipway.errors import NotFoundError, StaleError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Gate, Reason
+from slipway.model.times import format_time
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock
+from slipway.scheduler.ledger import node_names
+from slipway.scheduler.ports import Kube
+
+Write = Callable[[Allocation], "Awaitable[Applied]"]
+STALE_ATTEMPTS_MAX = 5
+CONDITION_ADMITTED = "Admitted"
+CONDITION_INVALID = "Invalid"
+
+
+class Outcome(StrEnum):
+    """What became of one effect."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    VOID = "void"
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome, and the object as it stands now (None when it is gone)."""
+
+    outcome: Outcome
+    allocation: Allocation | None
+
+
+class Applier:
+    """Writes on behalf of one leader."""
+
+    def __init__(self, kube: Kube, clock: Clock) -> None:
+        self._kube = kube
+        self._clock = clock
+
+    async def decision(self, decision: Decision, nodes: Sequence[str]) -> Applied:
+        """Apply one decision of the ledger; its own epoch is kept, whoever finishes it.
+
+        Raises:
+            StaleError: the object kept changing under us; the decision stays open.
+            TransientError: the API server did not take it; the decision stays open.
+        """
+        namespace, name = decision.allocation.split("/", 1)
+        if decision.kind is DecisionKind.EVICT:
+            return await self._retried(namespace, name, lambda found: self._evict(found, decision))
+        return await self._retried(namespace, name, lambda found: self._admit(found, decision, nodes))
+
+    async def stop(self, namespace: str, name: str, uid: str, attempt: int, reason: Reason) -> Applied:
+        """Write `status.stop` for a deadline that has passed."""
+        stop = Stop(reason=reason.value, at=format_time(self._clock.now()), attempt=attempt)
+        return await self._retried(namespace, name, lambda found: self._stop(found, uid, stop))
+
+    async def explain(self, namespace: str, name: str, uid: str, attempt: int, gate: Gate, message: str) -> Applied:
+        """Write why it waits as a condition (or, for a spec that can never run, that it is invalid)."""
+
+        async def write(found: Allocation) -> Applied:
+            status = found.status
+            is_other = found.metadata.uid != uid or status.attempt != attempt
+            if is_other or status.phase is not Phase.PENDING or stop_reason(found) is not None:
+                return Applied(outcome=Outcome.VOID, allocation=found)
+            invalid = gate is Gate.INVALID
+            condition = Condition(
+                type=CONDITION_INVALID if invalid else CONDITION_ADMITTED,
+                status="True" if invalid else "False",
+                reason=gate.value,
+                message=message,
+                observed_generation=attempt,
+                last_transition_time=format_time(self._clock.now()),
+            )
+            before = condition_of(status.conditions, condition.type)
+            if before is not None and _says_the_same(before, condition):
+                return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+            return await self._put(found, conditions=_with(status.conditions, condition))
+
+        return await self._retried(namespace, name, write)
+
+    async def _admit(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> Applied:
+        status = found.status
+        if status.admission is not None and status.admission.decision_id == decision.id:
+            return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+        is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
+        if is_other or status.phase is not Phase.PENDING or stop_reason(found) is not None:
+            return Applied(outcome=Outcome.VOID, allocation=found)
+        with telemetry.span(
+            "scheduler.admit",
+            parent=found.metadata.annotations.get(ANNOTATION_TRACE),
+            allocation_id=id_of(found),
+            attributes={"slipway.decision.id": decision.id, "slipway.epoch": decision.epoch},
+        ):
+            return await self._write_admission(found, decision, nodes)
+
+    async def _write_admission(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> Applied:
+        status = found.status
+        if TEARDOWN_FINALIZER not in found.metadata.finalizers:
+            found = await self._finalize(found)
+        now = self._clock.now()
+        admission = Admission(
+            decision_id=decision.id,
+            epoch=decision.epoch,
+            attempt=decision.attempt,
+            at=format_time(now),
+            spec_hash=decision.spec_hash,
+            placements=_placements(found, decision, nodes),
+        )
+        admitted = Condition(
+            type=CONDITION_ADMITTED,
+            status="True",
+            reason="Admitted",
+            message=f"decision {decision.id}",
+            observed_generation=decision.attempt,
+            last_transition_time=format_time(now),
+        )
+        data = {"decision": decision.id, "nodes": _node_counts(admission.placements)}
+        written = record(
+            found,
+            Event.ASSIGNED,
+            now=now,
+            data=data,
+            admission=admission,
+            conditions=_with(status.conditions, admitted),
+            reason="",
+        )
+        return Applied(outcome=Outcome.APPLIED, allocation=await self._kube.replace_status(ALLOCATIONS, written))
+
+    async def _evict(self, found: Allocation, decision: Decision) -> Applied:
+        stop = Stop(
+            reason=Reason.PREEMPTED.value,
+            at=format_time(self._clock.now()),
+            attempt=decision.attempt,
+            requeue=True,
+            by=decision.by,
+        )
+        return await self._stop(found, decision.uid, stop)
+
+    async def _stop(self, found: Allocation, uid: str, stop: Stop) -> Applied:
+        status = found.status
+        is_other = found.metadata.uid != uid or status.attempt != stop.attempt
+        if is_other or status.phase is Phase.TERMINATED:
+            return Applied(outcome=Outcome.VOID, allocation=found)
+        if stop_reason(found) is not None:
+            return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+        return await self._put(found, stop=stop)
+
+    async def _finalize(self, found: Allocation) -> Allocation:
+        meta = found.metadata
+        return await self._kube.patch(
+            ALLOCATIONS,
+            meta.name,
+            {
+                "metadata": {
+                    "resourceVersion": meta.resource_version,
+                    "finalizers": [*meta.finalizers, TEARDOWN_FINALIZER],
+                }
+            },
+            namespace=meta.namespace,
+        )
+
+    async def _put(self, found: Allocation, **changes: object) -> Applied:
+        written = with_status(found, msgspec.structs.replace(found.status, **changes))
+        return Applied(outcome=Outcome.APPLIED, allocation=await self._kube.replace_status(ALLOCATIONS, written))
+
+    async def _retried(self, namespace: str, name: str, write: Write) -> Applied:
+        """Read, write; on a stale read do both again, a few times."""
+        for attempt in range(STALE_ATTEMPTS_MAX):
+            try:
+                found = await self._kube.get(ALLOCATIONS, name, namespace=namespace)
+            except NotFoundError:
+                return Applied(outcome=Outcome.VOID, allocation=None)
+            try:
+                return await write(found)
+            except NotFoundError:
+                return Applied(outcome=Outcome.VOID, allocation=None)
+            except StaleError:
+                if attempt + 1 == STALE_ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _placements(found: Allocation, decision: Decision, nodes: Sequence[str]) -> list[Placement]:
+    roles = [role.name for role in found.spec.ranks for _ in range(role.count)] or ["worker"]
+    return [
+        Placement(
+            rank=rank,
+            role=roles[rank] if rank < len(roles) else "",
+            node=node,
+            device=list(decision.devices.get(str(rank), ())),
+        )
+        for rank, node in node_names(decision, nodes).items()
+    ]
+
+
+def _node_counts(placements: Sequence[Placement]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for placement in placements:
+        counts[placement.node] = counts.get(placement.node, 0) + 1
+    return counts
+
+
+def _with(conditions: Sequence[Condition], condition: Condition) -> list[Condition]:
+    before = condition_of(list(conditions), condition.type)
+    if before is not None and before.status == condition.status and before.last_transition_time:
+        condition = msgspec.structs.replace(condition, last_transition_time=before.last_transition_time)
+    return [*(item for item in conditions if item.type != condition.type), condition]
+
+
+def _says_the_same(before: Condition, after: Condition) -> bool:
+    return (before.status, before.reason, before.message, before.observed_generation) == (
+        after.status,
+        after.reason,
+        after.message,
+        after.observed_generation,
+    )

@@ -1,0 +1,322 @@
+"""The tick: observe, plan, lint, commit to the ledger, apply, explain.
+
+Owns the order of the steps and nothing else: facts come from `cluster.py`, the choice from `plan/`, the fence
+from `ledger_store.py`, the effects from `apply.py`. One `Cycle` belongs to one leadership of one pool.
+
+Invariants: nothing is applied that does not stand in the ledger; what stands there from a predecessor is
+finished before anything new is decided; a tick that decides nothing writes nothing.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from slipway.crd.facts import allocation_fact
+from slipway.crd.meta import ANNOTATION_TRACE
+from slipway.crd.transitions import id_of, key_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import InvariantError, StaleError, TransientError
+from slipway.model.facts import AllocationFact, PoolFact
+from slipway.model.ledger import Decision, DecisionKind, Ledger
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Gate
+from slipway.model.times import format_time
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.scheduler import deadlines, ledger
+from slipway.scheduler.apply import Applied, Applier, Outcome
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.ledger_store import LedgerStore
+from slipway.scheduler.plan import planner
+from slipway.scheduler.plan.invariants import lint
+from slipway.scheduler.plan.planner import Plan
+from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.ports import Hints
+from slipway.streams.ports import WorkHint
+
+EXPLAIN_WRITES_MAX = 20
+"""Explanations written in one tick; the rest follow in the next ones."""
+EXPLAIN_INTERVAL_S = 2.0
+"""One allocation's text is rewritten at most this often while its gate stays the same."""
+HINT_DEADLINE_S = 2.0
+
+_log = log.get_logger(__name__)
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tick did."""
+
+    number: int
+    planned: bool = False
+    decided: int = 0
+    applied: int = 0
+    void: int = 0
+    open: int = 0
+    explained: int = 0
+    stopped: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was written and nothing is left to do."""
+        return not (self.decided or self.applied or self.open or self.explained or self.stopped)
+
+
+class Cycle:
+    """The ticks of one leadership."""
+
+    def __init__(
+        self,
+        *,
+        pool: str,
+        cluster: Cluster,
+        store: LedgerStore,
+        applier: Applier,
+        hints: Hints,
+        clock: Clock,
+        width: int,
+    ) -> None:
+        self._pool = pool
+        self._cluster = cluster
+        self._store = store
+        self._applier = applier
+        self._hints = hints
+        self._clock = clock
+        self._slots = asyncio.Semaphore(width)
+        self._ledger = Ledger()
+        self._planned_at: tuple[int, ...] = ()
+        self._due: float | None = None
+        self._explained: dict[str, float] = {}
+
+    async def promote(self) -> None:
+        """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off."""
+        while True:
+            stored = await self._store.load()
+            promoted = ledger.promote(stored, self._cluster.epoch_max())
+            if await self._store.save(promoted):
+                self._ledger = promoted
+                break
+        _log.info("leading", pool=self._pool, epoch=self._ledger.epoch, open=len(self._ledger.decisions))
+
+    async def tick(self) -> Tick:
+        """One tick.
+
+        Raises:
+            DeposedError: another leader has taken over; stop at once.
+            TransientError: the API server did not answer; the next tick goes on from what is stored.
+            InvariantError: the plan breaks one of its own rules; nothing of it was committed.
+        """
+        # 1. What the snapshot already shows is settled; what is still open is finished first.
+        self._settle()
+        finished = await self._apply(self._ledger.decisions, self._ledger.nodes)
+        self._settle()
+        # 2. Deadlines that are stored in the objects.
+        stopped = await self._fire_deadlines()
+        # 3. Plan, unless nothing that planning reads has changed.
+        now = self._clock.now()
+        if not self._is_due(now):
+            return self._report(finished, stopped=stopped)
+        generation = self._cluster.generation
+        plan = self._plan(now)
+        # 4. The ledger first (the fence), then the admissions.
+        placed = _placed(plan)
+        applied: list[Applied] = []
+        decided: tuple[Decision, ...] = ()
+        if placed:
+            committed, decided = ledger.commit(self._ledger, placed, at=format_time(now))
+            if not await self._store.save(committed):
+                self._ledger = await self._store.load()
+                return self._report(finished, stopped=stopped, planned=True)
+            self._ledger = committed
+            for decision in decided:
+                telemetry.DECISIONS.labels(pool=self._pool, kind=decision.kind.value).inc()
+            applied = await self._apply(decided, committed.nodes)
+        # 5. Say why the others wait.
+        explained = await self._explain(plan)
+        if len(decided) == len(placed) and lasting:
+            self._planned_at = self._cluster.generation if not placed else ()
+        return self._report(
+            [*finished, *applied], stopped=stopped, planned=True, decided=len(decided), explained=explained
+        )
+
+    def next_due(self) -> float | None:
+        """When time alone will give the cycle something to do (epoch seconds)."""
+        return deadlines.next_due(self._cluster.of_pool(self._pool), self._clock.now())
+
+    # --- the steps ------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        settled: list[str] = []
+        for decision in self._ledger.decisions:
+            fact = self._cluster.allocations.get(decision.allocation)
+            if ledger.is_applied(decision, fact) or (fact is not None and ledger.is_impossible(decision, fact)):
+                settled.append(decision.id)
+        self._ledger = ledger.settle(self._ledger, settled)
+
+    async def _apply(self, decisions: Sequence[Decision], nodes: Sequence[str]) -> list[Applied]:
+        if not decisions:
+            return []
+        results = await asyncio.gather(*(self._apply_one(decision, nodes) for decision in decisions))
+        done = [result for result in results if result is not None]
+        hints = [_hint(result.allocation) for result in done if _needs_work(result)]
+        if hints:
+            await self._send(hints)
+        return done
+
+    async def _apply_one(self, decision: Decision, nodes: Sequence[str]) -> Applied | None:
+        fact = self._cluster.allocations.get(decision.allocation)
+        async with self._slots:
+            try:
+                result = await self._applier.decision(decision, nodes)
+            except (StaleError, TransientError) as exc:
+                # It stays in the ledger: the next tick, or the next leader, finishes it.
+                _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
+                return None
+        self._observe(decision.allocation, result.allocation)
+        if result.outcome is Outcome.VOID:
+            telemetry.DECISIONS.labels(pool=self._pool, kind="void").inc()
+            self._ledger = ledger.settle(self._ledger, (decision.id,))
+        elif result.outcome is Outcome.APPLIED and fact is not None and decision.kind is DecisionKind.ADMIT:
+            telemetry.QUEUE_WAIT.labels(pool=self._pool).observe(max(0.0, self._clock.now() - fact.phase_since))
+        return result
+
+    async def _fire_deadlines(self) -> int:
+        due = deadlines.fired(self._cluster.of_pool(self._pool), self._clock.now())
+        for item in due:
+            fact = item.allocation
+            applied = await self._applier.stop(fact.namespace, fact.name, fact.uid, fact.attempt, item.reason)
+            self._observe(fact.key, applied.allocation)
+            _log.info("deadline passed", allocation=fact.key, reason=item.reason.value)
+        return len(due)
+
+    def _is_due(self, now: float) -> bool:
+        return self._planned_at != self._cluster.generation or (self._due is not None and now >= self._due)
+
+    def _plan(self, now: float) -> Plan:
+        pool = self._cluster.pools.get(self._pool) or PoolFact(name=self._pool)
+        nodes = self._ledger.nodes
+        with telemetry.TICK_DURATION.labels(phase="snapshot").time():
+            snapshot = Snapshot.build(
+                nodes=planner.nodes_of_pool(pool, list(self._cluster.pools.values()), self._cluster.nodes.values()),
+                pods=self._cluster.pods.values(),
+                allocations=self._cluster.of_pool(self._pool),
+                queues=self._cluster.queues.values(),
+                jobs=self._cluster.jobs.values(),
+                pool=pool,
+                open_decisions=[(decision, nodes) for decision in self._ledger.decisions],
+                workspaces=frozenset(item.name for item in self._cluster.workspaces.values() if item.is_workspace),
+                now=now,
+            )
+        with telemetry.TICK_DURATION.labels(phase="plan").time():
+            plan = planner.plan(snapshot, pool, now, self._ledger.tick)
+        violations = lint(snapshot, plan)
+        if violations:
+            raise InvariantError(f"the plan breaks its own rules: {violations[0]}")
+        self._due = self.next_due()
+        return plan
+
+    async def _explain(self, plan: Plan) -> int:
+        written = 0
+        counts: dict[str, int] = {}
+        moment = self._clock.monotonic()
+        for key, explanation in plan.explanations.items():
+            counts[explanation.gate.value] = counts.get(explanation.gate.value, 0) + 1
+            fact = self._cluster.allocations.get(key)
+            if (
+                fact is None
+                or written >= EXPLAIN_WRITES_MAX
+                or not self._should_explain(fact, explanation.gate, explanation.message, moment)
+            ):
+                continue
+            try:
+                applied = await self._applier.explain(
+                    fact.namespace, fact.name, fact.uid, fact.attempt, explanation.gate, explanation.message
+                )
+            except (StaleError, TransientError) as exc:
+                _log.warning("explanation not written yet", allocation=key, error=str(exc))
+                continue
+            self._explained[fact.uid] = moment
+            self._observe(key, applied.allocation)
+            written += applied.outcome is Outcome.APPLIED
+        for gate in Gate:
+            telemetry.PENDING.labels(pool=self._pool, reason=gate.value).set(counts.get(gate.value, 0))
+        self._explained = {uid: at for uid, at in self._explained.items() if moment - at < EXPLAIN_INTERVAL_S}
+        return written
+
+    def _should_explain(self, fact: AllocationFact, gate: Gate, message: str, moment: float) -> bool:
+        if gate is Gate.NOT_YET_CONSIDERED or fact.phase is not Phase.PENDING or fact.stopping:
+            return False
+        if (fact.gate, fact.gate_message) == (gate.value, message):
+            return False
+        return fact.gate != gate.value or moment - self._explained.get(fact.uid, float("-inf")) >= EXPLAIN_INTERVAL_S
+
+    # --- small print ----------------------------------------------------------------------------------------------
+
+    def _observe(self, key: str, allocation: Allocation | None) -> None:
+        """Take our own write into the tables at once; the feed's later delta of it changes nothing."""
+        table = self._cluster.allocations
+        if allocation is None:
+            table.drop(key, table.version(key))
+        else:
+            table.put(key_of(allocation), allocation_fact(allocation, self._store.pool), allocation.metadata.version)
+
+    async def _send(self, hints: Sequence[WorkHint]) -> None:
+        try:
+            async with asyncio.timeout(HINT_DEADLINE_S):
+                await self._hints.send(hints)
+        except (TransientError, TimeoutError) as exc:
+            # The watcher sends one for every allocation whose phase demands work.
+            _log.warning("hints not sent", count=len(hints), error=str(exc))
+
+    def _report(
+        self, results: Sequence[Applied], *, stopped: int, planned: bool = False, decided: int = 0, explained: int = 0
+    ) -> Tick:
+        applied = sum(result.outcome is Outcome.APPLIED for result in results)
+        self._settle()
+        outcome = "decided" if decided else "idle"
+        telemetry.TICKS.labels(pool=self._pool, outcome=outcome).inc()
+        tick = Tick(
+            number=self._ledger.tick,
+            planned=planned,
+            decided=decided,
+            applied=applied,
+            void=sum(result.outcome is Outcome.VOID for result in results),
+            open=len(self._ledger.decisions),
+            explained=explained,
+            stopped=stopped,
+        )
+        if not tick.is_idle:
+            _log.info("tick", pool=self._pool, **msgspec.structs.asdict(tick))
+        return tick
+
+
+def _placed(plan: Plan) -> list[ledger.Placed]:
+    return [
+        ledger.Placed(
+            kind=DecisionKind.ADMIT,
+            namespace=admit.namespace,
+            name=admit.name,
+            uid=admit.uid,
+            attempt=admit.attempt,
+            placements=admit.placements,
+            rank_count=admit.rank_count,
+            devices=admit.devices,
+            spec_hash=admit.spec_hash,
+        )
+        for admit in plan.admits
+    ]
+
+
+def _needs_work(result: Applied) -> bool:
+    return result.outcome is not Outcome.VOID and result.allocation is not None
+
+
+def _hint(allocation: Allocation | None) -> WorkHint:
+    if allocation is None:
+        raise InvariantError("a hint needs an object")
+    meta = allocation.metadata
+    return WorkHint(
+        namespace=meta.namespace,
+        allocation=id_of(allocation),
+        traceparent=meta.annotations.get(ANNOTATION_TRACE, ""),
+    )

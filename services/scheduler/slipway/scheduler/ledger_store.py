@@ -1,0 +1,112 @@
+"""The ledger in the API server: `ResourcePool.status`, written by compare-and-swap.
+
+Owns the translation between the stored form and `model/ledger.py`, and what a refused or unanswered write
+means. This is the fence of the whole system: whoever can not write here decides nothing.
+"""
+
+import msgspec
+
+from slipway.crd.v1alpha1 import ResourcePool, WireDecision
+from slipway.errors import StaleError, TransientError
+from slipway.kube.resources import RESOURCE_POOLS
+from slipway.model.ledger import Decision, DecisionKind, Ledger
+from slipway.scheduler.ports import Kube
+
+
+class DeposedError(StaleError):
+    """Another leader has raised the epoch: this one's decisions count for nothing any more."""
+
+
+class LedgerStore:
+    """One pool's ledger, as this leader last wrote or read it."""
+
+    def __init__(self, kube: Kube, pool_name: str) -> None:
+        self._kube = kube
+        self._pool_name = pool_name
+        self._epoch: int | None = None
+        self.pool: ResourcePool | None = None
+        """The pool object that the ledger is the status of."""
+
+    async def load(self) -> Ledger:
+        """Read the ledger as it is stored now.
+
+        Raises:
+            NotFoundError: the pool is gone.
+            DeposedError: the stored epoch is above the one that this leader wrote.
+        """
+        self.pool = await self._kube.get(RESOURCE_POOLS, self._pool_name)
+        ledger = _decoded(self.pool)
+        if self._epoch is not None and ledger.epoch != self._epoch:
+            raise DeposedError(f"pool {self._pool_name}: epoch {ledger.epoch} has replaced {self._epoch}")
+        return ledger
+
+    async def save(self, ledger: Ledger) -> bool:
+        """Write the ledger; True when it is committed, False when somebody changed the pool: decide again.
+
+        A write without an answer is looked up: the tick in the stored ledger tells whether it took effect.
+
+        Raises:
+            DeposedError: another leader has raised the epoch.
+            TransientError: the API server can not be reached, and whether the write took effect is not known.
+        """
+        if self.pool is None:
+            raise DeposedError(f"pool {self._pool_name}: the ledger was never read")
+        status = msgspec.structs.replace(
+            self.pool.status,
+            epoch=ledger.epoch,
+            tick=ledger.tick,
+            nodes=list(ledger.nodes),
+            decisions=[_encoded(decision) for decision in ledger.decisions],
+        )
+        written = msgspec.structs.replace(self.pool, status=status)
+        try:
+            self.pool = await self._kube.replace_status(RESOURCE_POOLS, written)
+        except (StaleError, TransientError):
+            stored = await self.load()
+            if stored != ledger:
+                return False
+        self._epoch = ledger.epoch
+        return True
+
+
+def _decoded(pool: ResourcePool) -> Ledger:
+    status = pool.status
+    return Ledger(
+        epoch=status.epoch,
+        tick=status.tick,
+        nodes=tuple(status.nodes),
+        decisions=tuple(
+            Decision(
+                id=item.id,
+                epoch=item.epoch,
+                allocation=item.allocation,
+                uid=item.uid,
+                attempt=item.attempt,
+                kind=DecisionKind(item.kind),
+                placements=tuple(item.placements),
+                devices={rank: tuple(devices) for rank, devices in item.devices.items()},
+                spec_hash=item.spec_hash,
+                reason=item.reason,
+                by=item.by,
+                at=item.at,
+            )
+            for item in status.decisions
+        ),
+    )
+
+
+def _encoded(decision: Decision) -> WireDecision:
+    return WireDecision(
+        id=decision.id,
+        epoch=decision.epoch,
+        allocation=decision.allocation,
+        uid=decision.uid,
+        attempt=decision.attempt,
+        kind=decision.kind.value,
+        placements=list(decision.placements),
+        devices={rank: list(devices) for rank, devices in decision.devices.items()},
+        spec_hash=decision.spec_hash,
+        reason=decision.reason,
+        by=decision.by,
+        at=decision.at,
+    )

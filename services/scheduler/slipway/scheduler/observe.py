@@ -1,0 +1,57 @@
+"""How the leader learns of the cluster: a consistent LIST of everything, then the deltas of the feed.
+
+Owns the LISTs and the translation of feed entries into the tables of `cluster.py`. A LIST is the truth; the feed
+only makes it quick. Must not decide anything.
+"""
+
+import asyncio
+from typing import Any
+
+from slipway.crd.v1alpha1 import ResourcePool
+from slipway.kube.facts import decode_fact, fact_of, object_key
+from slipway.kube.ports import Listed
+from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.ports import Kube
+from slipway.streams.ports import FeedEntry, FeedOp
+
+LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, NODES, PODS, ALLOCATIONS)
+
+
+async def list_everything(kube: Kube, cluster: Cluster) -> None:
+    """Bring every table up to a consistent LIST.
+
+    Pools come first: an allocation's fact depends on the defaults of its pool.
+    """
+    pools = await kube.list(RESOURCE_POOLS)
+    by_name = {pool.metadata.name: pool for pool in pools.items}
+    _replace(cluster, RESOURCE_POOLS, pools, by_name)
+    lists = await asyncio.gather(*(kube.list(resource) for resource in LISTED))
+    for resource, listed in zip(LISTED, lists, strict=True):
+        _replace(cluster, resource, listed, by_name)
+
+
+def take(cluster: Cluster, entry: FeedEntry) -> bool:
+    """Apply one feed entry; True when it changed a table.
+
+    Raises:
+        msgspec.ValidationError: the publisher speaks another version: LIST instead.
+    """
+    table = cluster.table(entry.kind)
+    if table is None or not entry.rv.isdigit():
+        return False
+    match entry.op:
+        case FeedOp.DELETE:
+            return table.drop(entry.key, int(entry.rv))
+        case FeedOp.PUT:
+            return table.put(entry.key, decode_fact(entry.kind, entry.data), int(entry.rv))
+        case FeedOp.BEAT:
+            return False
+
+
+def _replace(cluster: Cluster, resource: Resource[Any], listed: Listed[Any], pools: dict[str, ResourcePool]) -> None:
+    table = cluster.table(resource.plural)
+    if table is None:
+        return
+    facts = {object_key(item.metadata): (fact_of(item, pools), item.metadata.version) for item in listed.items}
+    table.replace(facts, int(listed.resource_version) if listed.resource_version.isdigit() else 0)
