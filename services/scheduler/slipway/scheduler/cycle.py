@@ -8,6 +8,7 @@ finished before anything new is decided; a tick that decides nothing writes noth
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -133,11 +134,10 @@ class Cycle:
             applied = await self._apply(decided, committed.nodes)
         # 5. Say why the others wait.
         explained = await self._explain(plan)
-        if len(decided) == len(placed) and lasting:
-            self._planned_at = self._cluster.generation if not placed else ()
-        return self._report(
-            [*finished, *applied], stopped=stopped, planned=True, decided=len(decided), explained=explained
-        )
+        # A plan without decisions holds until something changes; one with decisions is followed by another look.
+        self._planned_at = () if placed else generation
+        results = [*finished, *applied]
+        return self._report(results, stopped=stopped, planned=True, decided=len(decided), explained=explained)
 
     def next_due(self) -> float | None:
         """When time alone will give the cycle something to do (epoch seconds)."""
@@ -243,12 +243,10 @@ class Cycle:
         self._explained = {uid: at for uid, at in self._explained.items() if moment - at < EXPLAIN_INTERVAL_S}
         return written
 
-    def _should_explain(self, fact: AllocationFact, gate: Gate, message: str, moment: float) -> bool:
-        if gate is Gate.NOT_YET_CONSIDERED or fact.phase is not Phase.PENDING or fact.stopping:
-            return False
-        if (fact.gate, fact.gate_message) == (gate.value, message):
-            return False
-        return fact.gate != gate.value or moment - self._explained.get(fact.uid, float("-inf")) >= EXPLAIN_INTERVAL_S
+    def _should_explain(self, fact: AllocationFact, gate: Gate, message: str) -> bool:
+        is_waiting = fact.phase is Phase.PENDING and not fact.stopping
+        is_news = (fact.gate, fact.gate_message) != (gate.value, message)
+        return is_waiting and is_news and gate is not Gate.NOT_YET_CONSIDERED
 
     # --- small print ----------------------------------------------------------------------------------------------
 
