@@ -1,0 +1,322 @@
+"""The real client of the Kubernetes API: the only module that imports the `kubernetes` package.
+
+Owns configuration (a kubeconfig or the pod's own account), credentials and their renewal, TLS, the HTTP session and
+the translation of its faults. The verbs themselves are in `rest.py`.
+
+What is taken from the library, and why not more. It gives the kubeconfig rules, exec, OIDC and cloud credentials, the
+in-cluster account with its token renewal, TLS and the aiohttp session. Its typed calls are not used: through models
+they cost 1 ms each, and a LIST of 500 pods half a second, against 0.1 ms and 9 ms with structs. Importing it the usual
+way loads `requests`, `oauthlib`, `pydantic` and a second, synchronous client, because its packages import everything
+they have: 57 MiB and 1 s. Four services that idle below 90 MiB cannot afford that, so `_library` imports the five
+modules that are needed below bare parent packages, which it removes again: 39 MiB and 0.4 s, of which 37 MiB are
+Python with asyncio and aiohttp. A later ordinary `import kubernetes` still works. The version is pinned, and a test
+fails when the library moves these modules.
+
+Invariants: a request is sent at most once by us, but for one repetition after a 401 with renewed credentials (the
+server did nothing), and one by aiohttp for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT
+that was applied all the same then answers Conflict, as any lost answer may. Environment proxies are ignored. Redirects
+are not followed. Credentials never reach a log or an error.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import yarl
+
+from slipway.errors import DeadlineError, InvalidError, UnavailableError
+from slipway.kube.answers import explain, read_retry_after, read_status
+from slipway.kube.rest import Request, RestApi, Timeouts
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock, Random
+
+POOL_SIZE = 64
+RENEW_S = 60.0
+"""How often kubeconfig credentials that can expire are looked at again."""
+_BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kubernetes.aio.config")
+_CHUNK_FAULTS = (aiohttp.ClientError, OSError)
+
+
+class KubeClient(RestApi):
+    """`KubeApi` over HTTP. Open it with `async with`; see `connect`."""
+
+    def __init__(
+        self,
+        kubeconfig: str | None,
+        *,
+        clock: Clock,
+        random: Random,
+        timeouts: Timeouts | None = None,
+        pool_size: int = POOL_SIZE,
+        user_agent: str = "slipway",
+    ) -> None:
+        self._http = _HttpTransport(kubeconfig, clock, pool_size, user_agent)
+        super().__init__(self._http, random, timeouts)
+
+    async def open(self) -> None:
+        """Reads the configuration; sends nothing yet. Raises InvalidError when there is none that can be used."""
+        await self._http.open()
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._http.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def connect(
+    kubeconfig: str | None = None,
+    *,
+    clock: Clock,
+    random: Random,
+    timeouts: Timeouts | None = None,
+    pool_size: int = POOL_SIZE,
+    user_agent: str = "slipway",
+) -> KubeClient:
+    """A client for that kubeconfig; None means the pod's own account, or outside a pod the default kubeconfig.
+
+    `async with connect(...) as kube`. `pool_size` bounds the calls under way at once; watches and logs do not count.
+    """
+    return KubeClient(
+        kubeconfig, clock=clock, random=random, timeouts=timeouts, pool_size=pool_size, user_agent=user_agent
+    )
+
+
+class _HttpTransport:
+    """One aiohttp session, made by the library, with credentials on each request."""
+
+    def __init__(self, kubeconfig: str | None, clock: Clock, pool_size: int, user_agent: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._clock = clock
+        self._slots = asyncio.Semaphore(pool_size)
+        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        self._account: _Account | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._options: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        if self._session is not None:
+            return
+        self._account = await _load(self._kubeconfig, self._clock)
+        configuration = self._account.configuration
+        configuration.connection_pool_maxsize = 0  # the semaphore bounds calls; watches must not starve them
+        configuration.client_session_kwargs = {
+            "trust_env": False,
+            "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+            "cookie_jar": aiohttp.DummyCookieJar(),
+            "headers": self._headers,
+        }
+        if configuration.tls_server_name:
+            self._options["server_hostname"] = configuration.tls_server_name
+        if configuration.proxy:
+            self._options["proxy"] = configuration.proxy
+        self._session = _library().open_session(configuration)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(self, request: Request, *, timeout_s: float) -> bytes:
+        start, outcome = self._clock.monotonic(), "cancelled"
+        try:
+            async with asyncio.timeout(timeout_s), self._slots, self._respond(request) as response:
+                outcome = str(response.status)
+                return await response.read()
+        except TimeoutError as error:
+            outcome = "timeout"
+            raise DeadlineError(f"{request.method} {request.resource}: no answer in {timeout_s:g} s") from error
+        except _CHUNK_FAULTS as error:
+            outcome = "fault"
+            raise _unreachable(request, error) from error
+        finally:
+            telemetry.KUBE_CALLS.labels(verb=request.verb, resource=request.resource, code=outcome).inc()
+            spent_s = self._clock.monotonic() - start
+            telemetry.KUBE_DURATION.labels(verb=request.verb, resource=request.resource).observe(spent_s)
+
+    async def stream(self, request: Request, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    response = await stack.enter_async_context(self._respond(request))
+                while True:
+                    async with asyncio.timeout(silence_s):
+                        chunk = await response.content.readany()
+                    if not chunk:
+                        return
+                    yield chunk
+            except TimeoutError as error:
+                raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
+            except _CHUNK_FAULTS as error:
+                raise _unreachable(request, error) from error
+
+    @contextlib.asynccontextmanager
+    async def _respond(self, request: Request) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """A 2xx answer; any other is raised as what it means."""
+        account, session = self._account, self._session
+        if account is None or session is None:
+            raise UnavailableError("the client is not open")
+        url = yarl.URL(account.configuration.host + request.target, encoded=True)
+        for renewed in (False, True):
+            headers = await account.headers()
+            if request.body is not None:
+                headers["Content-Type"] = request.content_type
+            async with session.request(
+                request.method, url, data=request.body, headers=headers, allow_redirects=False, **self._options
+            ) as response:
+                if response.status == 401 and not renewed and await account.renew():
+                    continue
+                if response.status >= 300:
+                    retry_after_s = read_retry_after(response.headers.get("Retry-After"))
+                    raise explain(request.verb, response.status, read_status(await response.read()), retry_after_s)
+                yield response
+                return
+
+
+class _Account:
+    """Who we are to the server: the library's configuration, and how to renew what expires in it."""
+
+    def __init__(self, configuration: Any, clock: Clock, load: Callable[[Any], Awaitable[None]] | None) -> None:
+        self.configuration = configuration
+        self._clock = clock
+        self._load = load
+        self._loaded_at = clock.monotonic()
+        self._loading = asyncio.Lock()
+
+    async def headers(self) -> dict[str, str]:
+        """Fresh headers with the credentials of the moment (the library re-reads a pod's own token each minute)."""
+        if self._load is not None and self._clock.monotonic() - self._loaded_at >= RENEW_S:
+            await self.renew()
+        token: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
+        return {"Authorization": token} if token else {}
+
+    async def renew(self) -> bool:
+        """Loads the credentials again; False when they are of a kind that never changes."""
+        if self._load is None:
+            return False
+        before = self._loaded_at
+        async with self._loading:
+            if self._loaded_at == before:
+                await self._load(self.configuration)
+                self._loaded_at = self._clock.monotonic()
+        return True
+
+
+async def _load(kubeconfig: str | None, clock: Clock) -> _Account:
+    """Reads a kubeconfig, or the pod's own account. Raises InvalidError."""
+    library = _library()
+    configuration = library.configuration()
+    if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        try:
+            library.load_in_cluster(configuration)
+        except library.config_error as error:
+            raise InvalidError(f"the pod's own account cannot be used: {error}") from error
+        return _Account(configuration, clock, None)
+    path = _kubeconfig_path(kubeconfig or "~/.kube/config")
+    try:
+        loader = await library.load_kubeconfig(path, configuration)
+    except (library.config_error, KeyError, TypeError, ValueError, OSError) as error:
+        raise InvalidError(f"the kubeconfig at {path} cannot be used: {error}") from error
+    return _Account(configuration, clock, loader.load_and_set if _expires(loader) else None)
+
+
+def _kubeconfig_path(given: str) -> str:
+    path = os.path.expanduser(given)
+    if not any(os.path.isfile(part) for part in path.split(os.pathsep)):
+        raise InvalidError(f"there is no kubeconfig at {path}; set KUBECONFIG")
+    return path
+
+
+def _expires(loader: Any) -> bool:
+    user = loader._user  # the library has no other way to ask
+    return user is not None and any(key in user for key in ("exec", "auth-provider", "tokenFile"))
+
+
+class _Library:
+    """The parts of the `kubernetes` package that we use, under our names."""
+
+    def __init__(self) -> None:
+        with _bare_packages():
+            self.configuration: Any = import_module("kubernetes.aio.client.configuration").Configuration
+            rest: Any = import_module("kubernetes.aio.client.rest")
+            self.load_in_cluster: Any = import_module("kubernetes.aio.config.incluster_config").load_incluster_config
+            self.config_error: Any = import_module("kubernetes.aio.config.config_exception").ConfigException
+
+        class Session(rest.RESTClientObject):
+            """The library's session factory, which it offers to subclasses only."""
+
+            def open(self) -> aiohttp.ClientSession:
+                return self._create_pool_manager()
+
+        self._session_factory: Any = Session
+
+    def open_session(self, configuration: Any) -> aiohttp.ClientSession:
+        return self._session_factory(configuration).open()
+
+    async def load_kubeconfig(self, path: str, configuration: Any) -> Any:
+        """Fills the configuration; the answer is the library's loader. The file is never written."""
+        with _bare_packages(), _no_models():
+            module: Any = import_module("kubernetes.aio.config.kube_config")
+        return await module.load_kube_config(path, client_configuration=configuration, persist_config=False)
+
+
+_loaded: list[_Library] = []
+
+
+def _library() -> _Library:
+    if not _loaded:
+        _loaded.append(_Library())
+    return _loaded[0]
+
+
+@contextlib.contextmanager
+def _bare_packages() -> Generator[None, None, None]:
+    """Parent packages with only a search path while inside, so that importing a submodule imports just that."""
+    missing = [name for name in _BARE_PACKAGES if name not in sys.modules]
+    spec = importlib.util.find_spec("kubernetes")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("the kubernetes package is not installed")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    for name in missing:
+        bare = types.ModuleType(name)
+        bare.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = bare
+    try:
+        yield
+    finally:
+        for name in missing:
+            sys.modules.pop(name, None)
+
+
+@contextlib.contextmanager
+def _no_models() -> Generator[None, None, None]:
+    """The kubeconfig module names the model client (and pydantic with it) for functions that we do not call."""
+    name = "kubernetes.aio.client.api_client"
+    if name in sys.modules:
+        yield
+        return
+    placeholder: Any = types.ModuleType(name)
+    placeholder.ApiClient = None
+    sys.modules[name] = placeholder
+    try:
+        yield
+    finally:
+        sys.modules.pop(name, None)
+        vars(sys.modules["kubernetes.aio.client"]).pop("ApiClient", None)
+
+
+def _unreachable(request: Request, error: BaseException) -> UnavailableError:
+    return UnavailableError(f"{request.method} {request.resource}: {type(error).__name__}: {error}"[:500])

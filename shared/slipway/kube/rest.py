@@ -1,0 +1,288 @@
+"""The port to Kubernetes as HTTP requests: paths, queries, bodies, pages and streams of lines.
+
+Owns how each verb of `KubeApi` travels. Must not know the HTTP library, TLS or credentials: it asks a `Transport`.
+
+Invariants: nothing is sent twice; a name that cannot be an object's never reaches a path; a PUT has a fence; every
+call has a deadline and every stream a silence limit.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from slipway.crd.meta import RawObject
+from slipway.errors import ExpiredError, InvalidError, NotFoundError, UnavailableError
+from slipway.kube import wire
+from slipway.kube.answers import Verb
+from slipway.kube.ports import Listed, PatchType, WatchEvent
+from slipway.kube.resources import PODS, Resource
+from slipway.runtime.clock import Random
+
+T = TypeVar("T")
+Patch = RawObject | list[RawObject]
+
+PAGE_SIZE = 500
+LIST_STARTS_MAX = 3
+"""How often a LIST of all pages begins again when its continue token expires midway."""
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+LOG_LINE_BYTES_MAX = 256 * 1024
+LOG_BYTES_MAX = 8 * 1024 * 1024
+WATCH_S_MIN = 300.0
+WATCH_S_MAX = 600.0
+"""The server is asked to end each watch after a random time in between, so that watches spread over its replicas."""
+
+JSON_TYPE = "application/json"
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_SEGMENT_EXTRA = frozenset("-._:")
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. `silence_s` must exceed the server's bookmark interval (about a minute)."""
+
+    request_s: float = 30.0
+    list_s: float = 60.0
+    silence_s: float = 90.0
+    log_silence_s: float = 600.0
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One HTTP request; `verb` and `resource` label it in metrics and decide what an error means."""
+
+    verb: Verb
+    resource: str
+    method: str
+    target: str
+    body: bytes | None = None
+    content_type: str = JSON_TYPE
+
+
+class Transport(Protocol):
+    """Sends requests; errors are of `slipway.errors`."""
+
+    async def send(self, request: Request, *, timeout_s: float) -> bytes:
+        """The body of a 2xx answer."""
+        ...
+
+    def stream(self, request: Request, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
+        """The body of a 2xx answer in chunks as they come; `timeout_s` is for its headers."""
+        ...
+
+
+class RestApi:
+    """`KubeApi` over a transport."""
+
+    def __init__(self, transport: Transport, random: Random, timeouts: Timeouts | None = None) -> None:
+        self._transport = transport
+        self._random = random
+        self._timeouts = timeouts or Timeouts()
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
+        body = await self._send(Verb.GET, resource, "GET", _path(resource, namespace, name))
+        return wire.codec_of(resource).decode(body)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> Listed[T]:
+        path = _path(resource, namespace)
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        if limit or continue_:
+            return await self._page(resource, path, query | {"limit": limit or "", "continue": continue_})
+        for start in range(LIST_STARTS_MAX):
+            try:
+                return await self._all_pages(resource, path, query | {"limit": PAGE_SIZE})
+            except ExpiredError:
+                if start == LIST_STARTS_MAX - 1:
+                    raise
+        raise AssertionError
+
+    async def watch(
+        self, resource: Resource[T], *, resource_version: str, namespace: str | None = None, label_selector: str = ""
+    ) -> AsyncIterator[WatchEvent[T]]:
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": int(self._random.uniform(WATCH_S_MIN, WATCH_S_MAX)),
+            "labelSelector": label_selector,
+        }
+        request = Request(
+            verb=Verb.WATCH,
+            resource=resource.plural,
+            method="GET",
+            target=_target(_path(resource, namespace), query),
+        )
+        codec = wire.codec_of(resource)
+        async with self._lines(request, self._timeouts.silence_s, EVENT_BYTES_MAX) as lines:
+            async for line in lines:
+                if len(line) > EVENT_BYTES_MAX:
+                    raise UnavailableError(f"the watch of {resource.plural} sent a line over {EVENT_BYTES_MAX} B")
+                if line.strip():
+                    yield codec.decode_event(line)
+
+    async def read_log(
+        self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
+    ) -> bytes:
+        query = {"container": container, "tailLines": tail_lines, "sinceTime": since_time, "timestamps": "true"}
+        target = _path(PODS, namespace, pod, "log")
+        return await self._send(Verb.LOG, PODS, "GET", target, query | {"limitBytes": LOG_BYTES_MAX})
+
+    async def follow_log(
+        self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
+    ) -> AsyncIterator[bytes]:
+        query = {"container": container, "sinceTime": since_time, "timestamps": "true", "follow": "true"}
+        target = _target(_path(PODS, namespace, pod, "log"), query)
+        request = Request(verb=Verb.LOG, resource=PODS.plural, method="GET", target=target)
+        async with self._lines(request, self._timeouts.log_silence_s, LOG_LINE_BYTES_MAX) as lines:
+            async for line in lines:
+                yield line
+
+    async def create(
+        self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
+    ) -> T:
+        ready = wire.outgoing(resource, body, namespace)
+        query = {"dryRun": "All" if dry_run else ""}
+        answer = await self._send(Verb.CREATE, resource, "POST", _path(resource, ready.namespace), query, ready.body)
+        return wire.codec_of(resource).decode(answer)
+
+    async def replace(self, resource: Resource[T], body: Any) -> T:
+        return await self._put(resource, body, "")
+
+    async def replace_status(self, resource: Resource[T], body: Any) -> T:
+        return await self._put(resource, body, "status")
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Patch,
+        *,
+        namespace: str | None = None,
+        type_: PatchType = PatchType.MERGE,
+    ) -> T:
+        request = Request(
+            verb=Verb.PATCH,
+            resource=resource.plural,
+            method="PATCH",
+            target=_path(resource, namespace, name),
+            body=msgspec.json.encode(patch),
+            content_type=type_.value,
+        )
+        answer = await self._transport.send(request, timeout_s=self._timeouts.request_s)
+        return wire.codec_of(resource).decode(answer)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        options = wire.delete_options(uid, resource_version, grace_s, propagation)
+        await self._send(Verb.DELETE, resource, "DELETE", _path(resource, namespace, name), body=options)
+
+    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+        body = wire.binding(namespace, pod, uid, node)
+        await self._send(Verb.BIND, PODS, "POST", _path(PODS, namespace, pod, "binding"), body=body)
+
+    async def may(
+        self, verb: str, resource: Resource[Any], *, namespace: str | None = None, subresource: str = ""
+    ) -> bool:
+        review = wire.access_review(resource, verb, namespace, subresource)
+        answer = await self._send(Verb.CREATE, resource, "POST", _REVIEWS, body=review)
+        return bool(msgspec.json.decode(answer).get("status", {}).get("allowed", False))
+
+    async def _put(self, resource: Resource[T], body: Any, subresource: str) -> T:
+        ready = wire.fenced(resource, body)
+        path = _path(resource, ready.namespace, ready.name, subresource)
+        return wire.codec_of(resource).decode(await self._send(Verb.UPDATE, resource, "PUT", path, body=ready.body))
+
+    async def _all_pages(self, resource: Resource[T], path: str, query: Mapping[str, object]) -> Listed[T]:
+        page = await self._page(resource, path, query)
+        items = page.items
+        while page.continue_:
+            page = await self._page(resource, path, {**query, "continue": page.continue_})
+            items.extend(page.items)
+        return Listed(items=items, resource_version=page.resource_version)
+
+    async def _page(self, resource: Resource[T], path: str, query: Mapping[str, object]) -> Listed[T]:
+        request = Request(verb=Verb.LIST, resource=resource.plural, method="GET", target=_target(path, query))
+        return wire.codec_of(resource).decode_list(await self._transport.send(request, timeout_s=self._timeouts.list_s))
+
+    async def _send(
+        self,
+        verb: Verb,
+        resource: Resource[Any],
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: RawObject | None = None,
+    ) -> bytes:
+        request = Request(
+            verb=verb,
+            resource=resource.plural,
+            method=method,
+            target=_target(path, query or {}),
+            body=None if body is None else msgspec.json.encode(body),
+        )
+        return await self._transport.send(request, timeout_s=self._timeouts.request_s)
+
+    @asynccontextmanager
+    async def _lines(
+        self, request: Request, silence_s: float, line_bytes_max: int
+    ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
+        stream = self._transport.stream(request, timeout_s=self._timeouts.request_s, silence_s=silence_s)
+        async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max)) as lines:
+            yield lines
+
+
+def _target(path: str, query: Mapping[str, object]) -> str:
+    given = {key: value for key, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _path(resource: Resource[Any], namespace: str | None, name: str | None = None, subresource: str = "") -> str:
+    for segment in (namespace, name):
+        if segment is not None and not _is_segment(segment):
+            raise NotFoundError(f"no {resource.kind} can be named {segment[:100]!r}")
+    if name is not None and resource.namespaced and not namespace:
+        raise InvalidError(f"{resource.kind} {name!r} needs a namespace")
+    return resource.path(namespace, name, subresource)
+
+
+def _is_segment(text: str) -> bool:
+    """Whether it is one path segment that needs no quoting."""
+    if not 0 < len(text) <= 253 or text.strip(".") == "":
+        return False
+    return all(char.isalnum() or char in _SEGMENT_EXTRA for char in text) and text.isascii()
+
+
+async def _lines(chunks: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[bytes, None]:
+    """Lines without their ends; a line that outgrows the limit comes in pieces."""
+    held: list[bytes] = []
+    held_bytes = 0
+    async for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        held.append(first)
+        held_bytes += len(first)
+        for other in others:
+            yield b"".join(held)
+            held, held_bytes = [other], len(other)
+        if held_bytes > line_bytes_max:
+            yield b"".join(held)
+            held, held_bytes = [], 0
+    if held_bytes:
+        yield b"".join(held)

@@ -1,0 +1,192 @@
+"""Kubernetes JSON and our structs: bodies out, objects, lists and watch events in.
+
+Owns apiVersion and kind of what we send, the fence check of a PUT, and one set of decoders per resource. Must not know
+HTTP or any error of a server. Lists decode straight into structs; a watch line is parsed once for its type and once
+for its object.
+
+Invariant: what cannot be decoded raises `InvalidError` and is never skipped, since a missing object looks deleted.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import msgspec
+
+from slipway.crd.meta import ListMeta, ObjectMeta, RawObject
+from slipway.errors import ControlPlaneError, InvalidError, InvariantError
+from slipway.kube.answers import ServerStatus, Verb, explain
+from slipway.kube.ports import Listed, WatchEvent, WatchType
+from slipway.kube.resources import Resource
+
+T = TypeVar("T")
+
+
+class HasMetadata(Protocol):
+    """Every object of the API."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+class Outgoing(NamedTuple):
+    """A body ready to be sent, and where it goes."""
+
+    name: str
+    namespace: str | None
+    body: RawObject
+
+
+class _ListBody(msgspec.Struct, Generic[T]):
+    metadata: ListMeta
+    items: list[T] | None = None
+
+
+class _EventLine(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _MetaOnly(msgspec.Struct):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+_EVENT_LINE = msgspec.json.Decoder(_EventLine)
+_META_ONLY = msgspec.json.Decoder(_MetaOnly)
+_STATUS = msgspec.json.Decoder(ServerStatus)
+
+
+class Codec(Generic[T]):
+    """The decoders of one resource."""
+
+    def __init__(self, resource: Resource[T]) -> None:
+        self._what = resource.plural
+        struct: Any = resource.struct
+        self._one = cast("msgspec.json.Decoder[T]", msgspec.json.Decoder(struct))
+        self._many = cast("msgspec.json.Decoder[_ListBody[T]]", msgspec.json.Decoder(_ListBody[struct]))
+
+    def decode(self, body: bytes | msgspec.Raw) -> T:
+        """One object. Raises InvalidError."""
+        try:
+            return self._one.decode(body)
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"the server sent a {self._what} object that we cannot read: {error}") from error
+
+    def decode_list(self, body: bytes) -> Listed[T]:
+        """One page. Raises InvalidError."""
+        try:
+            page = self._many.decode(body)
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"the server sent a list of {self._what} that we cannot read: {error}") from error
+        return Listed(
+            items=page.items or [],
+            resource_version=page.metadata.resource_version,
+            continue_=page.metadata.continue_,
+            remaining_item_count=page.metadata.remaining_item_count,
+        )
+
+    def decode_event(self, line: bytes) -> WatchEvent[T]:
+        """One line of a watch. Raises the error that an ERROR event stands for, or InvalidError."""
+        try:
+            event = _EVENT_LINE.decode(line)
+            if event.type == "ERROR":
+                raise _error_event(event.object)
+            if event.type == WatchType.BOOKMARK:
+                version = _META_ONLY.decode(event.object).metadata.resource_version
+                return WatchEvent(WatchType.BOOKMARK, None, version)
+            type_ = WatchType(event.type)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise InvalidError(f"the watch of {self._what} sent a line that we cannot read: {error}") from error
+        found = self.decode(event.object)
+        return WatchEvent(type_, found, metadata_of(found).resource_version)
+
+
+_codecs: dict[Resource[Any], Codec[Any]] = {}
+
+
+def codec_of(resource: Resource[T]) -> Codec[T]:
+    """The decoders of a resource, made once."""
+    found = _codecs.get(resource)
+    if found is None:
+        found = _codecs[resource] = Codec(resource)
+    return found
+
+
+def metadata_of(obj: object) -> ObjectMeta:
+    """The metadata of any object that a Resource decodes to."""
+    return cast(HasMetadata, obj).metadata
+
+
+def outgoing(resource: Resource[Any], body: Any, namespace: str | None = None) -> Outgoing:
+    """The body with apiVersion, kind and namespace filled in; never changes what it was given.
+
+    Raises:
+        InvariantError: no name, or no namespace for a namespaced resource.
+    """
+    raw = _shallow(body)
+    metadata = _shallow(raw.get("metadata") or {})
+    name = metadata.get("name") or ""
+    if not name:
+        raise InvariantError(f"a {resource.kind} without metadata.name")
+    where: str | None = None
+    if resource.namespaced:
+        where = namespace or metadata.get("namespace")
+        if not where:
+            raise InvariantError(f"{resource.kind} {name!r} without a namespace")
+        metadata["namespace"] = where
+    rest = {key: value for key, value in raw.items() if key not in {"apiVersion", "kind", "metadata"}}
+    return Outgoing(
+        name, where, {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata} | rest
+    )
+
+
+def fenced(resource: Resource[Any], body: Any) -> Outgoing:
+    """`outgoing` for a PUT. Raises InvariantError when metadata.resourceVersion is missing."""
+    ready = outgoing(resource, body)
+    if not ready.body["metadata"].get("resourceVersion"):
+        raise InvariantError(f"a PUT of {resource.kind} {ready.name!r} without metadata.resourceVersion has no fence")
+    return ready
+
+
+def binding(namespace: str, pod: str, uid: str, node: str) -> RawObject:
+    """The body of a POST on `pods/binding`; the uid makes the server refuse another pod of that name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod, "namespace": namespace, "uid": uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def delete_options(uid: str | None, resource_version: str | None, grace_s: int | None, propagation: str) -> RawObject:
+    """The body of a DELETE with its preconditions."""
+    options: RawObject = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    if uid or resource_version:
+        options["preconditions"] = {key: value for key, value in preconditions.items() if value}
+    if grace_s is not None:
+        options["gracePeriodSeconds"] = grace_s
+    return options
+
+
+def access_review(resource: Resource[Any], verb: str, namespace: str | None, subresource: str) -> RawObject:
+    """The body of a SelfSubjectAccessReview."""
+    wanted = {"verb": verb, "group": resource.group, "resource": resource.plural, "subresource": subresource}
+    if namespace:
+        wanted["namespace"] = namespace
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: value for key, value in wanted.items() if value}},
+    }
+
+
+def _shallow(value: Any) -> RawObject:
+    """A new dictionary of a struct or a mapping; what is inside a mapping stays shared."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    return msgspec.to_builtins(value)
+
+
+def _error_event(object_: msgspec.Raw) -> ControlPlaneError:
+    status = _STATUS.decode(object_)
+    return explain(Verb.WATCH, status.code or 500, status)
