@@ -8,7 +8,6 @@ finished before anything new is decided; a tick that decides nothing writes noth
 """
 
 import asyncio
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -18,16 +17,15 @@ from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, StaleError, TransientError
-from slipway.model.facts import AllocationFact, PoolFact
+from slipway.model.facts import PoolFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
-from slipway.model.lifecycle import Phase
-from slipway.model.reasons import Gate
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler import deadlines, ledger
 from slipway.scheduler.apply import Applied, Applier, Outcome
 from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.explainer import Explainer
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
 from slipway.scheduler.plan.invariants import lint
@@ -36,10 +34,6 @@ from slipway.scheduler.plan.snapshot import Snapshot
 from slipway.scheduler.ports import Hints
 from slipway.streams.ports import WorkHint
 
-EXPLAIN_WRITES_MAX = 20
-"""Explanations written in one tick; the rest follow in the next ones."""
-EXPLAIN_INTERVAL_S = 2.0
-"""One allocation's text is rewritten at most this often while its gate stays the same."""
 HINT_DEADLINE_S = 2.0
 
 _log = log.get_logger(__name__)
@@ -87,7 +81,7 @@ class Cycle:
         self._ledger = Ledger()
         self._planned_at: tuple[int, ...] = ()
         self._due: float | None = None
-        self._explained: dict[str, float] = {}
+        self._explainer = Explainer(pool, applier, clock)
 
     async def promote(self) -> None:
         """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off."""
@@ -133,11 +127,12 @@ class Cycle:
                 telemetry.DECISIONS.labels(pool=self._pool, kind=decision.kind.value).inc()
             applied = await self._apply(decided, committed.nodes)
         # 5. Say why the others wait.
-        explained = await self._explain(plan)
+        explained = await self._explainer.write(plan.explanations, self._cluster, self._observe)
+        self._due = _earlier(self._due, explained.again_at)
         # A plan without decisions holds until something changes; one with decisions is followed by another look.
         self._planned_at = () if placed else generation
         results = [*finished, *applied]
-        return self._report(results, stopped=stopped, planned=True, decided=len(decided), explained=explained)
+        return self._report(results, stopped=stopped, planned=True, decided=len(decided), explained=explained.written)
 
     def next_due(self) -> float | None:
         """When time alone will give the cycle something to do (epoch seconds)."""
@@ -215,39 +210,6 @@ class Cycle:
         self._due = self.next_due()
         return plan
 
-    async def _explain(self, plan: Plan) -> int:
-        written = 0
-        counts: dict[str, int] = {}
-        moment = self._clock.monotonic()
-        for key, explanation in plan.explanations.items():
-            counts[explanation.gate.value] = counts.get(explanation.gate.value, 0) + 1
-            fact = self._cluster.allocations.get(key)
-            if (
-                fact is None
-                or written >= EXPLAIN_WRITES_MAX
-                or not self._should_explain(fact, explanation.gate, explanation.message, moment)
-            ):
-                continue
-            try:
-                applied = await self._applier.explain(
-                    fact.namespace, fact.name, fact.uid, fact.attempt, explanation.gate, explanation.message
-                )
-            except (StaleError, TransientError) as exc:
-                _log.warning("explanation not written yet", allocation=key, error=str(exc))
-                continue
-            self._explained[fact.uid] = moment
-            self._observe(key, applied.allocation)
-            written += applied.outcome is Outcome.APPLIED
-        for gate in Gate:
-            telemetry.PENDING.labels(pool=self._pool, reason=gate.value).set(counts.get(gate.value, 0))
-        self._explained = {uid: at for uid, at in self._explained.items() if moment - at < EXPLAIN_INTERVAL_S}
-        return written
-
-    def _should_explain(self, fact: AllocationFact, gate: Gate, message: str) -> bool:
-        is_waiting = fact.phase is Phase.PENDING and not fact.stopping
-        is_news = (fact.gate, fact.gate_message) != (gate.value, message)
-        return is_waiting and is_news and gate is not Gate.NOT_YET_CONSIDERED
-
     # --- small print ----------------------------------------------------------------------------------------------
 
     def _observe(self, key: str, allocation: Allocation | None) -> None:
@@ -318,3 +280,7 @@ def _hint(allocation: Allocation | None) -> WorkHint:
         allocation=id_of(allocation),
         traceparent=meta.annotations.get(ANNOTATION_TRACE, ""),
     )
+
+
+def _earlier(first: float | None, second: float | None) -> float | None:
+    return min((at for at in (first, second) if at is not None), default=None)
