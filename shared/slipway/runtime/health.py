@@ -20,6 +20,7 @@ import uvicorn
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.listen import Address, bind, parse_listen
+from slipway.runtime.redaction import redact_text
 
 __all__ = ["Address", "Health", "HealthApp", "HttpServer", "Report", "bind", "parse_listen"]
 
@@ -112,7 +113,7 @@ class Health:
         loop = self._loops.get(name)
         if loop is not None:
             loop.due_s = self._clock.monotonic() + loop.deadline_s + next_in_s
-            loop.failures, loop.last_error = failures, error
+            loop.failures, loop.last_error = failures, redact_text(error)
 
 
 class HealthApp:
@@ -159,7 +160,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
+            timeout_graceful_shutdown=max(1, round(drain_timeout_s) - 1),
         )
         self._server = _QuietServer(config)
 

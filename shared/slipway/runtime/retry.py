@@ -82,10 +82,18 @@ async def call(
         if on_retry is not None:
             on_retry(retry)
 
-    attempts = 0
+    # The first attempt runs outside tenacity, whose bookkeeping costs as much as a fast call.
+    attempts = 1
+    try:
+        return await fn()
+    except policy.on as error:
+        first: ControlPlaneError | None = error
 
     async def attempt() -> T:
-        nonlocal attempts
+        nonlocal attempts, first
+        if first is not None:
+            replayed, first = first, None
+            raise replayed
         attempts += 1
         return await fn()
 

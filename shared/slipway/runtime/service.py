@@ -177,7 +177,7 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
                     raise
                 failures += 1
                 delay_s = _backoff_s(failures, error, min_interval_s, max_backoff_s, chance)
-                telemetry.LOOP_ERRORS.labels(loop=name, error=type(error).__name__).inc()
+                telemetry.LOOP_ERRORS.labels(loop=name, error=type(_leaves(error)[0]).__name__).inc()
                 _log.warning(
                     "loop step failed", exc_info=error, loop=name, failures=failures, retry_in_s=round(delay_s, 3)
                 )
@@ -265,7 +265,8 @@ async def _serve(
                 )
                 if listener is not None:
                     tasks.create_task(_http(context, listener, websockets=websockets), name="http")
-                _log.info("started", version=version(), listen=str(context.address), settings=repr(values))
+                listen = str(context.address) if listener is not None else ""
+                _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
                 if not once:
                     await stop.wait()
@@ -332,8 +333,8 @@ def _is_invariant(error: BaseException) -> bool:
 def _backoff_s(failures: int, error: Exception, min_interval_s: float, max_backoff_s: float, random: Random) -> float:
     ceiling_s = min(max_backoff_s, max(min_interval_s, _BACKOFF_FIRST_S) * 2.0 ** min(failures - 1, 60))
     delay_s = ceiling_s * random.uniform(0.5, 1.0)
-    asked_s = error.retry_after_s if isinstance(error, TransientError) else None
-    return max(delay_s, asked_s or 0.0)
+    asked_s = (leaf.retry_after_s or 0.0 for leaf in _leaves(error) if isinstance(leaf, TransientError))
+    return max((delay_s, *asked_s))
 
 
 def _address(listener: socket.socket | None) -> Address:

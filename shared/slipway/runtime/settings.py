@@ -1,11 +1,14 @@
 """Settings: `SLIPWAY_*` environment variables as one frozen, checked struct per service.
 
 Owns how a variable becomes a field, what a bad one is answered with, and the settings that every service shares.
-It knows no service: `ALL_SETTINGS` names their structs as text, looked up only to tell a typo from a variable that
+It knows no service: `ALL_SETTINGS` names their modules as text, looked up only to tell a typo from a variable that
 belongs to another process of the same environment (`slipway up` starts all of them with one).
 
 Invariants: a field `redis_url` is read from `SLIPWAY_REDIS_URL`; an empty variable counts as unset; every problem is
 reported at once; no secret is ever printed.
+
+A field is `Annotated[type, Meta(...)]`: bounds and description as msgspec knows them, and `extra` with any of `unit`,
+`env` (the variable, when it is not `SLIPWAY_<FIELD>`), `secret` (hide the value) and `check` (raises ValueError).
 """
 
 import difflib
@@ -14,7 +17,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,14 +30,14 @@ from slipway.runtime.redaction import HIDDEN, is_secret_key, redact_text
 
 PREFIX = "SLIPWAY_"
 ALL_SETTINGS = (
-    "slipway.api.settings:Settings",
-    "slipway.scheduler.settings:Settings",
-    "slipway.podworker.settings:Settings",
-    "slipway.watcher.settings:Settings",
-    "slipway.local.settings:Settings",
-    "slipway.cli.settings:Settings",
+    "slipway.api.settings",
+    "slipway.scheduler.settings",
+    "slipway.podworker.settings",
+    "slipway.watcher.settings",
+    "slipway.local.settings",
+    "slipway.cli.settings",
 )
-"""Every settings struct of the product, as `module:attribute`."""
+"""Every module with a settings struct: a `msgspec.Struct` whose name ends in `Settings`."""
 
 TASK_NAMES = frozenset(
     {"SLIPWAY_ALLOCATION_ID", "SLIPWAY_ATTEMPT", "SLIPWAY_RANK", "SLIPWAY_API", "SLIPWAY_TOKEN", "SLIPWAY_TOKEN_FILE"}
@@ -70,7 +73,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="host:port of the HTTP server (health, metrics; the API of the api service). Port 0 takes any "
-            "free one. Loopback by default, because nothing here should be reachable before it is secured."
+            "free one. Loopback by default, because nothing here should be reachable before it is secured.",
+            extra={"check": parse_listen},
         ),
     ] = "127.0.0.1:0"
     namespace: Annotated[
@@ -123,9 +127,6 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1.0
 
-    def __post_init__(self) -> None:
-        parse_listen(self.listen)
-
     def __repr__(self) -> str:
         shown = ", ".join(f"{row.field}={_shown(row, getattr(self, row.field))}" for row in describe(type(self)))
         return f"{type(self).__name__}({shown})"
@@ -160,7 +161,9 @@ def load(cls: type[StructT], env: Mapping[str, str] | None = None) -> StructT:
         text = env.get(row.variable, "")
         if text:
             try:
-                values[info.name] = _decode(text, info.type)
+                values[info.name] = value = _decode(text, info.type)
+                for check in _checks(info.type):
+                    check(value)
             except (msgspec.ValidationError, ValueError) as error:
                 problems.append(_problem(row, text, str(error)))
         elif info.required:
@@ -178,20 +181,27 @@ def describe(cls: type[msgspec.Struct]) -> list[SettingRow]:
     return [_row(info) for info in msgspec.structs.fields(cls)]
 
 
-def known_names() -> frozenset[str]:
-    """Every `SLIPWAY_*` variable of any part of the product that is installed."""
-    names = set(TASK_NAMES)
-    for path in ALL_SETTINGS:
-        module_name, _, attribute = path.partition(":")
+def all_settings() -> dict[str, type[msgspec.Struct]]:
+    """{`module.Name`: struct} of every part of the product that is installed."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    for module_name in ALL_SETTINGS:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             # An image may carry one service only; a broken import inside an installed one is still an error.
-            if error.name is None or not module_name.startswith(error.name):
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
             continue
-        names.update(row.variable for row in describe(getattr(module, attribute)))
-    return frozenset(names)
+        for name, value in vars(module).items():
+            is_struct = isinstance(value, type) and issubclass(value, msgspec.Struct)
+            if is_struct and name.endswith("Settings") and value.__module__ == module_name:
+                found[f"{module_name}.{name}"] = value
+    return found
+
+
+def known_names() -> frozenset[str]:
+    """Every variable that some part of the product reads."""
+    return TASK_NAMES.union(row.variable for struct in all_settings().values() for row in describe(struct))
 
 
 def _unknown(cls: type[msgspec.Struct], env: Mapping[str, str]) -> list[FieldError]:
@@ -226,6 +236,12 @@ def _decode(text: str, kind: Any) -> object:
     if origin is dict or (isinstance(base, type) and issubclass(base, msgspec.Struct)):
         return msgspec.json.decode(text, type=kind)
     return msgspec.convert(text, kind, strict=False)
+
+
+def _checks(kind: Any) -> list[Callable[[Any], object]]:
+    """The functions of `Meta(extra={"check": ...})`; they raise ValueError."""
+    extras = [part.extra or {} for part in typing.get_args(kind)[1:] if isinstance(part, Meta)]
+    return [extra["check"] for extra in extras if "check" in extra]
 
 
 def _base(kind: Any) -> Any:

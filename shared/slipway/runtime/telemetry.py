@@ -9,6 +9,7 @@ labels; offering a span never blocks; no exception text goes into a span.
 """
 
 import contextlib
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,7 +50,7 @@ _ATTRIBUTES_MAX = 32
 _EVENTS_MAX = 32
 _LINKS_MAX = 32
 _ATTRIBUTE_CHARS_MAX = 256
-_FLUSH_TIMEOUT_MS = 3000
+_FLUSH_TIMEOUT_S = 3.0
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -143,8 +144,10 @@ def set_sink(sink: SpanSink | None) -> None:
 def shutdown() -> None:
     """Sends what is queued, within a few seconds, and stops recording."""
     if _State.provider is not None:
-        _State.provider.force_flush(_FLUSH_TIMEOUT_MS)
-        _State.provider.shutdown()
+        # The SDK's own time limits do not hold while a collector is away; the thread dies with the process.
+        flush = threading.Thread(target=_State.provider.shutdown, name="telemetry-flush", daemon=True)
+        flush.start()
+        flush.join(_FLUSH_TIMEOUT_S)
     _State.provider, _State.sink, _State.tracer = None, None, otel.NoOpTracer()
 
 
