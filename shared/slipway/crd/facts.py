@@ -27,6 +27,7 @@ from slipway.model.resources import GPU_MILLI, Resources
 from slipway.model.times import parse_time
 
 CONDITION_ADMITTED = "Admitted"
+CONDITION_INVALID = "Invalid"
 _ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 
 
@@ -35,8 +36,7 @@ def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> Alloca
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
     roles, invalid = _roles(resolved)
-    waiting = condition_of(status.conditions, CONDITION_ADMITTED)
-    is_waiting = waiting is not None and waiting.status == "False" and waiting.observed_generation == status.attempt
+    gate, gate_message = _gate(allocation)
     placements: dict[int, str] = {}
     if is_admitted(allocation) and status.admission is not None:
         placements = {placement.rank: placement.node for placement in status.admission.placements}
@@ -73,8 +73,8 @@ def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> Alloca
         deadlines=_deadlines(allocation),
         max_runtime=parse_duration(spec.max_runtime) if spec.max_runtime and not invalid else None,
         invalid=invalid,
-        gate=waiting.reason if is_waiting and waiting else "",
-        gate_message=waiting.message if is_waiting and waiting else "",
+        gate=gate,
+        gate_message=gate_message,
         spec_hash=resolved.spec_hash,
     )
 
@@ -128,6 +128,16 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
 def is_settled(fact: AllocationFact) -> bool:
     """Whether the scheduler may forget it: it has ended."""
     return fact.phase is Phase.TERMINATED
+
+
+def _gate(allocation: Allocation) -> tuple[str, str]:
+    """What the object itself says it waits for, in this attempt."""
+    status = allocation.status
+    for type_, value in ((CONDITION_INVALID, "True"), (CONDITION_ADMITTED, "False")):
+        condition = condition_of(status.conditions, type_)
+        if condition and condition.status == value and condition.observed_generation == status.attempt:
+            return condition.reason, condition.message
+    return "", ""
 
 
 def _deadlines(allocation: Allocation) -> dict[str, float]:

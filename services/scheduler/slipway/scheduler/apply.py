@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
 from slipway.crd.meta import ANNOTATION_TRACE, TEARDOWN_FINALIZER, Condition, condition_of
 from slipway.crd.transitions import id_of, record, stop_reason, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, Stop
@@ -26,8 +27,6 @@ from slipway.scheduler.ports import Kube
 
 Write = Callable[[Allocation], "Awaitable[Applied]"]
 STALE_ATTEMPTS_MAX = 5
-CONDITION_ADMITTED = "Admitted"
-CONDITION_INVALID = "Invalid"
 
 
 class Outcome(StrEnum):
