@@ -1,0 +1,32 @@
+-- Append one entry to an allocation's stream, in order, exactly once.
+-- KEYS[1] the stream. ARGV: creation ms, seq, oldest seq ('' = any may begin), truncated from ('' = not marked),
+-- MAXLEN, EXPIRE seconds (0 = none), then the fields.
+-- Answers {outcome, last seq}; the last seq is -1 for an empty stream. The twin of judge() in memory.py.
+local key, ms, seq = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local last, newest = -1, redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
+if newest[1] then
+  local sep = string.find(newest[1][1], '-', 1, true)
+  if string.sub(newest[1][1], 1, sep - 1) ~= ms then
+    -- Somebody else's entry would shut ours out for ever. The stream is a copy: begin it again.
+    redis.call('DEL', key)
+    return {'gap', -1}
+  end
+  last = tonumber(string.sub(newest[1][1], sep + 1))
+end
+local ttl = tonumber(ARGV[6])
+if last >= seq then
+  if ttl > 0 and redis.call('TTL', key) < 0 then redis.call('EXPIRE', key, ttl) end
+  return {'duplicate', last}
+end
+local fits
+if last < 0 then
+  fits = ARGV[3] == '' or tonumber(ARGV[3]) == seq
+elseif ARGV[4] ~= '' then
+  fits = tonumber(ARGV[4]) == last + 1
+else
+  fits = seq == last + 1
+end
+if not fits then return {'gap', last} end
+redis.call('XADD', key, 'MAXLEN', '~', ARGV[5], ms .. '-' .. ARGV[2], unpack(ARGV, 7))
+if ttl > 0 then redis.call('EXPIRE', key, ttl) end
+return {'appended', seq}

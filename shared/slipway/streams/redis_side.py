@@ -1,0 +1,192 @@
+"""Wake-ups, the raw cluster feed, logs, traces, activity and dead letters on Redis.
+
+Owns one small class per port. Must not know what the entries mean to anybody.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
+
+from slipway.errors import ExpiredError, InvalidError, StaleError
+from slipway.model.ids import AllocationId
+from slipway.streams import codec, keys, pages, rows, scripts
+from slipway.streams.client import Command, RedisClient, command
+from slipway.streams.ports import (
+    DeadLetter,
+    FeedEntry,
+    FeedPosition,
+    LogLine,
+    SpanRecord,
+    StoredLine,
+    Tally,
+    WakeUp,
+)
+from slipway.streams.tail import Tail
+
+_FEED_WIDTH: Final = 14
+_FEED_BATCH_MAX: Final = 256
+
+
+class RedisWake:
+    """The `Wake` on Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def ring(self, reason: str) -> None:
+        key = keys.WAKE.prefix
+        await self._client.run(command("XADD", key, "MAXLEN", "~", keys.WAKE.length_max, "*", "reason", reason))
+
+    async def wait(self, after: str | None, *, timeout_s: float) -> WakeUp:
+        last = await self._last()
+        # A cursor above the end is from before a loss; from there nothing would be heard for a long time.
+        position = last if after is None else min(codec.cursor_parts(after), last)
+        block_ms = max(1, int(timeout_s * 1_000))
+        args = ("XREAD", "BLOCK", block_ms, "STREAMS", keys.WAKE.prefix, pages.id_text(position))
+        reply = await self._client.block(Command(keys.WAKE.prefix, args), block_s=timeout_s)
+        found = [entry for _, page in rows.by_stream(reply) for entry in page]
+        reasons = tuple(fields.get("reason", b"").decode("utf-8", "replace") for _, fields in found)
+        return WakeUp(cursor=pages.id_text(found[-1][0] if found else position), reasons=reasons)
+
+    async def _last(self) -> pages.Id:
+        newest = rows.entries(await self._client.run(command("XREVRANGE", keys.WAKE.prefix, "+", "-", "COUNT", 1)))
+        return newest[0][0] if newest else pages.ZERO
+
+
+class RedisFeed:
+    """The raw `Feed` on Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
+        if not 0 < len(entries) <= _FEED_BATCH_MAX:
+            raise InvalidError(f"a feed batch holds 1 to {_FEED_BATCH_MAX} entries")
+        fields = [part for entry in entries for part in rows.flat(codec.encode_feed(entry))]
+        outcome, end = await scripts.run(
+            self._client,
+            scripts.FEED,
+            keys.CLUSTER.prefix,
+            entries[0].epoch,
+            after or "",
+            keys.CLUSTER.length_max,
+            _FEED_WIDTH,
+            *fields,
+        )
+        match outcome:
+            case b"ok":
+                return end.decode()
+            case b"stale":
+                raise StaleError("the feed has another publisher")
+            case _:
+                raise ExpiredError("the end of the feed is not what this publisher wrote")
+
+    async def read(self, after: str | None, *, limit: int, block_s: float) -> list[tuple[str, FeedEntry]]:
+        start = pages.id_text(pages.start_of(after))
+        block = ("BLOCK", max(1, int(block_s * 1_000))) if block_s > 0 else ()
+        args = ("XREAD", "COUNT", limit, *block, "STREAMS", keys.CLUSTER.prefix, start)
+        reply = await self._client.block(Command(keys.CLUSTER.prefix, args), block_s=block_s)
+        return [
+            (pages.id_text(entry_id), codec.decode_feed(fields))
+            for _, page in rows.by_stream(reply)
+            for entry_id, fields in page
+        ]
+
+    async def position(self) -> FeedPosition:
+        reply = await self._client.run(command("XREVRANGE", keys.CLUSTER.prefix, "+", "-", "COUNT", 1))
+        newest = rows.entries(reply)
+        if not newest:
+            return FeedPosition(cursor=None, epoch=0, number=0)
+        entry = codec.decode_feed(newest[0][1])
+        return FeedPosition(cursor=pages.id_text(newest[0][0]), epoch=entry.epoch, number=entry.number)
+
+
+class RedisLogs:
+    """The `LogLines` on Redis."""
+
+    def __init__(self, client: RedisClient, tail: Tail, tally: Tally) -> None:
+        self._client, self._tail, self._tally = client, tail, tally
+
+    async def append(self, allocation: AllocationId, lines: Sequence[LogLine]) -> None:
+        key = keys.logs(allocation)
+        cap = ("MAXLEN", "~", keys.LOGS.length_max, "*")
+        commands = [command("XADD", key, *cap, *rows.flat(codec.encode_line(line))) for line in lines]
+        if commands:
+            rows.checked(await self._client.pipeline([*commands, command("EXPIRE", key, keys.LOGS.ttl_s)]))
+
+    async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
+        start = pages.id_text(pages.start_of(after))
+        each = command("XRANGE", keys.logs(allocation), f"({start}", "+", "COUNT", limit)
+        return pages.lines(rows.entries(await self._client.run(each)), self._tally)
+
+    async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
+        each = command("XREVRANGE", keys.logs(allocation), "+", "-", "COUNT", limit)
+        return pages.lines(rows.entries(await self._client.run(each))[::-1], self._tally)
+
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredLine]:
+        async for page in self._tail.pages(keys.logs(allocation), pages.start_of(after)):
+            for stored in pages.lines(page, self._tally):
+                yield stored
+
+
+class RedisTraces:
+    """The `TraceLog` on Redis."""
+
+    def __init__(self, client: RedisClient, tally: Tally) -> None:
+        self._client, self._tally = client, tally
+
+    async def append(self, allocation: AllocationId, spans: Sequence[SpanRecord]) -> None:
+        key = keys.trace(allocation)
+        cap = ("MAXLEN", "~", keys.TRACE.length_max, "*")
+        commands = [command("XADD", key, *cap, *rows.flat(codec.encode_span(span))) for span in spans]
+        if commands:
+            rows.checked(await self._client.pipeline([*commands, command("EXPIRE", key, keys.TRACE.ttl_s)]))
+
+    async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
+        each = command("XREVRANGE", keys.trace(allocation), "+", "-", "COUNT", limit)
+        return pages.spans(rows.entries(await self._client.run(each))[::-1], self._tally)
+
+
+class RedisActivity:
+    """The `Activity` on Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def touch(self, allocation: AllocationId, source: str, at_s: float) -> None:
+        key = keys.activity(allocation)
+        commands = [command("HSET", key, source, codec.encode_time(at_s)), command("EXPIRE", key, keys.ACTIVITY.ttl_s)]
+        rows.checked(await self._client.pipeline(commands))
+
+    async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:
+        commands = [command("HGETALL", keys.activity(allocation)) for allocation in allocations]
+        replies = rows.checked(await self._client.pipeline(commands))
+        return [codec.decode_times(rows.fields(reply)) for reply in replies]
+
+
+class RedisDead:
+    """The `DeadLetters` on Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def page(self, *, after: str | None = None, limit: int = 100) -> list[DeadLetter]:
+        start = pages.id_text(pages.start_of(after))
+        reply = await self._client.run(command("XRANGE", keys.DEAD.prefix, f"({start}", "+", "COUNT", limit))
+        return [codec.decode_dead(pages.id_text(entry_id), fields) for entry_id, fields in rows.entries(reply)]
+
+    async def replay(self, letter_id: str) -> bool:
+        one = pages.id_text(codec.cursor_parts(letter_id))
+        found = rows.entries(await self._client.run(command("XRANGE", keys.DEAD.prefix, one, one)))
+        if not found:
+            return False
+        letter = codec.decode_dead(one, found[0][1])
+        if letter.source not in keys.WORK_KEYS:
+            raise InvalidError(f"a dead letter of {letter.source[:64]!r} can not be sent again")
+        original = rows.flat(codec.dead_fields(found[0][1]))
+        if original:
+            await self._client.run(command("XADD", letter.source, "*", *original))
+        return await self.drop(one)
+
+    async def drop(self, letter_id: str) -> bool:
+        one = pages.id_text(codec.cursor_parts(letter_id))
+        return await self._client.run(command("XDEL", keys.DEAD.prefix, one)) == 1

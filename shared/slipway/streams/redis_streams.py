@@ -1,0 +1,44 @@
+"""All stream ports on one Redis client: what a composition root builds.
+
+Owns the wiring. Nothing connects before the first call.
+"""
+
+from slipway.runtime.clock import Clock, Random
+from slipway.streams.client import RedisClient, RedisSettings
+from slipway.streams.ports import NoTally, Tally
+from slipway.streams.redis_events import RedisEvents, RedisFirehose
+from slipway.streams.redis_side import RedisActivity, RedisDead, RedisFeed, RedisLogs, RedisTraces, RedisWake
+from slipway.streams.redis_work import RedisHints, RedisWorkQueue
+from slipway.streams.tail import Tail
+
+
+class RedisStreams:
+    """All ports on Redis."""
+
+    def __init__(self, client: RedisClient, tally: Tally | None = None) -> None:
+        counts = tally if tally is not None else NoTally()
+        tail = Tail(client)
+        self._client = client
+        self.health = client
+        self.events = RedisEvents(client, tail, counts)
+        self.firehose = RedisFirehose(client, counts)
+        self.hints = RedisHints(client, counts)
+        self.wake = RedisWake(client)
+        self.feed = RedisFeed(client)
+        self.logs = RedisLogs(client, tail, counts)
+        self.traces = RedisTraces(client, counts)
+        self.activity = RedisActivity(client)
+        self.dead = RedisDead(client)
+
+    def work_queue(self, consumer: str) -> RedisWorkQueue:
+        """The work queue as the consumer of that name (unique per process: the pod's uid)."""
+        return RedisWorkQueue(self._client, consumer)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+def connect(settings: RedisSettings, *, clock: Clock, random: Random, tally: Tally | None = None) -> RedisStreams:
+    """The streams of a Redis URL; does no IO. Raises `InvalidError` when the URL is not one."""
+    return RedisStreams(RedisClient(settings, clock, random), tally)

@@ -1,0 +1,76 @@
+"""The few atomic scripts, typed.
+
+Owns the loading of `lua/*.lua` and their arguments and answers. Each script touches one key, so that it runs in a
+Redis Cluster. A script is called by its hash; a server that does not know it (restarted, failed over, flushed)
+answers NOSCRIPT before it does anything, and gets the source then. State rules that need no atomicity stay in
+Python.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Final
+
+import msgspec
+
+from slipway.errors import ControlPlaneError, PermanentError
+from slipway.streams.client import Argument, Command, RedisClient, ScriptMissingError
+from slipway.streams.routes import Reply
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """One script and its SHA-1, which is how the server names it."""
+
+    source: str
+    sha: str
+
+    def call(self, key: str, *args: Argument) -> Command:
+        """The command that runs it by hash."""
+        return Command(key, ("EVALSHA", self.sha, 1, key, *args))
+
+    def call_in_full(self, call: Command) -> Command:
+        """The same call, carrying the source."""
+        return Command(call.key, ("EVAL", self.source, *call.args[2:]))
+
+
+def _load(name: str) -> Script:
+    source = resources.files("slipway.streams").joinpath(f"lua/{name}.lua").read_text("utf-8")
+    return Script(source=source, sha=hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+APPEND: Final = _load("append")
+FEED: Final = _load("feed")
+TRIM: Final = _load("trim")
+FORGET: Final = _load("forget")
+TOUCH: Final = _load("touch")
+
+
+async def run_all(client: RedisClient, script: Script, calls: Sequence[Command]) -> list[Reply | ControlPlaneError]:
+    """Run the calls (made by `script.call`) in one pipeline, in order; an error reply is a value.
+
+    When the server lacks the script, everything from the first such answer on is sent again with the source, so
+    that the order holds.
+    """
+    replies = await client.pipeline(calls)
+    missing = [place for place, reply in enumerate(replies) if isinstance(reply, ScriptMissingError)]
+    if missing:
+        in_full = script.call_in_full(calls[missing[0]])
+        again = [in_full, *(calls[place] for place in missing[1:])]
+        for place, reply in zip(missing, await client.pipeline(again), strict=True):
+            replies[place] = reply
+        still = [place for place in missing if isinstance(replies[place], ScriptMissingError)]
+        if still:  # another node of a cluster
+            answers = await client.pipeline([script.call_in_full(calls[place]) for place in still])
+            for place, reply in zip(still, answers, strict=True):
+                replies[place] = reply
+    return replies
+
+
+async def run(client: RedisClient, script: Script, key: str, *args: Argument) -> Reply:
+    """Run a script once. Raises what its error reply means."""
+    reply = (await run_all(client, script, [script.call(key, *args)]))[0]
+    if isinstance(reply, ScriptMissingError):
+        raise PermanentError("the server takes no scripts") from reply
+    if isinstance(reply, ControlPlaneError):
+        raise reply
+    return reply

@@ -1,0 +1,106 @@
+"""Many followers of many streams on one blocking connection.
+
+Owns who reads for whom. There is no task of its own: while followers wait, one of them leads, i.e. reads for all and
+puts what arrives into the others' inboxes; when it has something itself it hands the lead on. Must not know what
+the entries mean.
+
+Promises to each follower: every entry after its position, in order, once; `UnavailableError` when the server is away
+(follow again from the last cursor). An inbox is bounded: who does not take what it has is left out of the next
+rounds, and reads on from where its inbox ends.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+from slipway.streams import rows
+from slipway.streams.client import Command, RedisClient, command
+from slipway.streams.pages import Id, id_text
+
+_ROUND_S: Final = 1.0
+_PAGE: Final = 256
+_INBOX_PAGES_MAX: Final = 4
+_CLUSTER_POLL_S: Final = 0.05
+
+
+class _Follower:
+    def __init__(self, key: str, position: Id) -> None:
+        self.key = key
+        self.position = position
+        self.inbox: deque[list[rows.Entry]] = deque()
+        self.woken = asyncio.Event()
+
+    def offer(self, page: list[rows.Entry]) -> None:
+        fresh = [entry for entry in page if entry[0] > self.position]
+        if fresh:
+            self.position = fresh[-1][0]
+            self.inbox.append(fresh)
+            self.woken.set()
+
+
+class Tail:
+    """Follows streams; one instance per process."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+        self._followers: set[_Follower] = set()
+        self._round: set[_Follower] = set()
+        self._is_led = False
+
+    async def pages(self, key: str, position: Id) -> AsyncIterator[list[rows.Entry]]:
+        """Non-empty pages of entries after the position, for ever."""
+        follower = _Follower(key, position)
+        self._followers.add(follower)
+        try:
+            follower.offer(rows.entries(await self._client.run(_range(follower))))
+            while True:
+                while not follower.inbox:
+                    await self._fill(follower)
+                yield follower.inbox.popleft()
+        finally:
+            self._followers.discard(follower)
+
+    async def _fill(self, follower: _Follower) -> None:
+        if self._client.is_cluster:
+            await self._client.clock.sleep(_CLUSTER_POLL_S)
+            follower.offer(rows.entries(await self._client.run(_range(follower))))
+        elif not self._is_led:
+            await self._lead()
+        elif follower in self._round:
+            follower.woken.clear()
+            await follower.woken.wait()
+        else:
+            # The round that is under way began without this follower: it reads for itself until the next one.
+            reply = await self._client.block(_read({follower.key: follower.position}), block_s=_ROUND_S)
+            for _, page in rows.by_stream(reply):
+                follower.offer(page)
+
+    async def _lead(self) -> None:
+        self._is_led = True
+        try:
+            self._round = {each for each in self._followers if len(each.inbox) < _INBOX_PAGES_MAX}
+            positions: dict[str, Id] = {}
+            for each in self._round:
+                positions[each.key] = min(each.position, positions.get(each.key, each.position))
+            reply = await self._client.block(_read(positions), block_s=_ROUND_S)
+            pages = dict(rows.by_stream(reply))
+            for each in self._round:
+                each.offer(pages.get(each.key, []))
+        finally:
+            self._is_led, self._round = False, set()
+            for each in self._followers:
+                # Everybody without an entry looks again; the first of them leads.
+                if not each.inbox:
+                    each.woken.set()
+
+
+def _range(follower: _Follower) -> Command:
+    return command("XRANGE", follower.key, f"({id_text(follower.position)}", "+", "COUNT", _PAGE)
+
+
+def _read(positions: dict[str, Id]) -> Command:
+    """XREAD over the streams; routed by the first key (outside a cluster every key has the same server)."""
+    keys = tuple(positions)
+    ids = tuple(id_text(position) for position in positions.values())
+    return Command(keys[0], ("XREAD", "COUNT", _PAGE, "BLOCK", int(_ROUND_S * 1_000), "STREAMS", *keys, *ids))
