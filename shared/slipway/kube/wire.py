@@ -19,6 +19,7 @@ from slipway.kube.ports import Listed, WatchEvent, WatchType
 from slipway.kube.resources import Resource
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class HasMetadata(Protocol):
@@ -68,13 +69,17 @@ class Codec(Generic[T]):
         """One object. Raises InvalidError."""
         try:
             return self._one.decode(body)
+        except msgspec.ValidationError:
+            return self._without_nulls(body, self._one)
         except msgspec.DecodeError as error:
-            raise InvalidError(f"the server sent a {self._what} object that we cannot read: {error}") from error
+            raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error
 
     def decode_list(self, body: bytes) -> Listed[T]:
         """One page. Raises InvalidError."""
         try:
             page = self._many.decode(body)
+        except msgspec.ValidationError:
+            page = self._without_nulls(body, self._many)
         except msgspec.DecodeError as error:
             raise InvalidError(f"the server sent a list of {self._what} that we cannot read: {error}") from error
         return Listed(
@@ -98,6 +103,13 @@ class Codec(Generic[T]):
             raise InvalidError(f"the watch of {self._what} sent a line that we cannot read: {error}") from error
         found = self.decode(event.object)
         return WatchEvent(type_, found, metadata_of(found).resource_version)
+
+    def _without_nulls(self, body: bytes | msgspec.Raw, decoder: "msgspec.json.Decoder[D]") -> D:
+        """A second, slower try: Go writes an empty list of some kinds as null (such as `names` of a node's image)."""
+        try:
+            return decoder.decode(msgspec.json.encode(_drop_nulls(msgspec.json.decode(body))))
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error
 
 
 _codecs: dict[Resource[Any], Codec[Any]] = {}
@@ -185,6 +197,15 @@ def _shallow(value: Any) -> RawObject:
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     return msgspec.to_builtins(value)
+
+
+def _drop_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+        return {key: _drop_nulls(inner) for key, inner in pairs if inner is not None}
+    if isinstance(value, list):
+        return [_drop_nulls(inner) for inner in cast("list[Any]", value)]
+    return value
 
 
 def _error_event(object_: msgspec.Raw) -> ControlPlaneError:

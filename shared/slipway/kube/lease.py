@@ -1,0 +1,319 @@
+"""Leader election on a Kubernetes Lease.
+
+Owns one Lease object: acquiring, renewing, losing and releasing it. Must not know what the leader does.
+
+Promises
+- `is_leader()` is True only within the renew deadline (10 s) after the start of the last renewal that the server
+  confirmed, by the monotonic clock; so a paused process that wakes up late reads False at once.
+- Nobody takes a lease over before they have themselves seen it unchanged for its whole duration (15 s): wall clocks
+  are written for people and never compared. Clocks may differ by any amount, but not run at rates that differ by
+  half.
+- Leading work is cancelled at once when a renewal shows another holder or the renew deadline passes, also while a
+  renewal hangs.
+- The first attempt is immediate, the others a retry period (2 s, up to a fifth less) apart. A holder that ends
+  releases, and another takes over within a retry period.
+- Every write is a compare-and-swap; the Lease is created when it is missing.
+
+Not promised: a fence. Two processes may believe that they lead for an instant; what a leader writes must carry an
+epoch that the server compares.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from slipway.crd.meta import ObjectMeta
+from slipway.errors import (
+    AlreadyExistsError,
+    ControlPlaneError,
+    InvariantError,
+    NotFoundError,
+    StaleError,
+)
+from slipway.kube.objects import Lease, LeaseSpec
+from slipway.kube.ports import KubeApi
+from slipway.kube.resources import LEASES
+from slipway.kube.scope import StopSignal, only, run_until
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock, Random, rfc3339
+
+RELEASE_TIMEOUT_S = 2.0
+JITTER = 0.2
+"""The part of a retry period that chance may take away."""
+
+_log = log.get_logger(__name__)
+
+
+class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds: how long a silent holder is respected, how long a leader trusts its last renewal, how often to try."""
+
+    duration_s: float = 15.0
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.duration_s > self.renew_deadline_s > self.retry_s > 0:
+            raise InvariantError(f"a lease needs duration > renew deadline > retry > 0, not {self}")
+
+
+class Leadership:
+    """One term: valid from acquiring the lease until it is lost. Ask it before every effect."""
+
+    def __init__(self, elector: "LeaseElector", term: int) -> None:
+        self._elector = elector
+        self.term = term
+        """`leaseTransitions` of this term; it begins at 0 again when the Lease is deleted, so it fences nothing."""
+
+    def is_valid(self) -> bool:
+        """Whether this process still leads, in this same term."""
+        return self._elector.is_leader() and self._elector.leadership is self
+
+    def remaining_s(self) -> float:
+        """Seconds for which this will stay valid without another renewal."""
+        return self._elector.remaining_s() if self.is_valid() else 0.0
+
+    def check(self) -> None:
+        """Raises StaleError when this process no longer leads."""
+        if not self.is_valid():
+            raise StaleError(f"no longer the holder of lease {self._elector.name}")
+
+
+Lead = Callable[[Leadership], Awaitable[None]]
+
+
+class LeaseElector:
+    """One candidate for one lease. `identity` must differ between processes, also between restarts."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        name: str,
+        identity: str,
+        *,
+        namespace: str,
+        clock: Clock,
+        random: Random,
+        timing: LeaseTiming | None = None,
+    ) -> None:
+        self.name = name
+        self.identity = identity
+        self.timing = timing or LeaseTiming()
+        self.leadership: Leadership | None = None
+        self._api = api
+        self._namespace = namespace
+        self._clock = clock
+        self._random = random
+        self._lease: Lease | None = None
+        self._seen_at = 0.0
+        self._confirmed_at: float | None = None
+
+    # --- what a caller may ask ----------------------------------------------------------------------------------
+
+    def is_leader(self) -> bool:
+        """Whether the lease is ours beyond doubt at this instant."""
+        return self.remaining_s() > 0
+
+    def remaining_s(self) -> float:
+        """Seconds left until `is_leader` turns False unless a renewal is confirmed before."""
+        if self._confirmed_at is None:
+            return 0.0
+        return max(0.0, self._confirmed_at + self.timing.renew_deadline_s - self._clock.monotonic())
+
+    @property
+    def holder(self) -> str:
+        """The holder as last read; empty when there is none or nothing was read yet."""
+        return (self._lease.spec.holder_identity if self._lease else None) or ""
+
+    async def run(self, lead: Lead, stop: StopSignal, *, drain_s: float = 10.0) -> None:
+        """Competes until `stop`; runs `lead` in each term and cancels it when the term is lost.
+
+        When `stop` is set, `lead` should return by itself; after `drain_s` it is cancelled. Then the lease is
+        released. A `lead` that returns earlier gives the lease up, and the competition goes on. Errors of `lead` are
+        raised, after the release.
+        """
+        while not stop.is_set():
+            if not await self._attempt():
+                await self._rest(stop)
+                continue
+            await self._lead(lead, stop, drain_s)
+            if not stop.is_set():
+                await self._rest(stop)
+
+    async def lead_once(self, lead: Lead) -> bool:
+        """Runs `lead` once, if the lease is free or its holder is seen dead for one lease time; then releases it.
+
+        False, soon, when a live holder renews meanwhile. Raises what the API raises.
+        """
+        first = await self._read()
+        while not await self._acquire():
+            if self._lease is not None and first is not None and _changed(first, self._lease):
+                return False
+            first = self._lease
+            await self._clock.sleep(self._period_s())
+        await self._lead(lead, None, 0.0)
+        return True
+
+    # --- one term -----------------------------------------------------------------------------------------------
+
+    async def _lead(self, lead: Lead, stop: StopSignal | None, drain_s: float) -> None:
+        leadership = self.leadership = Leadership(self, self._term())
+        telemetry.LEADER.labels(lease=self.name).set(1)
+        telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
+        _log.info("lease acquired", lease=self.name, identity=self.identity, term=leadership.term)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                leading = tasks.create_task(_call(lead, leadership))
+                keeping = tasks.create_task(self._keep(leadership))
+                waits: list[asyncio.Task[None]] = [leading, keeping]
+                if stop is not None:
+                    waits.append(tasks.create_task(self._drain(stop, drain_s)))
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for task in waits:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
+        finally:
+            self.leadership = None
+            telemetry.LEADER.labels(lease=self.name).set(0)
+            telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
+            await self._release()
+
+    async def _keep(self, leadership: Leadership) -> None:
+        """Renews until the lease is lost, or was anybody else's in between."""
+        while True:
+            await self._clock.sleep(min(self._period_s(), self.remaining_s()))
+            if not self.is_leader():
+                break
+            try:
+                async with asyncio.timeout(self.remaining_s()):
+                    await self._acquire()
+            except TimeoutError:
+                break
+            except InvariantError:
+                raise
+            except ControlPlaneError as error:
+                _log.warning("lease not renewed", lease=self.name, error=str(error), left_s=self.remaining_s())
+            if not self.is_leader() or self._term() != leadership.term:
+                break
+        _log.warning("lease lost", lease=self.name, identity=self.identity, holder=self.holder)
+
+    async def _drain(self, stop: StopSignal, drain_s: float) -> None:
+        await stop.wait()
+        await self._clock.sleep(drain_s)
+
+    async def _release(self) -> None:
+        """Gives the lease up, when it may still be ours; never raises."""
+        was_confirmed, self._confirmed_at = self._confirmed_at, None
+        held = self._lease
+        if was_confirmed is None or held is None or held.spec.holder_identity != self.identity:
+            return
+        now = rfc3339(self._clock.now(), "microseconds")
+        spec = msgspec.structs.replace(held.spec, holder_identity=None, lease_duration_seconds=1, renew_time=now)
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                self._observe(await self._api.replace(LEASES, msgspec.structs.replace(held, spec=spec)))
+        except (ControlPlaneError, TimeoutError) as error:
+            _log.warning("lease not released", lease=self.name, error=str(error))
+        else:
+            _log.info("lease released", lease=self.name, identity=self.identity)
+
+    # --- the compare-and-swap -----------------------------------------------------------------------------------
+
+    async def _attempt(self) -> bool:
+        """One try that survives every fault of the API, within the renew deadline."""
+        try:
+            async with asyncio.timeout(self.timing.renew_deadline_s):
+                return await self._acquire()
+        except TimeoutError:
+            _log.warning("lease not read in time", lease=self.name)
+        except InvariantError:
+            raise
+        except ControlPlaneError as error:
+            _log.warning("lease not acquired", lease=self.name, error=str(error))
+        return False
+
+    async def _acquire(self) -> bool:
+        """Takes or renews the lease if it is ours, free or expired."""
+        started = self._clock.monotonic()
+        if self._confirmed_at is not None and self._lease is not None:
+            try:
+                return self._confirm(started, await self._api.replace(LEASES, self._taken(self._lease)))
+            except (StaleError, NotFoundError):
+                pass  # somebody wrote: read, and judge by what is there
+        current = await self._read()
+        try:
+            if current is None:
+                return self._confirm(started, await self._api.create(LEASES, self._new(), namespace=self._namespace))
+            if not self._is_free(current):
+                self._confirmed_at = None
+                return False
+            return self._confirm(started, await self._api.replace(LEASES, self._taken(current)))
+        except (StaleError, AlreadyExistsError, NotFoundError):
+            return False
+
+    def _confirm(self, started: float, lease: Lease) -> bool:
+        """The server has our write: it counts from when we sent it."""
+        self._observe(lease)
+        self._confirmed_at = started
+        return True
+
+    async def _read(self) -> Lease | None:
+        try:
+            lease = await self._api.get(LEASES, self.name, namespace=self._namespace)
+        except NotFoundError:
+            self._lease = None
+            return None
+        self._observe(lease)
+        return lease
+
+    def _observe(self, lease: Lease) -> None:
+        if self._lease is None or _changed(self._lease, lease):
+            self._seen_at = self._clock.monotonic()
+        self._lease = lease
+
+    def _is_free(self, lease: Lease) -> bool:
+        holder = lease.spec.holder_identity
+        if not holder or holder == self.identity:
+            return True
+        duration_s = lease.spec.lease_duration_seconds or self.timing.duration_s
+        return self._clock.monotonic() - self._seen_at >= duration_s
+
+    def _term(self) -> int:
+        return (self._lease.spec.lease_transitions if self._lease else None) or 0
+
+    def _new(self) -> Lease:
+        return Lease(metadata=ObjectMeta(name=self.name, namespace=self._namespace), spec=self._spec(0, None))
+
+    def _taken(self, lease: Lease) -> Lease:
+        """The lease with us as its holder from now on."""
+        terms = lease.spec.lease_transitions or 0
+        is_ours = lease.spec.holder_identity == self.identity
+        spec = self._spec(terms if is_ours else terms + 1, lease.spec.acquire_time if is_ours else None)
+        return msgspec.structs.replace(lease, spec=spec)
+
+    def _spec(self, terms: int, acquired: str | None) -> LeaseSpec:
+        now = rfc3339(self._clock.now(), "microseconds")
+        return LeaseSpec(
+            holder_identity=self.identity,
+            lease_duration_seconds=math.ceil(self.timing.duration_s),
+            acquire_time=acquired or now,
+            renew_time=now,
+            lease_transitions=terms,
+        )
+
+    def _period_s(self) -> float:
+        return self.timing.retry_s * (1 - JITTER * self._random.random())
+
+    async def _rest(self, stop: StopSignal) -> None:
+        """One retry period, or less when `stop` is set."""
+        await run_until(stop, self._clock.sleep(self._period_s()))
+
+
+async def _call(lead: Lead, leadership: Leadership) -> None:
+    await lead(leadership)
+
+
+def _changed(before: Lease, after: Lease) -> bool:
+    return before.metadata.resource_version != after.metadata.resource_version or before.spec != after.spec

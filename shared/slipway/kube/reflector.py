@@ -1,0 +1,192 @@
+"""LIST and WATCH of one resource into a Store, for as long as the process runs.
+
+Owns the position in the history, the diff of a relist, the backoff. Must not know what the objects mean, nor the HTTP
+library: any `KubeReader` will do, on real or virtual time.
+
+Promises
+- It starts with one consistent LIST and watches from that LIST's version; `synced` is True from then on.
+- The position moves with watch events and bookmarks, and never with the items of a LIST, whose versions say nothing
+  about the history.
+- A watch that ends is opened again from the position; an expired position (410) means LIST again, and what the LIST
+  no longer holds is told as deleted, its final state unknown.
+- It never gives up. Errors back off from 0.8 s to 30 s with jitter; two good minutes reset that.
+- A watch on which nothing came for the silence limit, bookmarks included, counts as broken (the reader raises).
+- A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
+
+Not promised
+- Every intermediate state, or any change within a bound of time: what may not act on an old view asks the API.
+- To notice that the server lost history and counts from below: readiness goes stale, and a restart begins anew.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar, cast
+
+from slipway.errors import ControlPlaneError, ExpiredError, InvariantError, StaleError, TransientError
+from slipway.kube.ports import KubeReader, WatchEvent, WatchType
+from slipway.kube.resources import Resource
+from slipway.kube.scope import StopSignal, run_until
+from slipway.kube.store import Store
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock, Random
+
+T = TypeVar("T")
+
+BACKOFF_MIN_S = 0.8
+BACKOFF_MAX_S = 30.0
+BACKOFF_RESET_S = 120.0
+SHORT_WATCH_S = 1.0
+"""A watch that ends sooner and brought nothing counts as an error, so that it cannot spin."""
+
+_log = log.get_logger(__name__)
+
+
+class Backoff:
+    """Delays that double from the first to the last, each drawn from its upper half; good times reset them."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self._clock = clock
+        self._random = random
+        self._next_s = BACKOFF_MIN_S
+        self._last_at = clock.monotonic()
+
+    def next_s(self) -> float:
+        """How long to wait before the next attempt, in seconds."""
+        now = self._clock.monotonic()
+        if now - self._last_at >= BACKOFF_RESET_S:
+            self._next_s = BACKOFF_MIN_S
+        base, self._next_s = self._next_s, min(self._next_s * 2, BACKOFF_MAX_S)
+        delay_s = base * self._random.uniform(0.5, 1.0)
+        self._last_at = now + delay_s
+        return delay_s
+
+
+class Reflector(Generic[T]):
+    """See the module's promises. `restarts` counts, by cause, the watches and LISTs that had to begin again."""
+
+    def __init__(
+        self,
+        api: KubeReader,
+        resource: Resource[T],
+        store: Store[T],
+        *,
+        clock: Clock,
+        random: Random,
+        namespace: str | None = None,
+        label_selector: str = "",
+    ) -> None:
+        self.store = store
+        self.restarts: Counter[str] = Counter()
+        self._api = api
+        self._resource = resource
+        self._clock = clock
+        self._random = random
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._position = ""
+        self._highest = 0
+        self._heard_at = clock.monotonic()
+        self._has_synced = asyncio.Event()
+
+    @property
+    def synced(self) -> bool:
+        """Whether a first LIST has been taken in."""
+        return self._has_synced.is_set()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the server last told us anything: how old the view may be."""
+        return self._clock.monotonic() - self._heard_at
+
+    async def wait_synced(self) -> None:
+        """Returns once the first LIST has been taken in; bound it with `asyncio.timeout`."""
+        await self._has_synced.wait()
+
+    async def run(self, stop: StopSignal) -> None:
+        """Keeps the store filled until `stop`. Raises InvariantError only."""
+        await run_until(stop, self._run())
+
+    async def _run(self) -> None:
+        backoff = Backoff(self._clock, self._random)
+        while True:
+            try:
+                if not self._position:
+                    await self._list()
+                started = self._clock.monotonic()
+                changes = await self._watch()
+                if changes or self._clock.monotonic() - started >= SHORT_WATCH_S:
+                    self._restarted("ended")
+                    continue
+                cause, wait_s = "short", backoff.next_s()
+            except ExpiredError:
+                self._position = ""
+                cause, wait_s = "expired", backoff.next_s()
+            except InvariantError:
+                raise
+            except ControlPlaneError as error:
+                cause, wait_s = _cause_of(error), backoff.next_s()
+                if isinstance(error, TransientError) and error.retry_after_s:
+                    wait_s = max(wait_s, error.retry_after_s)
+                _log.warning(
+                    "watch interrupted", resource=self._resource.plural, cause=cause, error=str(error), retry_s=wait_s
+                )
+            self._restarted(cause)
+            await self._clock.sleep(wait_s)
+
+    async def _list(self) -> None:
+        listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
+        version = int(listing.resource_version) if listing.resource_version.isdigit() else 0
+        if 0 < version < self._highest:
+            raise StaleError(f"a LIST of {self._resource.plural} at {version} is below {self._highest}, seen before")
+        self._heard_at = self._clock.monotonic()
+        self.store.replace(listing.items, version)
+        self._move(listing.resource_version)
+        self._has_synced.set()
+
+    async def _watch(self) -> int:
+        """Takes in one watch until the server ends it; the number of changes that it brought."""
+        changes = 0
+        stream = self._api.watch(
+            self._resource,
+            resource_version=self._position,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+        )
+        async with aclosing(cast("AsyncGenerator[WatchEvent[T], None]", stream)) as watch:
+            async for event in watch:
+                changes += event.object is not None
+                self._take(event)
+        return changes
+
+    def _take(self, event: WatchEvent[T]) -> None:
+        self._heard_at = self._clock.monotonic()
+        if event.object is not None:
+            if event.type is WatchType.DELETED:
+                self.store.remove(event.object)
+            else:
+                self.store.put(event.object)
+        self._move(event.resource_version)
+        telemetry.WATCH_EVENTS.labels(resource=self._resource.plural, type=event.type).inc()
+        telemetry.STORE_OBJECTS.labels(resource=self._resource.plural).set(len(self.store))
+
+    def _move(self, resource_version: str) -> None:
+        if not resource_version:
+            return
+        self._position = resource_version
+        if resource_version.isdigit():
+            self._highest = max(self._highest, int(resource_version))
+            self.store.advance(self._highest)
+
+    def _restarted(self, cause: str) -> None:
+        self.restarts[cause] += 1
+        telemetry.WATCH_RESTARTS.labels(resource=self._resource.plural, reason=cause).inc()
+
+
+def _cause_of(error: ControlPlaneError) -> str:
+    """A word for a metric label: `unavailable` for UnavailableError."""
+    return type(error).__name__.removesuffix("Error").lower()
+
+
+AnyReflector = Reflector[Any]

@@ -1,0 +1,44 @@
+"""Work that ends with a stop signal: the one shape that reflectors and electors share.
+
+Owns no state and knows nothing of Kubernetes.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class StopSignal(Protocol):
+    """Set once; `asyncio.Event` and the runtime's `Stop` both are one."""
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> object: ...
+
+
+async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
+    """Runs `work` to its end, or cancels it when `stop` is set; then waits for it. None when it was cancelled.
+
+    An error of `work` is raised as it is, not in a group.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(work)
+            waiting = tasks.create_task(_wait(stop))
+            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            waiting.cancel()
+    except BaseExceptionGroup as group:
+        raise only(group) from None
+    return None if working.cancelled() else working.result()
+
+
+def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception of a group, or the group when there are several."""
+    return group.exceptions[0] if len(group.exceptions) == 1 else group
+
+
+async def _wait(stop: StopSignal) -> None:
+    await stop.wait()

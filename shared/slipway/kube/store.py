@@ -1,0 +1,217 @@
+"""The objects of one resource as last observed, indexed, with listeners: the cache that a Reflector fills.
+
+Owns the latest version of each object by (namespace, name), the indexes over them, and the high-water marks of our
+own writes. Must not know the API, tasks or time.
+
+Promises
+- Objects are frozen structs and are shared, never copied: a `snapshot` is a dictionary of references.
+- An object is never replaced by an older version of itself or by an older object of its name, and the deletion of an
+  older object never removes a newer one of the same name.
+- A name taken over by another uid is told as a deletion followed by a creation.
+- Listeners run at once, in order of registration, after the indexes; they must not change the store.
+- After `expect(uid, version)`, `is_current(uid)` is False until the store has seen that version or passed it.
+
+Not promised
+- Every intermediate version: changes coalesce. A deletion found by a LIST carries the last state that was seen, not
+  the final one.
+- To be current: only `is_current` after an own write is.
+- A bound: it holds what the cluster holds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from slipway.errors import InvariantError
+from slipway.kube.wire import metadata_of
+
+T = TypeVar("T")
+
+Indexer = Callable[[T], Iterable[str]]
+Listener = Callable[[T | None, T | None], None]
+"""Called with (old, new): new only for a creation, old only for a deletion."""
+
+
+class Key(NamedTuple):
+    """Where an object is; the namespace is empty for cluster-scoped objects."""
+
+    namespace: str
+    name: str
+
+
+class Snapshot(NamedTuple, Generic[T]):
+    """The objects at one moment, and the resourceVersion that the store had reached."""
+
+    objects: Mapping[Key, T]
+    version: int
+
+
+def by_label(label: str) -> Callable[[object], Iterable[str]]:
+    """An indexer over the values of a label; objects without it are not in the index."""
+
+    def index(obj: object) -> Iterable[str]:
+        value = metadata_of(obj).labels.get(label)
+        return () if value is None else (value,)
+
+    return index
+
+
+def key_of(obj: object) -> Key:
+    """Where an object is."""
+    metadata = metadata_of(obj)
+    return Key(metadata.namespace, metadata.name)
+
+
+class Store(Generic[T]):
+    """See the module's promises."""
+
+    def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
+        self.version = 0
+        """Every change up to this resourceVersion is in the store."""
+        self.synced = False
+        """Whether a first LIST has been taken in."""
+        self._objects: dict[Key, T] = {}
+        self._keys_by_uid: dict[str, Key] = {}
+        self._indexers = dict(indexers or {})
+        self._indexes: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._indexers}
+        self._listeners: list[Listener[T]] = []
+        self._expected: dict[str, int] = {}
+
+    # --- reads --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        """The object of that name, if any."""
+        return self._objects.get(Key(namespace, name))
+
+    def by_uid(self, uid: str) -> T | None:
+        """The object with that uid, if it is there."""
+        key = self._keys_by_uid.get(uid)
+        return None if key is None else self._objects[key]
+
+    def items(self) -> list[T]:
+        """All objects, in no promised order."""
+        return list(self._objects.values())
+
+    def indexed(self, index: str, value: str) -> list[T]:
+        """The objects under one value of an index."""
+        return list(self._indexes[index].get(value, {}).values())
+
+    def index_values(self, index: str) -> list[str]:
+        """The values that an index holds now."""
+        return list(self._indexes[index])
+
+    def snapshot(self) -> Snapshot[T]:
+        """The objects now; later changes do not show in it. O(n) references."""
+        return Snapshot(dict(self._objects), self.version)
+
+    # --- own writes ---------------------------------------------------------------------------------------------
+
+    def expect(self, uid: str, version: int) -> None:
+        """We wrote that version: the store is not current for this object before it has seen it."""
+        held = self.by_uid(uid)
+        if version > self.version and (held is None or metadata_of(held).version < version):
+            self._expected[uid] = max(version, self._expected.get(uid, 0))
+
+    def is_current(self, uid: str) -> bool:
+        """Whether our own last write of that object has been observed."""
+        return uid not in self._expected
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def on_change(self, listener: Listener[T]) -> Callable[[], None]:
+        """Calls `listener` with every change from now on; the answer ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def put(self, obj: T) -> bool:
+        """Takes in a created or changed object; False when the store knew better."""
+        key, new = key_of(obj), metadata_of(obj)
+        old = self._objects.get(key)
+        if old is not None:
+            held = metadata_of(old)
+            if _is_older(new.version, held.version):
+                return False
+            if held.uid != new.uid:
+                self._drop(key, old)
+                old = None
+            elif held.resource_version == new.resource_version and new.resource_version:
+                return False
+        self._objects[key] = obj
+        self._keys_by_uid[new.uid] = key
+        self._reindex(key, old, obj)
+        self._satisfy(new.uid, new.version)
+        self._tell(old, obj)
+        return True
+
+    def remove(self, obj: T) -> bool:
+        """Takes in a deletion; `obj` is the last state. False when that object is not the one that is held."""
+        key, gone = key_of(obj), metadata_of(obj)
+        self._expected.pop(gone.uid, None)
+        old = self._objects.get(key)
+        if old is None:
+            return False
+        held = metadata_of(old)
+        if held.uid != gone.uid or _is_older(gone.version, held.version):
+            return False
+        self._drop(key, old)
+        return True
+
+    def replace(self, objects: Iterable[T], version: int) -> None:
+        """Takes in a complete LIST at `version`: what is not in it was deleted, its final state unknown."""
+        listed = list(objects)
+        keys = {key_of(obj) for obj in listed}
+        for key in [key for key in self._objects if key not in keys]:
+            self._drop(key, self._objects[key])
+        for obj in listed:
+            self.put(obj)
+        self.synced = True
+        self.advance(version)
+
+    def advance(self, version: int) -> None:
+        """Every change up to `version` has been taken in."""
+        if version <= self.version:
+            return
+        self.version = version
+        if self._expected:
+            self._expected = {uid: wanted for uid, wanted in self._expected.items() if wanted > version}
+
+    def _drop(self, key: Key, old: T) -> None:
+        uid = metadata_of(old).uid
+        del self._objects[key]
+        if self._keys_by_uid.get(uid) == key:
+            del self._keys_by_uid[uid]
+        self._reindex(key, old, None)
+        self._expected.pop(uid, None)
+        self._tell(old, None)
+
+    def _satisfy(self, uid: str, version: int) -> None:
+        wanted = self._expected.get(uid)
+        if wanted is not None and version >= wanted:
+            del self._expected[uid]
+
+    def _reindex(self, key: Key, old: T | None, new: T | None) -> None:
+        for name, indexer in self._indexers.items():
+            index = self._indexes[name]
+            before = set(indexer(old)) if old is not None else set[str]()
+            after = dict.fromkeys(indexer(new)) if new is not None else {}
+            for value in before - after.keys():
+                entries = index.get(value)
+                if entries is None or key not in entries:
+                    raise InvariantError(f"index {name!r} has lost {key}; its function is not pure")
+                del entries[key]
+                if not entries:
+                    del index[value]
+            if new is not None:
+                for value in after:
+                    index.setdefault(value, {})[key] = new
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        for listener in tuple(self._listeners):
+            listener(old, new)
+
+
+def _is_older(version: int, than: int) -> bool:
+    """Whether one resourceVersion is below another; versions that are no numbers cannot be told."""
+    return 0 < version < than

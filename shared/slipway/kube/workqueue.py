@@ -1,0 +1,184 @@
+"""A queue of keys: each key waits at most once, is worked on by one worker at a time, and can come back later.
+
+Owns the order, the delays and the per-key backoff. Must not know what a key means or why it failed.
+
+Promises
+- A key that is added while it waits is not added twice; the earliest of its times counts.
+- A key that is added while it is worked on runs once more after `done`, however often it was added.
+- Keys come out in the order in which they became due; the same calls at the same times give the same order.
+- After `shut_down` no key is taken in; `get` hands out what is due already, then answers None. Delayed keys are
+  dropped: what they stand for is found again by the next process, which observes the whole.
+
+Not promised: a bound. It holds at most one entry per key, so the number of live objects bounds it.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from slipway.runtime.clock import Random
+
+K = TypeVar("K", bound=Hashable)
+
+RETRY_MIN_S = 0.2
+RETRY_MAX_S = 30.0
+_EXPONENT_MAX = 30
+
+
+class WorkQueue(Generic[K]):
+    """See the module's promises. One event loop; times are the loop's, virtual or not."""
+
+    def __init__(self, random: Random, *, retry_min_s: float = RETRY_MIN_S, retry_max_s: float = RETRY_MAX_S) -> None:
+        self._random = random
+        self._retry_min_s = retry_min_s
+        self._retry_max_s = retry_max_s
+        self._ready: deque[K] = deque()
+        self._waiting: set[K] = set()
+        self._active: set[K] = set()
+        self._again: dict[K, None] = {}
+        self._due_at: dict[K, float] = {}
+        self._delayed: list[tuple[float, int, K]] = []
+        self._sequence = 0
+        self._failures: dict[K, int] = {}
+        self._closed = False
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.added_count = 0
+        self.retried_count = 0
+
+    def __len__(self) -> int:
+        """Keys that are due and not being worked on."""
+        return len(self._ready)
+
+    @property
+    def delayed_count(self) -> int:
+        """Keys that wait for their time."""
+        return len(self._due_at)
+
+    @property
+    def active_count(self) -> int:
+        """Keys that are being worked on."""
+        return len(self._active)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is due and nothing is being worked on (delayed keys may wait)."""
+        return not self._ready and not self._active
+
+    def add(self, key: K) -> None:
+        """Makes a key due now."""
+        if self._closed:
+            return
+        self.added_count += 1
+        self._due_at.pop(key, None)
+        if key in self._active:
+            self._again[key] = None
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.append(key)
+            self._wake()
+
+    def add_after(self, key: K, delay_s: float) -> None:
+        """Makes a key due after `delay_s`, unless it is due earlier anyway."""
+        if delay_s <= 0:
+            self.add(key)
+            return
+        if self._closed or key in self._waiting or key in self._again:
+            return
+        due_at = asyncio.get_running_loop().time() + delay_s
+        if due_at >= self._due_at.get(key, float("inf")):
+            return
+        self._due_at[key] = due_at
+        self._sequence += 1
+        heapq.heappush(self._delayed, (due_at, self._sequence, key))
+        self._arm()
+
+    def retry(self, key: K, *, at_least_s: float = 0.0) -> float:
+        """Makes a key due after its backoff, twice as long each time until `forget`; the delay in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self.retried_count += 1
+        base_s = min(self._retry_min_s * 2 ** min(failures, _EXPONENT_MAX), self._retry_max_s)
+        delay_s = max(base_s * self._random.uniform(0.5, 1.0), at_least_s)
+        self.add_after(key, delay_s)
+        return delay_s
+
+    def forget(self, key: K) -> None:
+        """The key did well: its next backoff starts from the shortest delay."""
+        self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        """How often in a row `retry` was called for a key."""
+        return self._failures.get(key, 0)
+
+    async def get(self) -> K | None:
+        """The next due key, which the caller must give back with `done`; None once the queue is shut down."""
+        while not self._ready:
+            if self._closed:
+                return None
+            getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._getters.append(getter)
+            try:
+                await getter
+            except asyncio.CancelledError:
+                if getter.done() and not getter.cancelled():
+                    self._wake()  # this getter was chosen and cannot take it: another one must
+                raise
+        key = self._ready.popleft()
+        self._waiting.discard(key)
+        self._active.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """The caller has finished with a key that `get` gave it."""
+        self._active.discard(key)
+        if key in self._again:
+            del self._again[key]
+            self._waiting.add(key)
+            self._ready.append(key)
+            self._wake()
+
+    def shut_down(self) -> None:
+        """Takes in nothing more and drops what is delayed; `get` ends when what is due has been handed out."""
+        self._closed = True
+        self._due_at.clear()
+        self._delayed.clear()
+        self._again.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for getter in self._getters:
+            if not getter.done():
+                getter.set_result(None)
+        self._getters.clear()
+
+    def _wake(self) -> None:
+        while self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                return
+
+    def _arm(self) -> None:
+        """One timer, for the earliest delayed key."""
+        while self._delayed and self._due_at.get(self._delayed[0][2]) != self._delayed[0][0]:
+            heapq.heappop(self._delayed)
+        if not self._delayed:
+            return
+        due_at = self._delayed[0][0]
+        if self._timer is not None:
+            if self._timer.when() <= due_at and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due_at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        while self._delayed and self._delayed[0][0] <= now:
+            due_at, _, key = heapq.heappop(self._delayed)
+            if self._due_at.get(key) == due_at:
+                self.add(key)
+        self._arm()
