@@ -1,0 +1,71 @@
+"""`python -m slipway.local.apiserver`: the local cluster's API server as a process.
+
+The composition root: the only place that gives the core a real clock and real uids.
+"""
+
+import argparse
+import time
+import uuid
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.http import create_app
+from slipway.local.apiserver.journal import Journal
+
+_GRACE_S = 2
+
+
+class _Server(uvicorn.Server):
+    """Ends the watches first: a server waits for its connections before it stops."""
+
+    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._app.state.server.close()
+        super().handle_exit(sig, frame)
+
+
+def build_core(*, allow_unknown_rules: bool = False) -> ClusterCore:
+    """A core on real time, with the twins of our own rules."""
+    from slipway.crd import rules
+
+    return ClusterCore(
+        clock=time.time,  # noqa: TID251 - here the real clock enters
+        new_uid=lambda: str(uuid.uuid4()),
+        twins=rules.TWINS,
+        allow_unknown_rules=allow_unknown_rules,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m slipway.local.apiserver", description=__doc__)
+    parser.add_argument("--listen", default="127.0.0.1:6443", help="host:port; keep it on loopback")
+    parser.add_argument("--data", type=Path, help="folder to keep the cluster in; without it, in memory only")
+    parser.add_argument("--token", default="", help="bearer token that every call must carry")
+    parser.add_argument("--allow-unknown-rules", action="store_true", help="ignore CEL rules that have no twin")
+    options = parser.parse_args(argv)
+    host, _, port = str(options.listen).rpartition(":")
+    core = build_core(allow_unknown_rules=options.allow_unknown_rules)
+    journal = Journal(options.data, core) if options.data else None
+    core.bootstrap()
+    app = create_app(core, token=options.token)
+    config = uvicorn.Config(
+        app, host=host or "127.0.0.1", port=int(port), log_level="warning", access_log=False, timeout_keep_alive=75,
+        timeout_graceful_shutdown=_GRACE_S,
+    )  # fmt: skip
+    try:
+        _Server(config, app).run()
+    finally:
+        if journal is not None:
+            journal.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

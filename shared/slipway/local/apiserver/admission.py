@@ -1,0 +1,256 @@
+"""Strategies: what a kind does with an object on its way in.
+
+Owns the hooks that the core calls on create, update and status update, and the simple built-in kinds. Pods and custom
+resources have modules of their own. A strategy knows only its own kind, and no store. Invariants: the status of a kind
+with a status subresource changes only through it, and only the status does; hooks change only the object given first.
+"""
+
+import base64
+import binascii
+import re
+from typing import ClassVar
+
+from slipway.local.apiserver import meta
+from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.status import Cause, bad_request, bad_value, missing, not_allowed, too_long, unsupported
+
+DATA_BYTES_MAX = 1024 * 1024
+_DATA_KEY = re.compile(r"^[-._a-zA-Z0-9]{1,253}$")
+
+
+class Strategy:
+    """A plain kind: any content, nothing defaulted."""
+
+    name_form: ClassVar[meta.NameForm] = meta.SUBDOMAIN
+    allows_unconditional_update: ClassVar[bool] = True
+    allows_create_on_update: ClassVar[bool] = False
+    counts_generation: ClassVar[bool] = False
+    is_graceful: ClassVar[bool] = False
+    returns_deleted: ClassVar[bool] = False
+    has_status: bool = False
+    keeps_status_on_create: ClassVar[bool] = False
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        """Brings what a client sent into shape: pruning and defaulting. Raises: StatusError 400."""
+
+    def prepare(self, obj: Json) -> None:
+        """Completes a new object."""
+        if self.has_status and not self.keeps_status_on_create:
+            obj.pop("status", None)
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        """What is wrong with `obj`; `old` is None on create."""
+        return []
+
+    def prepare_update(self, new: Json, old: Json) -> None:
+        if self.has_status:
+            _carry(new, old, "status")
+
+    def prepare_status(self, new: Json, old: Json) -> None:
+        """Keeps everything but the status (and, as the server does for built-in kinds, labels and annotations)."""
+        for field in [name for name in new if name not in ("status", "metadata")]:
+            del new[field]
+        for field, value in old.items():
+            if field not in ("status", "metadata"):
+                new[field] = value
+
+    def spec_changed(self, new: Json, old: Json) -> bool:
+        return new.get("spec") != old.get("spec")
+
+
+class ConfigMapStrategy(Strategy):
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        for field in ("data", "binaryData"):
+            values = obj.get(field)
+            if values is None:
+                obj.pop(field, None)
+            elif not is_map(values) or not all(isinstance(value, str) for value in values.values()):
+                raise bad_request(f"json: cannot unmarshal into Go struct field ConfigMap.{field} of type string")
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        causes = _data_causes(obj, ("data", "binaryData"))
+        if old is not None and old.get("immutable") is True:
+            if obj.get("immutable") is not True:
+                causes.append(not_allowed("immutable", "field is immutable when `immutable` is set"))
+            causes += [
+                not_allowed(field, "field is immutable when `immutable` is set")
+                for field in ("data", "binaryData")
+                if obj.get(field) != old.get(field)
+            ]
+        return causes
+
+
+class SecretStrategy(Strategy):
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        obj.setdefault("type", "Opaque")
+        plain = obj.pop("stringData", None)
+        if is_map(plain):
+            data: Json = dict(mapping(obj, "data"))
+            for key, value in plain.items():
+                data[key] = base64.b64encode(str(value).encode()).decode()
+            obj["data"] = data
+        for value in mapping(obj, "data").values():
+            try:
+                base64.b64decode(str(value), validate=True)
+            except binascii.Error as exc:
+                raise bad_request(f"illegal base64 data in Secret.data: {exc}") from exc
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        causes = _data_causes(obj, ("data",))
+        if old is not None and obj.get("type") != old.get("type"):
+            causes.append(bad_value("type", obj.get("type"), "field is immutable"))
+        if old is not None and old.get("immutable") is True and obj.get("data") != old.get("data"):
+            causes.append(not_allowed("data", "field is immutable when `immutable` is set"))
+        return causes
+
+
+class ServiceStrategy(Strategy):
+    name_form = meta.SERVICE_LABEL
+    has_status = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        spec = _spec(obj)
+        spec.setdefault("type", "ClusterIP")
+        spec.setdefault("sessionAffinity", "None")
+        for port in maps(listing(spec, "ports")):
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        obj["status"] = {"loadBalancer": {}}
+        if obj["spec"].get("clusterIP"):
+            obj["spec"].setdefault("clusterIPs", [obj["spec"]["clusterIP"]])
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        spec = obj["spec"]
+        causes = list[Cause]()
+        if spec["type"] not in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"):
+            allowed = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]
+            causes.append(unsupported("spec.type", spec["type"], allowed))
+        if not spec.get("ports") and spec.get("clusterIP") != "None" and spec["type"] != "ExternalName":
+            causes.append(missing("spec.ports"))
+        if old is not None and mapping(old, "spec").get("clusterIP", "") != spec.get("clusterIP", ""):
+            causes.append(bad_value("spec.clusterIPs[0]", spec.get("clusterIP"), "may not change once set"))
+        return causes
+
+
+class NamespaceStrategy(Strategy):
+    """Deletion of a namespace is a state of its own: the finalizer `kubernetes` in its spec goes last."""
+
+    name_form = meta.LABEL
+    has_status = True
+    returns_deleted = True
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+        labels: Json = dict(mapping(metadata(obj), "labels"))
+        labels["kubernetes.io/metadata.name"] = metadata(obj)["name"]
+        obj["metadata"]["labels"] = labels
+
+    def prepare_update(self, new: Json, old: Json) -> None:
+        super().prepare_update(new, old)
+        _carry(new, old, "spec")
+
+
+class NodeStrategy(Strategy):
+    has_status = True
+    keeps_status_on_create = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        _spec(obj)
+
+
+class LeaseStrategy(Strategy):
+    allows_unconditional_update = False
+    allows_create_on_update = True
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        duration = mapping(obj, "spec").get("leaseDurationSeconds")
+        if duration is not None and (not isinstance(duration, int) or duration <= 0):
+            return [bad_value("spec.leaseDurationSeconds", duration, "must be greater than 0")]
+        return []
+
+
+class EventStrategy(Strategy):
+    allows_create_on_update = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        obj.setdefault("type", "Normal")
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        involved = str(mapping(obj, "involvedObject").get("namespace") or "")
+        own = str(metadata(obj).get("namespace") or "")
+        if involved != own and not (not involved and own == "default"):
+            return [bad_value("involvedObject.namespace", involved, "does not match event.namespace")]
+        return []
+
+
+class ServiceAccountStrategy(Strategy):
+    allows_unconditional_update = False
+
+
+class QuotaStrategy(Strategy):
+    has_status = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        _spec(obj)
+
+
+class ClaimStrategy(Strategy):
+    has_status = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        _spec(obj).setdefault("volumeMode", "Filesystem")
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        obj["status"] = {"phase": "Pending"}
+
+
+class PriorityClassStrategy(Strategy):
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        if old is not None and obj.get("value") != old.get("value"):
+            return [not_allowed("value", "may not be changed in an update.")]
+        return []
+
+
+def carry_status(new: Json, old: Json) -> None:
+    """The new object keeps the status of the old one."""
+    _carry(new, old, "status")
+
+
+def _carry(new: Json, old: Json, field: str) -> None:
+    if field in old:
+        new[field] = clone(old[field])
+    else:
+        new.pop(field, None)
+
+
+def _spec(obj: Json) -> Json:
+    spec = obj.get("spec")
+    if spec is None:
+        spec = obj["spec"] = {}
+    if not is_map(spec):
+        raise bad_request("json: cannot unmarshal into Go struct field .spec of type object")
+    return spec
+
+
+def _data_causes(obj: Json, fields: tuple[str, ...]) -> list[Cause]:
+    causes = list[Cause]()
+    size = 0
+    for field in fields:
+        for key, value in mapping(obj, field).items():
+            size += len(str(value))
+            if not _DATA_KEY.match(key) or key in (".", ".."):
+                rule = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
+                causes.append(bad_value(f"{field}[{key}]", key, rule))
+    if size > DATA_BYTES_MAX:
+        causes.append(too_long("", DATA_BYTES_MAX))
+    return causes

@@ -1,0 +1,87 @@
+"""The built-in kinds that the local cluster serves.
+
+Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
+"""
+
+from slipway.local.apiserver import admission, columns, custom
+from slipway.local.apiserver.pods import PodStrategy
+from slipway.local.apiserver.registry import ResourceKind
+
+_EVENT_FIELDS = {
+    **{
+        f"involvedObject.{name}": ("involvedObject", name)
+        for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    },
+    "reason": ("reason",),
+    "type": ("type",),
+    "reportingComponent": ("reportingComponent",),
+    "source": ("source", "component"),
+}
+_POD_FIELDS = {
+    "status.phase": ("status", "phase"),
+    "status.podIP": ("status", "podIP"),
+    "spec.nodeName": ("spec", "nodeName"),
+    "spec.restartPolicy": ("spec", "restartPolicy"),
+    "spec.schedulerName": ("spec", "schedulerName"),
+    "spec.serviceAccountName": ("spec", "serviceAccountName"),
+    "status.nominatedNodeName": ("status", "nominatedNodeName"),
+}
+
+
+def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind, ...]:
+    return (
+        ResourceKind(
+            plural="pods", kind="Pod", short_names=("po",), categories=("all",), strategy=PodStrategy(),
+            fields=_POD_FIELDS, columns=columns.PODS, subresources=("binding", "eviction", "log", "status"),
+        ),
+        ResourceKind(
+            plural="configmaps", kind="ConfigMap", short_names=("cm",), strategy=admission.ConfigMapStrategy(),
+            columns=columns.CONFIG_MAPS,
+        ),
+        ResourceKind(
+            plural="secrets", kind="Secret", strategy=admission.SecretStrategy(), fields={"type": ("type",)},
+            columns=columns.SECRETS,
+        ),
+        ResourceKind(
+            plural="services", kind="Service", short_names=("svc",), categories=("all",),
+            strategy=admission.ServiceStrategy(), columns=columns.SERVICES, subresources=("status",),
+        ),
+        ResourceKind(
+            plural="events", kind="Event", short_names=("ev",), strategy=admission.EventStrategy(),
+            fields=_EVENT_FIELDS, columns=columns.EVENTS,
+        ),
+        ResourceKind(
+            plural="namespaces", kind="Namespace", namespaced=False, short_names=("ns",),
+            strategy=admission.NamespaceStrategy(), fields={"status.phase": ("status", "phase")},
+            columns=columns.NAMESPACES, subresources=("finalize", "status"),
+        ),
+        ResourceKind(
+            plural="nodes", kind="Node", namespaced=False, short_names=("no",), strategy=admission.NodeStrategy(),
+            fields={"spec.unschedulable": ("spec", "unschedulable")}, columns=columns.NODES, subresources=("status",),
+        ),
+        ResourceKind(
+            plural="serviceaccounts", kind="ServiceAccount", short_names=("sa",),
+            strategy=admission.ServiceAccountStrategy(),
+        ),
+        ResourceKind(
+            plural="resourcequotas", kind="ResourceQuota", short_names=("quota",), strategy=admission.QuotaStrategy(),
+            subresources=("status",),
+        ),
+        ResourceKind(
+            plural="persistentvolumeclaims", kind="PersistentVolumeClaim", short_names=("pvc",),
+            strategy=admission.ClaimStrategy(), columns=columns.CLAIMS, subresources=("status",),
+        ),
+        ResourceKind(
+            group="coordination.k8s.io", plural="leases", kind="Lease", strategy=admission.LeaseStrategy(),
+            columns=columns.LEASES,
+        ),
+        ResourceKind(
+            group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", namespaced=False,
+            short_names=("pc",), strategy=admission.PriorityClassStrategy(),
+        ),
+        ResourceKind(
+            group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition",
+            namespaced=False, short_names=("crd", "crds"), categories=("api-extensions",), strategy=definitions,
+            columns=columns.DEFINITIONS, subresources=("status",),
+        ),
+    )  # fmt: skip

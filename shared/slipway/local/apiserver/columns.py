@@ -1,0 +1,146 @@
+"""The printer columns of the built-in kinds.
+
+Owns what `kubectl get` shows. Pure readers of one object; ages are given as creation times (the Table turns them into
+durations).
+"""
+
+from typing import Any
+
+from slipway.local.apiserver.objects import Json, at_path, listing, mapping, maps, metadata
+from slipway.local.apiserver.registry import Column
+
+_NONE = "<none>"
+
+
+def created(obj: Json) -> Any:
+    return metadata(obj).get("creationTimestamp")
+
+
+def _path(*keys: str, default: Any = _NONE) -> Any:
+    def read(obj: Json) -> Any:
+        value = at_path(obj, keys)
+        return default if value in (None, "") else value
+
+    return read
+
+
+def _size(*fields: str) -> Any:
+    def read(obj: Json) -> int:
+        return sum(len(mapping(obj, field)) for field in fields)
+
+    return read
+
+
+def _ready(pod: Json) -> str:
+    statuses = maps(listing(mapping(pod, "status"), "containerStatuses"))
+    ready = sum(status.get("ready") is True for status in statuses)
+    return f"{ready}/{len(listing(mapping(pod, 'spec'), 'containers'))}"
+
+
+def _pod_status(pod: Json) -> str:
+    status = mapping(pod, "status")
+    text = str(status.get("reason") or status.get("phase") or "Unknown")
+    for container in maps(listing(status, "containerStatuses")):
+        state = mapping(container, "state")
+        waiting, ended = mapping(state, "waiting"), mapping(state, "terminated")
+        if waiting.get("reason"):
+            text = str(waiting["reason"])
+        elif ended:
+            text = str(ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}")
+    if metadata(pod).get("deletionTimestamp"):
+        return "Terminating"
+    if text == "Pending" and listing(mapping(pod, "spec"), "schedulingGates"):
+        return "SchedulingGated"
+    return text
+
+
+def _restarts(pod: Json) -> str:
+    statuses = maps(listing(mapping(pod, "status"), "containerStatuses"))
+    return str(sum(int(status.get("restartCount", 0)) for status in statuses))
+
+
+def _node_status(node: Json) -> str:
+    conditions = maps(listing(mapping(node, "status"), "conditions"))
+    ready = next((item.get("status") for item in conditions if item.get("type") == "Ready"), "Unknown")
+    words = ["Ready" if ready == "True" else "NotReady" if ready == "False" else "Unknown"]
+    if mapping(node, "spec").get("unschedulable"):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _node_roles(node: Json) -> str:
+    prefix = "node-role.kubernetes.io/"
+    roles = [label.removeprefix(prefix) for label in mapping(metadata(node), "labels") if label.startswith(prefix)]
+    return ",".join(sorted(roles)) or _NONE
+
+
+def _node_address(node: Json) -> str:
+    addresses = maps(listing(mapping(node, "status"), "addresses"))
+    return next((str(item["address"]) for item in addresses if item.get("type") == "InternalIP"), _NONE)
+
+
+def _service_ports(service: Json) -> str:
+    ports = maps(listing(mapping(service, "spec"), "ports"))
+    return ",".join(f"{port.get('port')}/{port.get('protocol', 'TCP')}" for port in ports) or _NONE
+
+
+def _event_object(event: Json) -> str:
+    target = mapping(event, "involvedObject")
+    return f"{str(target.get('kind', '')).lower()}/{target.get('name', '')}"
+
+
+def _event_seen(event: Json) -> Any:
+    return event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or created(event)
+
+
+NAME = Column(name="Name", format="name", read=lambda obj: metadata(obj).get("name"))
+AGE = Column(name="Age", type="date", read=created)
+DEFAULT = (NAME, AGE)
+PODS = (
+    NAME,
+    Column(name="Ready", read=_ready),
+    Column(name="Status", read=_pod_status),
+    Column(name="Restarts", read=_restarts),
+    AGE,
+    Column(name="IP", priority=1, read=_path("status", "podIP")),
+    Column(name="Node", priority=1, read=_path("spec", "nodeName")),
+    Column(name="Nominated Node", priority=1, read=_path("status", "nominatedNodeName")),
+    Column(name="Readiness Gates", priority=1, read=lambda _: _NONE),
+)
+NAMESPACES = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
+NODES = (
+    NAME,
+    Column(name="Status", read=_node_status),
+    Column(name="Roles", read=_node_roles),
+    AGE,
+    Column(name="Version", read=_path("status", "nodeInfo", "kubeletVersion", default="")),
+    Column(name="Internal-IP", priority=1, read=_node_address),
+    Column(name="OS-Image", priority=1, read=_path("status", "nodeInfo", "osImage")),
+)
+CONFIG_MAPS = (NAME, Column(name="Data", type="integer", read=_size("data", "binaryData")), AGE)
+SECRETS = (
+    NAME,
+    Column(name="Type", read=_path("type")),
+    Column(name="Data", type="integer", read=_size("data")),
+    AGE,
+)
+SERVICES = (
+    NAME,
+    Column(name="Type", read=_path("spec", "type")),
+    Column(name="Cluster-IP", read=_path("spec", "clusterIP")),
+    Column(name="External-IP", read=lambda _: _NONE),
+    Column(name="Port(s)", read=_service_ports),
+    AGE,
+)
+EVENTS = (
+    Column(name="Last Seen", type="date", read=_event_seen),
+    Column(name="Type", read=_path("type", default="")),
+    Column(name="Reason", read=_path("reason", default="")),
+    Column(name="Object", read=_event_object),
+    Column(name="Message", read=_path("message", default="")),
+    Column(name="Count", type="integer", priority=1, read=_path("count", default=1)),
+    Column(name="Name", format="name", priority=1, read=lambda obj: metadata(obj).get("name")),
+)
+CLAIMS = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
+LEASES = (NAME, Column(name="Holder", read=_path("spec", "holderIdentity", default="")), AGE)
+DEFINITIONS = (NAME, Column(name="Created At", format="date-time", read=created))

@@ -1,0 +1,259 @@
+"""The controllers a cluster cannot do without: garbage, namespaces, definitions, pods without a node, old Events.
+
+Owns when dependents, contents and leftovers go. Works only through the core, one explicit step at a time and in a fixed
+order, so that the simulation decides when. Invariants: nothing is deleted whose owner lives; within a Terminating
+namespace pods go first and other content only when no pod is left; an absent owner counts only when no object of that
+kind, name and uid exists.
+"""
+
+from typing import TYPE_CHECKING
+
+from slipway.local.apiserver import custom, deletion, quota
+from slipway.local.apiserver.objects import (
+    Json,
+    clone,
+    finalizers_of,
+    is_deleting,
+    listing,
+    mapping,
+    metadata,
+    namespace_of,
+    owners_of,
+    parse_time,
+    uid_of,
+)
+from slipway.local.apiserver.options import DeleteOptions
+from slipway.local.apiserver.pods import FINISHED_PHASES
+from slipway.local.apiserver.registry import ResourceKind
+from slipway.local.apiserver.store import Change, ObjectKey, Record
+
+if TYPE_CHECKING:
+    from slipway.local.apiserver.core import ClusterCore
+
+_BACKGROUND = DeleteOptions(propagation="Background")
+_EVENTS_PER_STEP = 100
+Entry = tuple[str, ObjectKey]
+
+
+class Controllers:
+    """Remembers what changed since the last step; a new one looks at everything once."""
+
+    def __init__(self, core: "ClusterCore", *, pod_gc_delay_s: float, event_ttl_s: float) -> None:
+        self._core = core
+        self._store = core.store
+        self._pod_gc_delay_s = pod_gc_delay_s
+        self._event_ttl_s = event_ttl_s
+        self._owned: dict[Entry, None] = {}
+        self._deleting: dict[Entry, None] = {}
+        self._quotas: dict[str, None] = {}
+        self._bound: dict[str, dict[ObjectKey, None]] = {}
+        self._node_lost_at: dict[str, float] = {}
+        core.store.subscribe(self.note)
+
+    def note(self, change: Change) -> None:
+        """Marks what the next step has to look at."""
+        entry = (change.resource, change.key)
+        obj = change.record.obj
+        if change.type == "DELETED":
+            for dependent in self._store.dependents.get(uid_of(obj), ()):
+                self._owned[dependent] = None
+            self._deleting.pop(entry, None)
+            for owner in owners_of(obj):
+                self._recheck_owner(owner, namespace_of(obj))
+        else:
+            if metadata(obj).get("ownerReferences"):
+                self._owned[entry] = None
+            if is_deleting(obj):
+                self._deleting[entry] = None
+        if change.resource == "pods":
+            self._note_pod(change)
+        elif change.resource == "resourcequotas":
+            self._quotas[change.key[0]] = None
+
+    def run(self) -> bool:
+        """One step; whether it changed anything."""
+        before = self._store.version
+        self._collect_owned()
+        self._finish_deletions()
+        self._collect_pods()
+        self._expire_events()
+        self._update_quotas()
+        return self._store.version != before
+
+    def _note_pod(self, change: Change) -> None:
+        self._quotas[change.key[0]] = None
+        node = str(mapping(change.record.obj, "spec").get("nodeName") or "")
+        if not node:
+            return
+        if change.type == "DELETED":
+            self._bound.get(node, {}).pop(change.key, None)
+        else:
+            self._bound.setdefault(node, {})[change.key] = None
+
+    def _recheck_owner(self, owner: Json, namespace: str) -> None:
+        """A dependent is gone: an owner in foreground deletion may have waited for it."""
+        kind = self._core.registry.of_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
+        if kind is not None:
+            key = (namespace if kind.namespaced else "", str(owner.get("name")))
+            found = self._store.find(kind.resource, *key)
+            if found is not None and is_deleting(found.obj):
+                self._deleting[kind.resource, key] = None
+
+    def _collect_owned(self) -> None:
+        pending, self._owned = self._owned, {}
+        for resource, key in pending:
+            kind = self._core.registry.get(resource)
+            record = self._store.find(resource, *key)
+            if kind is None or record is None:
+                continue
+            owners = owners_of(record.obj)
+            living = [owner for owner in owners if self._lives(owner, key[0])]
+            if not owners or len(living) == len(owners):
+                continue
+            if living:
+                new = clone(record.obj)
+                new["metadata"]["ownerReferences"] = living
+                self._core.commit_update(kind, new)
+            elif not is_deleting(record.obj):
+                options = DeleteOptions(uid=uid_of(record.obj), propagation=_policy(record.obj))
+                self._core.delete(resource, *key, options)
+
+    def _lives(self, owner: Json, namespace: str) -> bool:
+        kind = self._core.registry.of_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
+        if kind is None:
+            return True
+        found = self._store.find(kind.resource, namespace if kind.namespaced else "", str(owner.get("name")))
+        return found is not None and uid_of(found.obj) == owner.get("uid")
+
+    def _finish_deletions(self) -> None:
+        for resource, key in list(self._deleting):
+            kind = self._core.registry.get(resource)
+            record = self._store.find(resource, *key)
+            if kind is None or record is None:
+                self._deleting.pop((resource, key), None)
+                continue
+            finalizers = finalizers_of(record.obj)
+            if deletion.ORPHAN in finalizers:
+                self._orphan(kind, record)
+            elif deletion.FOREGROUND in finalizers:
+                self._delete_dependents_first(kind, record)
+            elif resource == deletion.NAMESPACES:
+                self._empty_namespace(kind, record)
+            elif custom.CLEANUP_FINALIZER in finalizers:
+                self._empty_definition(kind, record)
+            else:
+                self._deleting.pop((resource, key), None)
+
+    def _orphan(self, kind: ResourceKind, record: Record) -> None:
+        uid = uid_of(record.obj)
+        for resource, key in list(self._store.dependents.get(uid, ())):
+            dependent_kind, dependent = self._core.registry.get(resource), self._store.find(resource, *key)
+            if dependent_kind is None or dependent is None:
+                continue
+            new = clone(dependent.obj)
+            new["metadata"]["ownerReferences"] = [owner for owner in owners_of(new) if owner.get("uid") != uid]
+            if not new["metadata"]["ownerReferences"]:
+                del new["metadata"]["ownerReferences"]
+            self._core.commit_update(dependent_kind, new)
+        self._core.remove_finalizer(record, kind, deletion.ORPHAN)
+
+    def _delete_dependents_first(self, kind: ResourceKind, record: Record) -> None:
+        uid = uid_of(record.obj)
+        blocking = False
+        for resource, key in list(self._store.dependents.get(uid, ())):
+            dependent = self._store.find(resource, *key)
+            if dependent is None:
+                continue
+            if not is_deleting(dependent.obj):
+                self._core.delete(resource, *key, DeleteOptions(propagation="Foreground" if resource != "pods" else ""))
+                dependent = self._store.find(resource, *key)
+            if dependent is not None:
+                owners = [owner for owner in owners_of(dependent.obj) if owner.get("uid") == uid]
+                blocking = blocking or any(owner.get("blockOwnerDeletion") is True for owner in owners)
+        if not blocking:
+            self._core.remove_finalizer(record, kind, deletion.FOREGROUND)
+
+    def _empty_namespace(self, kind: ResourceKind, record: Record) -> None:
+        namespace = str(metadata(record.obj)["name"])
+        self._delete_all("pods", namespace)
+        if self._store.count("pods", namespace):
+            return
+        resources = [each.resource for each in self._core.registry.storage_kinds() if each.namespaced]
+        for resource in resources:
+            self._delete_all(resource, namespace)
+        if any(self._store.count(resource, namespace) for resource in resources):
+            return
+        new = clone(record.obj)
+        new["spec"]["finalizers"] = [
+            name for name in listing(mapping(new, "spec"), "finalizers") if name != "kubernetes"
+        ]
+        if new != record.obj:
+            self._core.commit_update(kind, new)
+
+    def _empty_definition(self, kind: ResourceKind, record: Record) -> None:
+        resource = str(metadata(record.obj)["name"])
+        self._delete_all(resource, None)
+        if not self._store.count(resource):
+            self._core.remove_finalizer(record, kind, custom.CLEANUP_FINALIZER)
+
+    def _delete_all(self, resource: str, namespace: str | None) -> None:
+        for record in self._store.scan(resource, namespace):
+            if not is_deleting(record.obj):
+                self._core.delete(resource, namespace_of(record.obj), metadata(record.obj)["name"], _BACKGROUND)
+
+    def _collect_pods(self) -> None:
+        now = self._core.clock()
+        for node, keys in list(self._bound.items()):
+            if not keys:
+                del self._bound[node]
+            elif self._store.find("nodes", "", node) is not None:
+                self._node_lost_at.pop(node, None)
+            elif now - self._node_lost_at.setdefault(node, now) >= self._pod_gc_delay_s:
+                for key in list(keys):
+                    self._collect_pod(key)
+
+    def _collect_pod(self, key: ObjectKey) -> None:
+        """A pod whose node is gone: nobody will ever report its end."""
+        record = self._store.find("pods", *key)
+        if record is None:
+            return
+        if mapping(record.obj, "status").get("phase") not in FINISHED_PHASES:
+            new = clone(record.obj)
+            new["status"] = {**mapping(new, "status"), "phase": "Failed"}
+            message = "PodGC: node no longer exists"
+            conditions = [
+                item for item in listing(new["status"], "conditions") if item.get("type") != "DisruptionTarget"
+            ]
+            target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": message}
+            new["status"]["conditions"] = [*conditions, target]
+            self._core.commit_update(self._core.kind("pods"), new)
+        if not is_deleting(record.obj) or metadata(record.obj).get("deletionGracePeriodSeconds"):
+            self._core.delete("pods", *key, DeleteOptions(grace_period_s=0))
+
+    def _expire_events(self) -> None:
+        horizon = self._core.clock() - self._event_ttl_s
+        for record in self._store.oldest("events", _EVENTS_PER_STEP):
+            written = parse_time(record.obj.get("lastTimestamp")) or parse_time(
+                metadata(record.obj)["creationTimestamp"]
+            )
+            if written is not None and written > horizon:
+                return
+            self._core.delete("events", namespace_of(record.obj), metadata(record.obj)["name"])
+
+    def _update_quotas(self) -> None:
+        pending, self._quotas = self._quotas, {}
+        kind = self._core.kind("resourcequotas")
+        for namespace in pending:
+            for record in self._store.scan("resourcequotas", namespace):
+                shown = quota.observed(self._store, record.obj)
+                if record.obj.get("status") != shown:
+                    self._core.commit_update(
+                        kind, {**record.obj, "status": shown, "metadata": dict(record.obj["metadata"])}
+                    )
+
+
+def _policy(obj: Json) -> str:
+    finalizers = finalizers_of(obj)
+    if deletion.ORPHAN in finalizers:
+        return "Orphan"
+    return "Foreground" if deletion.FOREGROUND in finalizers else "Background"

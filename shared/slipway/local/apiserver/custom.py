@@ -1,0 +1,208 @@
+"""Custom resources: the strategy of a kind that a CustomResourceDefinition declares, and of the definitions themselves.
+
+Owns the reading of a definition into `ResourceKind`s. Knows no store. Invariants: objects without their defaults are
+never stored; a rule without a twin is refused when the definition is registered, not met later.
+"""
+
+import re
+from collections.abc import Callable
+
+from slipway.local.apiserver import meta, structural, validation
+from slipway.local.apiserver.admission import Strategy, carry_status
+from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.registry import Column, ResourceKind, read_path
+from slipway.local.apiserver.status import Cause, bad_value, missing, not_allowed, unsupported
+from slipway.local.apiserver.status import bad_request as refuse
+
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+CRD_RESOURCE = "customresourcedefinitions.apiextensions.k8s.io"
+
+
+class CustomStrategy(Strategy):
+    """One version of one custom kind."""
+
+    allows_unconditional_update = False
+    counts_generation = True
+
+    def __init__(self, kind: str, version: str, entry: Json, twins: validation.RuleTwins) -> None:
+        source = mapping(mapping(entry, "schema"), "openAPIV3Schema")
+        self.schema = structural.compile_schema(source)
+        self.has_status = is_map(mapping(entry, "subresources").get("status"))
+        self._preserves_all = self.schema.preserve and not self.schema.properties
+        self._words = f'{kind} in version "{version}" cannot be handled as a {kind}'
+        self._twins = twins
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        unknown = structural.shape(self.schema, obj, is_root=True)
+        if unknown and options.field_validation != "Ignore":
+            listed = [f'unknown field "{field}"' for field in unknown]
+            if options.field_validation == "Strict":
+                raise refuse(f"{self._words}: strict decoding error: {', '.join(listed)}")
+            options.warnings += listed
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        structural.fill_defaults(self.schema, obj)
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        return validation.validate(self.schema, obj, old, self._twins)
+
+    def prepare_status(self, new: Json, old: Json) -> None:
+        """Through /status a custom object's metadata stays as it is too."""
+        super().prepare_status(new, old)
+        version = new["metadata"].get("resourceVersion")
+        new["metadata"] = clone(old["metadata"])
+        if version:
+            new["metadata"]["resourceVersion"] = version
+
+    def spec_changed(self, new: Json, old: Json) -> bool:
+        ignored = {"metadata", "status"} if self.has_status else {"metadata"}
+        return any(new.get(field) != old.get(field) for field in (new.keys() | old.keys()) - ignored)
+
+
+class DefinitionStrategy(Strategy):
+    """CustomResourceDefinitions: established at once."""
+
+    has_status = True
+    allows_unconditional_update = False
+    counts_generation = True
+
+    def __init__(self, twins: validation.RuleTwins, now_text: Callable[[], str], *, allow_unknown_rules: bool) -> None:
+        self._twins = twins
+        self._now_text = now_text
+        self._allow_unknown_rules = allow_unknown_rules
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        spec = obj.get("spec")
+        if not is_map(spec):
+            raise refuse("json: cannot unmarshal into Go struct field CustomResourceDefinition.spec")
+        names = mapping(spec, "names")
+        names.setdefault("singular", str(names.get("kind", "")).lower())
+        names.setdefault("listKind", f"{names.get('kind', '')}List")
+        spec.setdefault("conversion", {"strategy": "None"})
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        finalizers = listing(metadata(obj), "finalizers")
+        obj["metadata"]["finalizers"] = sorted({*finalizers, CLEANUP_FINALIZER})
+        moment = self._now_text()
+        obj["status"] = _status(obj["spec"], moment)
+
+    def prepare_update(self, new: Json, old: Json) -> None:
+        carry_status(new, old)
+        new["status"].update(_status(new["spec"], ""), conditions=old["status"]["conditions"])
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        spec = obj["spec"]
+        names = mapping(spec, "names")
+        causes = list[Cause]()
+        wanted = f"{names.get('plural')}.{spec.get('group')}"
+        if metadata(obj)["name"] != wanted:
+            causes.append(bad_value("metadata.name", metadata(obj)["name"], 'must be spec.names.plural+"."+spec.group'))
+        if spec.get("scope") not in ("Namespaced", "Cluster"):
+            causes.append(unsupported("spec.scope", spec.get("scope"), ["Cluster", "Namespaced"]))
+        for field in ("plural", "kind"):
+            if not names.get(field):
+                causes.append(missing(f"spec.names.{field}"))
+        if names.get("plural") and not meta.DNS_1035.match(names["plural"]):
+            causes.append(bad_value("spec.names.plural", names["plural"], meta.SERVICE_LABEL[2]))
+        if old is not None:
+            for field in ("group", "scope"):
+                if spec.get(field) != old["spec"].get(field):
+                    causes.append(bad_value(f"spec.{field}", spec.get(field), "field is immutable"))
+        return causes + self._version_causes(maps(listing(spec, "versions")))
+
+    def _version_causes(self, versions: list[Json]) -> list[Cause]:
+        if sum(entry.get("storage") is True for entry in versions) != 1:
+            return [
+                bad_value("spec.versions", len(versions), "must have exactly one version marked as storage version")
+            ]
+        causes = list[Cause]()
+        for index, entry in enumerate(versions):
+            path = f"spec.versions[{index}].schema.openAPIV3Schema"
+            source = mapping(mapping(entry, "schema"), "openAPIV3Schema")
+            if source.get("type") != "object":
+                causes.append(missing(path, "schemas are required, and must be of type object"))
+                continue
+            try:
+                schema = structural.compile_schema(source)
+            except (ValueError, TypeError, KeyError, re.error) as exc:
+                causes.append(bad_value(path, "schema", str(exc)))
+                continue
+            causes += self._rule_causes(schema, path)
+        return causes
+
+    def _rule_causes(self, schema: structural.Schema, path: str) -> list[Cause]:
+        causes = list[Cause]()
+        for where, rule, correlated in structural.rules_of(schema):
+            field = f"{path}{where}.x-kubernetes-validations"
+            if rule.is_transition and not correlated:
+                words = "oldSelf cannot be used on the uncorrelatable portion of the schema"
+                causes.append(bad_value(field, rule.text, words))
+            elif rule.text not in self._twins and not self._allow_unknown_rules:
+                causes.append(not_allowed(field, f"this server has no twin of the rule: {rule.text}"))
+        return causes
+
+
+def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKind]:
+    """The served versions of a definition, the storage version first."""
+    spec = definition["spec"]
+    names = spec["names"]
+    versions = sorted(maps(listing(spec, "versions")), key=lambda entry: entry.get("storage") is not True)
+    return [
+        ResourceKind(
+            group=spec["group"],
+            version=entry["name"],
+            plural=names["plural"],
+            kind=names["kind"],
+            singular=names.get("singular", ""),
+            list_kind=names.get("listKind", f"{names['kind']}List"),
+            namespaced=spec["scope"] == "Namespaced",
+            short_names=tuple(names.get("shortNames", ())),
+            categories=tuple(names.get("categories", ())),
+            strategy=CustomStrategy(names["kind"], entry["name"], entry, twins),
+            fields=_selectable(entry),
+            columns=tuple(_column(column) for column in maps(listing(entry, "additionalPrinterColumns"))),
+            schema=mapping(mapping(entry, "schema"), "openAPIV3Schema"),
+            is_custom=True,
+        )
+        for entry in versions
+        if entry.get("served") is True
+    ]
+
+
+def _selectable(entry: Json) -> dict[str, tuple[str, ...]]:
+    fields: dict[str, tuple[str, ...]] = {}
+    for field in maps(listing(entry, "selectableFields")):
+        path = str(field.get("jsonPath", "")).lstrip(".")
+        fields[path] = tuple(path.split("."))
+    return fields
+
+
+def _column(column: Json) -> Column:
+    return Column(
+        name=str(column.get("name", "")),
+        type=str(column.get("type", "string")),
+        format=str(column.get("format", "")),
+        description=str(column.get("description", "")),
+        priority=int(column.get("priority", 0)),
+        read=read_path(str(column.get("jsonPath", ""))),
+    )
+
+
+def _status(spec: Json, moment: str) -> Json:
+    conditions = [
+        {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"},
+        {
+            "type": "Established",
+            "status": "True",
+            "reason": "InitialNamesAccepted",
+            "message": "the initial names have been accepted",
+        },
+    ]
+    return {
+        "conditions": [{**condition, "lastTransitionTime": moment} for condition in conditions],
+        "acceptedNames": clone(spec["names"]),
+        "storedVersions": [entry["name"] for entry in maps(listing(spec, "versions")) if entry.get("storage")],
+    }

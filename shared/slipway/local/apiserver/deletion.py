@@ -1,0 +1,90 @@
+"""What a delete does to one object: marks it, shortens its grace, or removes it.
+
+Owns preconditions, grace periods, and the finalizers that propagation policies add. Pure: an object and options in, the
+next state out. Invariants: an object with finalizers never goes; a bound, running pod goes only when somebody deletes
+it with grace 0; a deletion once begun is never taken back and its time never moves later.
+"""
+
+import msgspec
+
+from slipway.local.apiserver import pods
+from slipway.local.apiserver.objects import Json, clone, finalizers_of, format_time, metadata, parse_time
+from slipway.local.apiserver.options import DeleteOptions
+from slipway.local.apiserver.registry import ResourceKind
+from slipway.local.apiserver.status import conflict
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+NAMESPACES = "namespaces"
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """`obj` is the next state; with `removes` it is the last one."""
+
+    obj: Json
+    removes: bool
+    changes: bool
+
+
+def check_preconditions(kind: ResourceKind, obj: Json, options: DeleteOptions) -> None:
+    """Raises: StatusError 409."""
+    meta = metadata(obj)
+    words = "the {0} in the precondition ({1}) does not match the {0} in record ({2}). The object might have been {3}"
+    if options.uid and options.uid != meta["uid"]:
+        why = words.format("UID", options.uid, meta["uid"], "deleted and then recreated")
+        raise conflict(kind.resource, meta["name"], why)
+    if options.resource_version and options.resource_version != meta["resourceVersion"]:
+        why = words.format("ResourceVersion", options.resource_version, meta["resourceVersion"], "modified")
+        raise conflict(kind.resource, meta["name"], why)
+
+
+def plan(kind: ResourceKind, obj: Json, options: DeleteOptions, now: float) -> Deletion:
+    """The state after a delete of `obj`. Raises: StatusError 409 when a precondition fails."""
+    check_preconditions(kind, obj, options)
+    new = clone(obj)
+    meta = new["metadata"]
+    _propagate(meta, options.propagation)
+    grace = _grace(kind, obj, options)
+    if not meta.get("deletionTimestamp"):
+        meta["deletionTimestamp"] = format_time(now + grace)
+        meta["deletionGracePeriodSeconds"] = grace
+        if "generation" in meta:
+            meta["generation"] += 1
+    elif grace < meta.get("deletionGracePeriodSeconds", 0):
+        begun = (parse_time(meta["deletionTimestamp"]) or now) - meta["deletionGracePeriodSeconds"]
+        meta["deletionTimestamp"] = format_time(begun + grace)
+        meta["deletionGracePeriodSeconds"] = grace
+    if kind.resource == NAMESPACES:
+        new["status"] = {**new.get("status", {}), "phase": "Terminating"}
+    removes = is_over(kind, new)
+    return Deletion(new, removes, removes or new != obj)
+
+
+def is_over(kind: ResourceKind, obj: Json) -> bool:
+    """A deleted object whose last obstacle is gone."""
+    meta = metadata(obj)
+    if not meta.get("deletionTimestamp") or finalizers_of(obj):
+        return False
+    if kind.resource == NAMESPACES:
+        return not obj.get("spec", {}).get("finalizers")
+    return meta.get("deletionGracePeriodSeconds", 0) == 0
+
+
+def _grace(kind: ResourceKind, obj: Json, options: DeleteOptions) -> int:
+    if not kind.strategy.is_graceful or pods.is_settled(obj):
+        return 0
+    return options.grace_period_s if options.grace_period_s is not None else pods.grace_of(obj)
+
+
+def _propagate(meta: Json, policy: str) -> None:
+    if not policy:
+        return
+    names = [name for name in meta.get("finalizers", []) if name not in (ORPHAN, FOREGROUND)]
+    if policy == "Orphan":
+        names.append(ORPHAN)
+    elif policy == "Foreground":
+        names.append(FOREGROUND)
+    if names:
+        meta["finalizers"] = names
+    else:
+        meta.pop("finalizers", None)

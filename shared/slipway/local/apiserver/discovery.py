@@ -1,0 +1,148 @@
+"""Discovery documents: which groups, versions and resources there are.
+
+Owns both forms, the old one (a document per group version) and the aggregated one. Pure functions of the registry.
+"""
+
+from slipway.local.apiserver.objects import Json
+from slipway.local.apiserver.registry import VERBS, Registry, ResourceKind
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_REVIEWS = {
+    "authorization.k8s.io": (
+        ("selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+        ("subjectaccessreviews", "SubjectAccessReview"),
+        ("selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+    ),
+    "authentication.k8s.io": (("tokenreviews", "TokenReview"), ("selfsubjectreviews", "SelfSubjectReview")),
+}
+_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
+
+
+def versions_of(registry: Registry) -> dict[str, list[str]]:
+    """{group: its versions}, the core group as an empty name."""
+    groups: dict[str, list[str]] = {"": ["v1"]}
+    for group in _REVIEWS:
+        groups[group] = ["v1"]
+    for kind in registry.kinds():
+        found = groups.setdefault(kind.group, [])
+        if kind.version not in found:
+            found.append(kind.version)
+    return groups
+
+
+def core_versions() -> Json:
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def group_list(registry: Registry) -> Json:
+    groups = [_group(name, versions) for name, versions in versions_of(registry).items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def group(registry: Registry, name: str) -> Json | None:
+    versions = versions_of(registry).get(name)
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if versions else None
+
+
+def resource_list(registry: Registry, group: str, version: str) -> Json | None:
+    if version not in versions_of(registry).get(group, ()):
+        return None
+    found: list[Json] = []
+    for kind in _kinds(registry, group, version):
+        found.append(
+            {
+                "name": kind.plural,
+                "singularName": kind.singular or kind.kind.lower(),
+                "namespaced": kind.namespaced,
+                "kind": kind.kind,
+                "verbs": list(VERBS),
+                "shortNames": list(kind.short_names),
+                "categories": list(kind.categories),
+            }
+        )
+        found += [
+            {
+                "name": f"{kind.plural}/{name}",
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                "kind": _SUBRESOURCE_KINDS.get(name, kind.kind),
+                "verbs": _subresource_verbs(name),
+            }
+            for name in subresources_of(kind)
+        ]
+    for plural, name in _REVIEWS.get(group, ()):
+        found.append({"name": plural, "singularName": "", "namespaced": False, "kind": name, "verbs": ["create"]})
+    text = f"{group}/{version}" if group else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": text, "resources": found}
+
+
+def aggregated(registry: Registry, *, is_core: bool) -> Json:
+    items: list[Json] = []
+    for name, versions in versions_of(registry).items():
+        if (not name) is is_core:
+            entries = [
+                {
+                    "version": version,
+                    "resources": _aggregated_resources(registry, name, version),
+                    "freshness": "Current",
+                }
+                for version in versions
+            ]
+            items.append({"metadata": {"name": name, "creationTimestamp": None}, "versions": entries})
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+
+
+def subresources_of(kind: ResourceKind) -> tuple[str, ...]:
+    if kind.subresources:
+        return kind.subresources
+    return ("status",) if kind.strategy.has_status else ()
+
+
+def _aggregated_resources(registry: Registry, group: str, version: str) -> list[Json]:
+    found: list[Json] = []
+    for kind in _kinds(registry, group, version):
+        own = {"group": group, "version": version, "kind": kind.kind}
+        found.append(
+            {
+                "resource": kind.plural,
+                "responseKind": own,
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
+                "singularResource": kind.singular or kind.kind.lower(),
+                "verbs": list(VERBS),
+                "shortNames": list(kind.short_names),
+                "categories": list(kind.categories),
+                "subresources": [
+                    {
+                        "subresource": name,
+                        "responseKind": {**own, "kind": _SUBRESOURCE_KINDS.get(name, kind.kind)},
+                        "verbs": _subresource_verbs(name),
+                    }
+                    for name in subresources_of(kind)
+                ],
+            }
+        )
+    for plural, name in _REVIEWS.get(group, ()):
+        response = {"group": group, "version": version, "kind": name}
+        found.append({"resource": plural, "responseKind": response, "scope": "Cluster", "verbs": ["create"]})
+    return found
+
+
+def _kinds(registry: Registry, group: str, version: str) -> list[ResourceKind]:
+    return [kind for kind in registry.kinds() if (kind.group, kind.version) == (group, version)]
+
+
+def _subresource_verbs(name: str) -> list[str]:
+    match name:
+        case "status":
+            return ["get", "patch", "update"]
+        case "log":
+            return ["get"]
+        case "finalize":
+            return ["update"]
+        case _:
+            return ["create"]
+
+
+def _group(name: str, versions: list[str]) -> Json:
+    entries = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": entries, "preferredVersion": entries[0]}

@@ -1,0 +1,343 @@
+"""The API server over HTTP: an ASGI application around the core.
+
+Owns routing by verb, content negotiation, bodies, and when the controllers run. It decides nothing about objects.
+Invariants: every refusal is a Status object; a body larger than 3 MiB is refused (413) before it is read to the end;
+controllers run soon after every write and at least every `CONTROLLER_PERIOD_S`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import msgspec
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+
+from slipway.local.apiserver import answers, discovery, openapi, patch, reviews, routes, status
+from slipway.local.apiserver.answers import Answer, Call
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.logs import LogSource, NodeLogSource
+from slipway.local.apiserver.objects import Json, is_map, mapping
+from slipway.local.apiserver.routes import Target
+from slipway.local.apiserver.status import StatusError
+from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
+
+BODY_BYTES_MAX = 3 * 1024 * 1024
+CONTROLLER_DELAY_S = 0.005
+CONTROLLER_PERIOD_S = 1.0
+WATCH_TIMEOUT_S = 3600.0
+_HEALTH = frozenset({"/livez", "/readyz", "/healthz"})
+_VERSION: Json = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.0+slipway",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "local",
+}
+
+
+class ApiServer:
+    """The ASGI endpoint of one core."""
+
+    def __init__(
+        self, core: ClusterCore, *, logs: LogSource | None = None, token: str = "", bookmark_interval_s: float = 60.0
+    ) -> None:
+        self._core = core
+        self._logs = logs or NodeLogSource()
+        self._authorization = f"Bearer {token}" if token else ""
+        self._bookmark_interval_s = bookmark_interval_s
+        self._wakers = Wakers(core)
+        self._controllers_due = False
+        core.subscribe(lambda _: self._call_controllers())
+
+    def close(self) -> None:
+        """Ends all watches, so that the server can stop."""
+        self._wakers.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = Call(scope)
+        try:
+            self._authorize(call)
+            call.body = await _read_body(call, receive)
+            answer = self._answer(call)
+            if isinstance(answer, Answer):
+                await answer.send(send)
+                return
+            await _stream(answer, receive, send, content_type=call.stream_type)
+        except StatusError as exc:
+            await answers.refusal(exc).send(send)
+
+    async def run_controllers(self) -> None:
+        """Runs the controllers now and then, for what depends on time alone."""
+        while True:
+            self._call_controllers()
+            await asyncio.sleep(CONTROLLER_PERIOD_S)
+
+    def _call_controllers(self) -> None:
+        if not self._controllers_due:
+            with contextlib.suppress(RuntimeError):  # no loop: the core is driven by hand
+                asyncio.get_running_loop().call_later(CONTROLLER_DELAY_S, self._run_controllers)
+                self._controllers_due = True
+
+    def _run_controllers(self) -> None:
+        self._controllers_due = False
+        self._core.run_controllers()
+
+    def _authorize(self, call: Call) -> None:
+        if self._authorization and call.header(b"authorization") != self._authorization and call.path not in _HEALTH:
+            raise StatusError(401, "Unauthorized", "Unauthorized")
+
+    def _answer(self, call: Call) -> Answer | AsyncIterator[bytes]:
+        fixed = self._fixed(call)
+        if fixed is not None:
+            return fixed
+        parts = call.path.strip("/").split("/")
+        if call.method == "POST" and parts[0] == "apis" and len(parts) == 4:
+            review = reviews.answer(parts[1], parts[3], _object(call))
+            if review is not None:
+                return answers.json(review, 201)
+        target = routes.resolve(self._core.registry, call.path)
+        match call.method:
+            case "GET":
+                return self._read(call, target)
+            case "POST":
+                return self._post(call, target)
+            case "PUT":
+                return self._put(call, target)
+            case "PATCH":
+                return self._patch(call, target)
+            case "DELETE":
+                return self._delete(call, target)
+            case _:
+                raise status.not_supported(call.method)
+
+    def _fixed(self, call: Call) -> Answer | None:
+        """The documents that name no object."""
+        registry = self._core.registry
+        path = call.path.rstrip("/")
+        if path in _HEALTH:
+            return answers.text("ok")
+        if call.method != "GET":
+            return None
+        if path == "/version":
+            return answers.json(_VERSION)
+        if path in ("/api", "/apis"):
+            if "as=APIGroupDiscoveryList" in call.accept and "v=v2" in call.accept:
+                document = discovery.aggregated(registry, is_core=path == "/api")
+                return answers.json(document, content_type=discovery.AGGREGATED)
+            return answers.json(discovery.core_versions() if path == "/api" else discovery.group_list(registry))
+        if path == "/openapi/v3":
+            return answers.json(openapi.index(registry))
+        parts = path.strip("/").split("/")
+        if path.startswith("/openapi/v3/"):
+            group, version = ("", parts[-1]) if parts[2] == "api" else (parts[-2], parts[-1])
+            return answers.json(openapi.document(registry, group, version))
+        document = None
+        if parts[0] == "api" and len(parts) == 2:
+            document = discovery.resource_list(registry, "", parts[1])
+        elif parts[0] == "apis" and len(parts) == 2:
+            document = discovery.group(registry, parts[1])
+        elif parts[0] == "apis" and len(parts) == 3:
+            document = discovery.resource_list(registry, parts[1], parts[2])
+        return answers.json(document) if document is not None else None
+
+    def _read(self, call: Call, target: Target) -> Answer | AsyncIterator[bytes]:
+        core, kind = self._core, target.kind
+        if routes.is_true(call.query, "watch"):
+            return self._watch(call, target)
+        if not target.name:
+            listing = core.list(kind.resource, target.namespace, routes.list_query(call.query))
+            return answers.collection(call, kind, listing, core.clock())
+        if target.subresource == "log":
+            return self._log(call, target)
+        if target.subresource not in ("", *discovery.subresources_of(kind)):
+            raise status.no_such_path()
+        return answers.single(call, kind, core.record(kind, target.place, target.name), core.clock())
+
+    def _watch(self, call: Call, target: Target) -> AsyncIterator[bytes]:
+        wanted = routes.list_query(call.query, target.name)
+        query = WatchQuery(
+            kind=target.kind,
+            namespace=target.namespace,
+            labels=wanted.labels,
+            fields=wanted.fields,
+            version=wanted.version,
+            timeout_s=float(routes.number(call.query, "timeoutSeconds") or WATCH_TIMEOUT_S),
+            bookmarks=routes.is_true(call.query, "allowWatchBookmarks"),
+            sends_initial=routes.is_true(call.query, "sendInitialEvents"),
+        )
+        encode = answers.event_encoder(call, target.kind, self._core.clock)
+        interval_s = self._bookmark_interval_s
+        return watch(self._core, self._wakers, query, encode, bookmark_interval_s=interval_s)
+
+    def _log(self, call: Call, target: Target) -> AsyncIterator[bytes]:
+        pod = self._core.get("pods", target.place, target.name)
+        node = str(mapping(pod, "spec").get("nodeName") or "")
+        if not node:
+            raise status.bad_request(f"pod {target.name} does not have a host assigned")
+        call.stream_type = b"text/plain"
+        return self._logs.read(pod, self._core.get("nodes", "", node), call.query)
+
+    def _post(self, call: Call, target: Target) -> Answer:
+        core, kind, place = self._core, target.kind, target.place
+        options = routes.write_options(call.query)
+        body = _object(call)
+        if kind.resource == "pods" and target.subresource == "binding":
+            return answers.json(core.bind(place, target.name, body, dry_run=options.dry_run), 201)
+        if kind.resource == "pods" and target.subresource == "eviction":
+            return answers.json(core.evict(place, target.name, body), 201)
+        if target.name:
+            raise status.not_supported("POST")
+        if kind.namespaced and target.namespace is None:
+            raise status.not_supported("POST")
+        return answers.written(call, core, kind, core.create(kind.resource, place, body, options), options, 201)
+
+    def _put(self, call: Call, target: Target) -> Answer:
+        core, kind = self._core, target.kind
+        _need_name(target, "PUT")
+        options = routes.write_options(call.query)
+        place, body = target.place, _object(call)
+        match target.subresource:
+            case "status":
+                obj = core.update_status(kind.resource, place, target.name, body, options)
+            case "":
+                obj = core.update(kind.resource, place, target.name, body, options)
+            case "finalize":
+                obj = core.finalize(target.name, body)
+            case _:
+                raise status.not_supported("PUT")
+        return answers.written(call, core, kind, obj, options, 200)
+
+    def _patch(self, call: Call, target: Target) -> Answer:
+        core, kind = self._core, target.kind
+        _need_name(target, "PATCH")
+        options = routes.write_options(call.query)
+        media = call.content_type
+        if media not in (patch.MERGE, patch.JSON, patch.STRATEGIC, patch.APPLY):
+            raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
+        existed = core.store.find(kind.resource, target.place, target.name) is not None
+        obj = core.patch(
+            kind.resource,
+            target.place,
+            target.name,
+            _decode(call),
+            media=media,
+            subresource=target.subresource,
+            options=options,
+        )
+        return answers.written(call, core, kind, obj, options, 200 if existed else 201)
+
+    def _delete(self, call: Call, target: Target) -> Answer:
+        core, kind = self._core, target.kind
+        body: Any = _decode(call) if call.body else {}
+        options = routes.delete_options(call.query, body)
+        if target.name:
+            return answers.json(core.delete(kind.resource, target.place, target.name, options))
+        gone = core.delete_collection(kind.resource, target.namespace, routes.list_query(call.query), options)
+        meta = {"resourceVersion": str(core.version)}
+        document = {"kind": kind.collection_kind, "apiVersion": kind.api_version, "metadata": meta, "items": gone}
+        return answers.json(document)
+
+
+def create_app(
+    core: ClusterCore, *, logs: LogSource | None = None, token: str = "", bookmark_interval_s: float = 60.0
+) -> Starlette:
+    """The application; `app.state.server` is its ApiServer.
+
+    logs: where pods/log reads, the nodes by default. token: a bearer token that every call must carry.
+    """
+    server = ApiServer(core, logs=logs, token=token, bookmark_interval_s=bookmark_interval_s)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(server.run_controllers())
+            yield
+            server.close()
+            running.cancel()
+
+    app = Starlette(routes=[Mount("/", app=server)], exception_handlers={500: _broken}, lifespan=lifespan)
+    app.state.server = server
+    return app
+
+
+async def _broken(_: Request, exc: Exception) -> Response:
+    error = StatusError(500, "InternalError", f"Internal error occurred: {type(exc).__name__}: {exc}")
+    return Response(msgspec.json.encode(error.to_json()), 500, media_type="application/json")
+
+
+async def _read_body(call: Call, receive: Receive) -> bytes:
+    if call.method in ("GET", "HEAD"):
+        return b""
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise status.bad_request("the client went away")
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > BODY_BYTES_MAX:
+            words = f"Request entity too large: limit is {BODY_BYTES_MAX}"
+            raise StatusError(413, "RequestEntityTooLarge", words)
+        chunks.append(chunk)
+        if not message.get("more_body"):
+            return b"".join(chunks)
+
+
+async def _stream(chunks: AsyncIterator[bytes], receive: Receive, send: Send, *, content_type: bytes) -> None:
+    """Sends the chunks as they come until they or the client end. Raises: StatusError before anything is sent."""
+    first = await anext(chunks, None)
+    headers = [(b"content-type", content_type), (b"cache-control", b"no-cache, private")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if first is not None:
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+
+    async def forward() -> None:
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        gone.cancel()
+
+    async def wait_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        sending.cancel()
+
+    async with asyncio.TaskGroup() as tasks:
+        gone = tasks.create_task(wait_gone())
+        sending = tasks.create_task(forward())
+
+
+def _decode(call: Call) -> Any:
+    try:
+        if "yaml" in call.content_type and not call.body.lstrip().startswith((b"{", b"[")):
+            return yaml.safe_load(call.body)
+        return msgspec.json.decode(call.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        raise status.bad_request(f"the object provided is unrecognized: {exc}") from exc
+
+
+def _object(call: Call) -> Json:
+    if "protobuf" in call.content_type:
+        raise status.unsupported_media(["application/json", "application/yaml"])
+    body = _decode(call)
+    if not is_map(body):
+        raise status.bad_request("the body of the request is not an object")
+    return body
+
+
+def _need_name(target: Target, method: str) -> None:
+    if not target.name:
+        raise status.not_supported(method)

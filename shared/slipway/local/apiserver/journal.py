@@ -1,0 +1,101 @@
+"""Persistence: an append-only log of commits and a snapshot, one JSON document per line.
+
+Owns the files in the data folder. Knows the store's changes and no rule. Invariants: a commit is in the log before it
+is answered; a kill -9 at any instant loses nothing answered (a torn last line was not); versions continue where they
+stopped. It guards against the death of the process, not of the machine: nothing is synced but the snapshot.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipway.local.apiserver import custom
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.store import Change, ChangeType, Record
+
+SNAPSHOT_EVERY = 20_000
+_LOG = "log.jsonl"
+_SNAPSHOT = "snapshot.json"
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    version: int
+    type: ChangeType
+    resource: str
+    obj: dict[str, Any]
+
+
+class _Snapshot(msgspec.Struct):
+    version: int
+    objects: list[_Entry]
+
+
+_decode_entry = msgspec.json.Decoder(_Entry).decode
+
+
+class Journal:
+    """Restores `core` (which must be empty) from `folder`, then follows it. `snapshot_every`: commits per snapshot."""
+
+    def __init__(self, folder: Path, core: ClusterCore, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._core = core
+        self._snapshot_every = snapshot_every
+        self._written = 0
+        self._restore()
+        self._snapshot()
+        core.store.subscribe(self._append)
+
+    def close(self) -> None:
+        os.close(self._log)
+
+    def _restore(self) -> None:
+        base = self._folder / _SNAPSHOT
+        if base.exists():
+            snapshot = msgspec.json.decode(base.read_bytes(), type=_Snapshot)
+            for entry in snapshot.objects:
+                self._put(entry)
+            self._core.store.start_at(snapshot.version)
+        log = self._folder / _LOG
+        if not log.exists():
+            return
+        for line in log.read_bytes().split(b"\n"):
+            try:
+                entry = _decode_entry(line)
+            except msgspec.DecodeError:
+                return  # the torn tail: nobody was told of it
+            if entry.version > self._core.version:
+                self._put(entry)
+
+    def _put(self, entry: _Entry) -> None:
+        change = self._core.store.restore(entry.resource, entry.type, entry.obj, entry.version)
+        if entry.resource == custom.CRD_RESOURCE:
+            self._core.follow_definition(change)
+        self._core.controllers.note(change)
+
+    def _append(self, change: Change) -> None:
+        head = msgspec.json.encode([change.version, change.type, change.resource])[:-1]
+        os.write(self._log, head + b"," + change.record.raw + b"]\n")
+        self._written += 1
+        if self._written >= self._snapshot_every:
+            os.close(self._log)
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        """Writes everything anew and starts an empty log; a crash between the two leaves entries that are skipped."""
+        store = self._core.store
+        records: list[tuple[str, Record]] = sorted(
+            ((resource, record) for resource in store.resources() for record in store.scan(resource)),
+            key=lambda item: item[1].version,
+        )
+        entries = [_Entry(record.version, "ADDED", resource, record.obj) for resource, record in records]
+        temporary = self._folder / (_SNAPSHOT + ".new")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(_Snapshot(store.version, entries)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._folder / _SNAPSHOT)
+        self._log = os.open(self._folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        self._written = 0

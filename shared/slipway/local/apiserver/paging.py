@@ -1,0 +1,90 @@
+"""Lists: selection, pages, and the version a list speaks of.
+
+Owns the continue token. Reads the store. Invariant: all pages of one list show the same version, whatever is written
+between them; when that version has left the history, the next page is refused (410), never mixed.
+"""
+
+import base64
+import binascii
+
+import msgspec
+
+from slipway.local.apiserver.objects import Json
+from slipway.local.apiserver.registry import ResourceKind
+from slipway.local.apiserver.selectors import selector
+from slipway.local.apiserver.status import bad_request, expired, too_large_version
+from slipway.local.apiserver.store import CompactedError, Record, Store
+
+_CONTINUE_GONE = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter."
+)
+
+
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list selects. `version` 0 means now; with `exact` the list is as of that version."""
+
+    labels: str = ""
+    fields: str = ""
+    limit: int = 0
+    continue_token: str = ""
+    version: int = 0
+    exact: bool = False
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """One page: `remaining` is None when it is not known, `continue_token` empty on the last page."""
+
+    records: list[Record]
+    version: int
+    continue_token: str = ""
+    remaining: int | None = None
+
+    @property
+    def items(self) -> list[Json]:
+        return [record.obj for record in self.records]
+
+
+class _Token(msgspec.Struct, frozen=True):
+    v: int
+    after: tuple[str, str]
+
+
+def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQuery) -> Listing:
+    """Raises: StatusError 400, 410, 504."""
+    matches = selector(query.labels, query.fields, kind.readers)
+    token = _decode(query.continue_token) if query.continue_token else None
+    if token is None and query.version > store.version:
+        raise too_large_version(query.version, store.version)
+    version = token.v if token else query.version if query.exact and query.version else store.version
+    try:
+        records = store.scan_at(kind.resource, namespace, version)
+    except CompactedError as exc:
+        words = _CONTINUE_GONE if token else f"The resourceVersion for the provided list is too old: {version}"
+        raise expired(words) from exc
+    if token is not None:
+        records = [record for record in records if _key(record) > token.after]
+    if matches is not None:
+        records = [record for record in records if matches(record.obj)]
+    if not query.limit or len(records) <= query.limit:
+        return Listing(records=records, version=version)
+    page = records[: query.limit]
+    after = _Token(version, _key(page[-1]))
+    remaining = None if matches is not None else len(records) - len(page)
+    return Listing(records=page, version=version, continue_token=_encode(after), remaining=remaining)
+
+
+def _key(record: Record) -> tuple[str, str]:
+    meta = record.obj["metadata"]
+    return (meta.get("namespace", ""), meta["name"])
+
+
+def _encode(token: _Token) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
+
+
+def _decode(text: str) -> _Token:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
+    except (binascii.Error, msgspec.MsgspecError) as exc:
+        raise bad_request(f"continue key is not valid: {exc}") from exc

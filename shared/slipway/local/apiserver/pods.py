@@ -1,0 +1,271 @@
+"""Pods: defaulting, validation, what may change, and binding.
+
+Owns the strategy of the kind and the pure step from an unbound pod to a bound one. Knows no store and no node.
+Invariants: a pod's node is set once, only by binding (or at creation); the spec of a pod is otherwise fixed but for
+images, deadlines, added tolerations and removed scheduling gates.
+
+Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storage BindingREST (behaviour, v1.36).
+"""
+
+from typing import Any
+
+from slipway.local.apiserver import meta
+from slipway.local.apiserver.admission import Strategy
+from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.status import (
+    Cause,
+    StatusError,
+    bad_request,
+    bad_value,
+    conflict,
+    missing,
+    not_allowed,
+    twice,
+    unsupported,
+)
+from slipway.model.quantity import parse_quantity
+
+FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+_SPEC_DEFAULTS: Json = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+    "priority": 0,
+}
+_CONTAINER_DEFAULTS: Json = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}
+_NODE_GONE_TOLERATIONS = tuple(
+    {"key": f"node.kubernetes.io/{trouble}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for trouble in ("not-ready", "unreachable")
+)
+_FIXED = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+class PodStrategy(Strategy):
+    has_status = True
+    counts_generation = True
+    is_graceful = True
+    returns_deleted = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        spec = obj.get("spec")
+        if not is_map(spec):
+            if spec is not None:
+                raise bad_request("json: cannot unmarshal into Go struct field Pod.spec of type v1.PodSpec")
+            spec = obj["spec"] = {}
+        for field in [name for name, value in spec.items() if value is None]:
+            del spec[field]
+        for field, value in _SPEC_DEFAULTS.items():
+            spec.setdefault(field, value)
+        spec.setdefault("securityContext", {})
+        for container in [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]:
+            _default_container(container)
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        spec = obj["spec"]
+        tolerations: list[Json] = [*maps(listing(spec, "tolerations"))]
+        for extra in _NODE_GONE_TOLERATIONS:
+            if not any(_tolerates(toleration, str(extra["key"])) for toleration in tolerations):
+                tolerations.append(dict(extra))
+        spec["tolerations"] = tolerations
+        obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+
+    def prepare_status(self, new: Json, old: Json) -> None:
+        super().prepare_status(new, old)
+        _keep(new["metadata"], metadata(old), "ownerReferences")
+        status: Json = dict(mapping(new, "status"))
+        if "qosClass" in mapping(old, "status"):
+            status["qosClass"] = old["status"]["qosClass"]
+        new["status"] = status
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        causes = _spec_causes(obj["spec"])
+        return causes if old is None else causes + _changed_spec(obj["spec"], old["spec"])
+
+
+def bind(pod: Json, binding: Json, now_text: str) -> Json:
+    """The pod assigned to the binding's target. Raises: StatusError 409 or 422, the pod unchanged."""
+    name = str(metadata(pod)["name"])
+    node = str(mapping(binding, "target").get("name") or "")
+    if not node:
+        raise StatusError(422, "Invalid", f'Binding "{name}" is invalid: target.name: Required value')
+    wanted = metadata(binding).get("uid")
+    uid = metadata(pod).get("uid")
+    if wanted and wanted != uid:
+        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        raise conflict("pods", name, why)
+    if metadata(pod).get("deletionTimestamp"):
+        raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
+    current = pod["spec"].get("nodeName")
+    if current:
+        raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{current}"')
+    if listing(pod["spec"], "schedulingGates"):
+        raise conflict("pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+    bound = clone(pod)
+    bound["spec"]["nodeName"] = node
+    extra = mapping(metadata(binding), "annotations")
+    if extra:
+        bound["metadata"]["annotations"] = {**mapping(metadata(pod), "annotations"), **extra}
+    status = bound.setdefault("status", {})
+    conditions = [item for item in maps(listing(status, "conditions")) if item.get("type") != "PodScheduled"]
+    conditions.append({"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now_text})
+    status["conditions"] = conditions
+    return bound
+
+
+def grace_of(pod: Json) -> int:
+    """Seconds between the delete of this pod and its end, when the caller names none."""
+    return int(mapping(pod, "spec").get("terminationGracePeriodSeconds", 30))
+
+
+def is_settled(pod: Json) -> bool:
+    """No kubelet has to be waited for: the pod runs nowhere."""
+    return not mapping(pod, "spec").get("nodeName") or mapping(pod, "status").get("phase") in FINISHED_PHASES
+
+
+def _default_container(container: Json) -> None:
+    for field, value in _CONTAINER_DEFAULTS.items():
+        container.setdefault(field, value)
+    image = str(container.get("image") or "")
+    tag = image.rpartition("/")[2].partition(":")[2]
+    container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") and "@" not in image else "IfNotPresent")
+    resources = container.setdefault("resources", {})
+    if is_map(resources) and mapping(resources, "limits"):
+        resources["requests"] = {**mapping(resources, "limits"), **mapping(resources, "requests")}
+    for port in maps(listing(container, "ports")):
+        port.setdefault("protocol", "TCP")
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    return toleration.get("key", key) == key and toleration.get("effect") in (None, "", "NoExecute")
+
+
+def _quality(spec: Json) -> str:
+    resources = [mapping(container, "resources") for container in maps(listing(spec, "containers"))]
+    if not any(mapping(each, "requests") or mapping(each, "limits") for each in resources):
+        return "BestEffort"
+    guaranteed = all(
+        {"cpu", "memory"} <= set(mapping(each, "limits")) and mapping(each, "limits") == mapping(each, "requests")
+        for each in resources
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _spec_causes(spec: Json) -> list[Cause]:
+    causes = list[Cause]()
+    containers = maps(listing(spec, "containers"))
+    if not containers:
+        causes.append(missing("spec.containers"))
+    if spec["restartPolicy"] not in ("Always", "OnFailure", "Never"):
+        causes.append(unsupported("spec.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"]))
+    volumes = {str(volume.get("name")) for volume in maps(listing(spec, "volumes"))}
+    names = set[str]()
+    for field in ("containers", "initContainers"):
+        for index, container in enumerate(maps(listing(spec, field))):
+            path = f"spec.{field}[{index}]"
+            name = str(container.get("name") or "")
+            if name in names:
+                causes.append(twice(f"{path}.name", name))
+            names.add(name)
+            causes += _container_causes(container, path, volumes)
+    return causes
+
+
+def _container_causes(container: Json, path: str, volumes: set[str]) -> list[Cause]:
+    causes = list[Cause]()
+    name = str(container.get("name") or "")
+    pattern, _, rule = meta.LABEL
+    if not name:
+        causes.append(missing(f"{path}.name"))
+    elif not pattern.match(name) or len(name) > meta.LABEL_LENGTH_MAX:
+        causes.append(bad_value(f"{path}.name", name, rule))
+    if not container.get("image"):
+        causes.append(missing(f"{path}.image"))
+    for index, mount in enumerate(maps(listing(container, "volumeMounts"))):
+        if str(mount.get("name")) not in volumes:
+            body = f'Not found: "{mount.get("name")}"'
+            causes.append(Cause(f"{path}.volumeMounts[{index}].name", "FieldValueNotFound", body))
+        if not mount.get("mountPath"):
+            causes.append(missing(f"{path}.volumeMounts[{index}].mountPath"))
+    for index, variable in enumerate(maps(listing(container, "env"))):
+        if not variable.get("name"):
+            causes.append(missing(f"{path}.env[{index}].name"))
+    return causes + _resource_causes(mapping(container, "resources"), f"{path}.resources")
+
+
+def _resource_causes(resources: Json, path: str) -> list[Cause]:
+    causes = list[Cause]()
+    limits = mapping(resources, "limits")
+    for field in ("limits", "requests"):
+        for name, value in mapping(resources, field).items():
+            try:
+                amount = parse_quantity(value, scale=1000)
+            except ValueError as exc:
+                causes.append(bad_value(f"{path}.{field}[{name}]", value, str(exc)))
+                continue
+            if field == "limits":
+                continue
+            is_extended = "/" in name and not name.startswith("kubernetes.io/")
+            if is_extended and name not in limits:
+                causes.append(missing(f"{path}.limits", "Limit must be set for non overcommitable resources"))
+            elif name in limits and _exceeds(amount, limits[name]):
+                causes.append(bad_value(f"{path}.requests", value, f"must be less than or equal to {name} limit"))
+    return causes
+
+
+def _exceeds(amount: int, limit: Any) -> bool:
+    try:
+        return amount > parse_quantity(limit, scale=1000)
+    except ValueError:
+        return False
+
+
+def _changed_spec(new: Json, old: Json) -> list[Cause]:
+    causes = list[Cause]()
+    gates = [gate.get("name") for gate in maps(listing(new, "schedulingGates"))]
+    old_gates = [gate.get("name") for gate in maps(listing(old, "schedulingGates"))]
+    if any(gate not in old_gates for gate in gates):
+        causes.append(not_allowed("spec.schedulingGates", "only deletion is allowed, but found new scheduling gate"))
+    for toleration in maps(listing(old, "tolerations")):
+        if toleration not in listing(new, "tolerations"):
+            causes.append(
+                not_allowed("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
+            )
+            break
+    mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    if old_gates:
+        mutable |= {"nodeSelector", "affinity"}
+    if int(old.get("terminationGracePeriodSeconds", 30)) < 0:
+        mutable.add("terminationGracePeriodSeconds")
+    if _frozen(new, mutable) != _frozen(old, mutable):
+        causes.append(not_allowed("spec", _FIXED))
+    return causes
+
+
+def _frozen(spec: Json, mutable: set[str]) -> Json:
+    """The part of a spec that may not change."""
+    rest = {name: value for name, value in spec.items() if name not in mutable and value not in (None, [], {})}
+    for field in ("containers", "initContainers"):
+        rest[field] = [
+            {name: value for name, value in container.items() if name != "image"}
+            for container in maps(listing(spec, field))
+        ]
+    return rest
+
+
+def _keep(new: Json, old: Json, field: str) -> None:
+    if field in old:
+        new[field] = old[field]
+    else:
+        new.pop(field, None)

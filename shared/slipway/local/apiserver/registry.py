@@ -1,0 +1,126 @@
+"""The kinds this server serves, built in and declared.
+
+Owns the look-up by path, by resource and by kind, and what discovery, tables and selectors must know of each kind. It
+holds no objects. Invariant: a resource ("pods", "allocations.slipway.dev") names one storage room, whatever versions
+of it are served.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from slipway.local.apiserver import jsonpath
+from slipway.local.apiserver.admission import Strategy
+from slipway.local.apiserver.objects import Json
+
+CellReader = Callable[[Json], Any]
+_META_FIELDS = {"metadata.name": ("metadata", "name"), "metadata.namespace": ("metadata", "namespace")}
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One column of a Table answer; priority 0 is always shown, others in the wide form."""
+
+    name: str
+    type: str = "string"
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+    read: CellReader
+
+
+class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource in one version."""
+
+    group: str = ""
+    version: str = "v1"
+    plural: str
+    kind: str
+    singular: str = ""
+    list_kind: str = ""
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    strategy: Strategy
+    fields: dict[str, tuple[str, ...]] = {}
+    columns: tuple[Column, ...] = ()
+    subresources: tuple[str, ...] = ()
+    schema: Json = {}
+    is_custom: bool = False
+
+    @property
+    def resource(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def qualified(self) -> str:
+        """The kind as messages about invalid objects name it."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        """{field label that selectors may name: path}."""
+        return {**_META_FIELDS, **self.fields}
+
+    @property
+    def collection_kind(self) -> str:
+        return self.list_kind or f"{self.kind}List"
+
+
+class Registry:
+    """All kinds; the first of a resource is its storage version."""
+
+    def __init__(self, kinds: tuple[ResourceKind, ...] = ()) -> None:
+        self._by_path: dict[tuple[str, str, str], ResourceKind] = {}
+        self._by_resource: dict[str, ResourceKind] = {}
+        self._by_kind: dict[tuple[str, str], ResourceKind] = {}
+        self.install(kinds)
+
+    def install(self, kinds: tuple[ResourceKind, ...] | list[ResourceKind]) -> None:
+        for kind in reversed(kinds):
+            self._by_path[kind.group, kind.version, kind.plural] = kind
+            self._by_resource[kind.resource] = kind
+            self._by_kind[kind.group, kind.kind] = kind
+
+    def remove(self, resource: str) -> None:
+        for path in [path for path, kind in self._by_path.items() if kind.resource == resource]:
+            kind = self._by_path.pop(path)
+            self._by_resource.pop(resource, None)
+            self._by_kind.pop((kind.group, kind.kind), None)
+
+    def at(self, group: str, version: str, plural: str) -> ResourceKind | None:
+        return self._by_path.get((group, version, plural))
+
+    def get(self, resource: str) -> ResourceKind | None:
+        return self._by_resource.get(resource)
+
+    def of_kind(self, api_version: str, kind: str) -> ResourceKind | None:
+        """Any served version of the kind that an owner reference names."""
+        group = api_version.rpartition("/")[0]
+        return self._by_kind.get((group, kind))
+
+    def kinds(self) -> list[ResourceKind]:
+        """Every served version of every resource."""
+        return sorted(self._by_path.values(), key=lambda kind: (kind.group, kind.version, kind.plural))
+
+    def storage_kinds(self) -> list[ResourceKind]:
+        """One per resource."""
+        return [self._by_resource[resource] for resource in sorted(self._by_resource)]
+
+
+def read_path(text: str) -> CellReader:
+    """A reader of the values at a JSONPath, several joined by commas."""
+    steps = jsonpath.parse(text)
+
+    def read(obj: Json) -> Any:
+        found = jsonpath.find(obj, steps)
+        if len(found) <= 1:
+            return found[0] if found else None
+        return ",".join(str(value) for value in found)
+
+    return read

@@ -1,0 +1,111 @@
+"""Paths and queries of the Kubernetes API, read into values.
+
+Owns the grammar of URLs. Pure; knows the registry only to tell a resource from a wrong path.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_delete_options
+from slipway.local.apiserver.paging import ListQuery
+from slipway.local.apiserver.registry import Registry, ResourceKind
+from slipway.local.apiserver.status import StatusError, bad_request, no_such_path
+
+Query = Mapping[str, str]
+_TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What a path names; `namespace` is None for a list over all namespaces."""
+
+    kind: ResourceKind
+    namespace: str | None
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.namespace or ""
+
+
+def resolve(registry: Registry, path: str) -> Target:
+    """Raises: StatusError 404."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) >= 3:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) >= 4:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        raise no_such_path()
+    namespace: str | None = None
+    if rest[0] == "namespaces" and len(rest) >= 3 and not (len(rest) == 3 and rest[2] in ("status", "finalize")):
+        namespace, rest = rest[1], rest[2:]
+    kind = registry.at(group, version, rest[0])
+    if kind is None or len(rest) > 3 or (namespace is not None and not kind.namespaced):
+        raise no_such_path()
+    name = rest[1] if len(rest) > 1 else ""
+    if kind.namespaced and namespace is None and name:
+        raise no_such_path()
+    return Target(kind=kind, namespace=namespace, name=name, subresource=rest[2] if len(rest) > 2 else "")
+
+
+def is_true(query: Query, name: str) -> bool:
+    return query.get(name, "") in _TRUE
+
+
+def number(query: Query, name: str) -> int:
+    """Raises: StatusError 400."""
+    text = query.get(name, "")
+    if not text:
+        return 0
+    try:
+        value = int(text)
+    except ValueError as exc:
+        raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number') from exc
+    if value < 0:
+        raise bad_request(f'{name}: Invalid value: "{text}": must not be negative')
+    return value
+
+
+def write_options(query: Query) -> WriteOptions:
+    """Raises: StatusError 400, 422."""
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in ("Strict", "Warn", "Ignore"):
+        words = f'fieldValidation: Unsupported value: "{validation}": supported values: "Ignore", "Strict", "Warn"'
+        raise StatusError(422, "Invalid", words)
+    return WriteOptions(dry_run=_dry_run(query), field_validation=validation, warnings=[])
+
+
+def delete_options(query: Query, body: object) -> DeleteOptions:
+    """The options of the body; of the query when there is no body."""
+    given = dict(body) if isinstance(body, dict) else {}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if "gracePeriodSeconds" in query:
+        given.setdefault("gracePeriodSeconds", number(query, "gracePeriodSeconds"))  # pyright: ignore[reportUnknownMemberType]
+    if "propagationPolicy" in query:
+        given.setdefault("propagationPolicy", query["propagationPolicy"])  # pyright: ignore[reportUnknownMemberType]
+    if _dry_run(query):
+        given["dryRun"] = ["All"]
+    return read_delete_options(given)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def list_query(query: Query, name: str = "") -> ListQuery:
+    """`name`: the single object that a watch on its path selects."""
+    fields = query.get("fieldSelector", "")
+    if name:
+        fields = ",".join(filter(None, (fields, f"metadata.name={name}")))
+    return ListQuery(
+        labels=query.get("labelSelector", ""),
+        fields=fields,
+        limit=number(query, "limit"),
+        continue_token=query.get("continue", ""),
+        version=number(query, "resourceVersion"),
+        exact=query.get("resourceVersionMatch") == "Exact",
+    )
+
+
+def _dry_run(query: Query) -> bool:
+    value = query.get("dryRun", "")
+    if value not in ("", "All"):
+        raise bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
+    return value == "All"

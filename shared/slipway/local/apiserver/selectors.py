@@ -1,0 +1,114 @@
+"""Label and field selectors: text in, predicate out.
+
+Owns the grammar. It knows nothing of kinds: which fields may be selected is an argument. Invariant: text that does not
+parse, and fields that a kind does not offer, are refused (400), never ignored.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from slipway.local.apiserver.objects import Json, at_path, mapping, metadata
+from slipway.local.apiserver.status import bad_request
+
+Predicate = Callable[[Json], bool]
+FieldReaders = Mapping[str, tuple[str, ...]]
+"""{selectable label: path in the object}."""
+
+_SET = re.compile(r"^\s*(?P<key>[^\s!=(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*$")
+_COMPARE = re.compile(r"^\s*(?P<key>[^\s!=(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s!=(),]*)\s*$")
+_EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=(),]+)\s*$")
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """One term of a label selector: `op` is one of in, notin, exists, absent."""
+
+    key: str
+    op: str
+    values: frozenset[str] = frozenset()
+
+    def holds(self, labels: Json) -> bool:
+        value = labels.get(self.key)
+        match self.op:
+            case "in":
+                return value is not None and value in self.values
+            case "notin":
+                return value is None or value not in self.values
+            case "exists":
+                return value is not None
+            case _:
+                return value is None
+
+
+def parse_labels(text: str) -> tuple[Requirement, ...]:
+    """Raises: StatusError 400."""
+    return tuple(_requirement(term) for term in _terms(text) if term.strip())
+
+
+def parse_fields(text: str) -> tuple[tuple[str, str, bool], ...]:
+    """(field, value, equal?) triples. Raises: StatusError 400."""
+    found: list[tuple[str, str, bool]] = []
+    for term in text.split(","):
+        if not term.strip():
+            continue
+        match = re.match(r"^\s*([^=!\s]+)\s*(==|=|!=)\s*(.*?)\s*$", term)
+        if match is None:
+            raise bad_request(f'Unable to find "{text}" that match field selector: invalid selector: "{term}"')
+        found.append((match[1], match[3], match[2] != "!="))
+    return tuple(found)
+
+
+def selector(labels: str, fields: str, readers: FieldReaders) -> Predicate | None:
+    """One predicate of both texts, or None when everything matches. Raises: StatusError 400."""
+    wanted = parse_labels(labels) if labels else ()
+    terms = parse_fields(fields) if fields else ()
+    for field, _, _ in terms:
+        if field not in readers:
+            raise bad_request(f"field label not supported: {field}")
+    if not wanted and not terms:
+        return None
+    paths = tuple((readers[field], value, equal) for field, value, equal in terms)
+
+    def matches(obj: Json) -> bool:
+        if wanted:
+            own = mapping(metadata(obj), "labels")
+            if not all(requirement.holds(own) for requirement in wanted):
+                return False
+        return all((_text(at_path(obj, path)) == value) is equal for path, value, equal in paths)
+
+    return matches
+
+
+def _terms(text: str) -> list[str]:
+    """Splits at the commas that are not inside parentheses."""
+    terms, depth, start = list[str](), 0, 0
+    for index, char in enumerate(text):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif char == "," and depth == 0:
+            terms.append(text[start:index])
+            start = index + 1
+    return [*terms, text[start:]]
+
+
+def _requirement(term: str) -> Requirement:
+    if match := _SET.match(term):
+        values = frozenset(value.strip() for value in match["values"].split(","))
+        return Requirement(match["key"], match["op"], values)
+    if match := _COMPARE.match(term):
+        return Requirement(match["key"], "notin" if match["op"] == "!=" else "in", frozenset({match["value"]}))
+    if match := _EXISTS.match(term):
+        return Requirement(match["key"], "absent" if match["not"] else "exists")
+    raise bad_request(f"unable to parse requirement: found '{term.strip()}'")
+
+
+def _text(value: object) -> str:
+    """A field's value as a selector compares it: unset is the empty string."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,170 @@
+"""The server's error answers: Kubernetes `Status` objects and the causes of an invalid object.
+
+Owns the wording, codes and reasons of every refusal. It knows no resource kind and no HTTP.
+Invariant: clients decide by `code`, `reason` and `details.causes`; the messages are worded as the real server words
+them, because some of them ("already assigned to node", "exceeded quota:") are read by programs too.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.local.apiserver.objects import Json
+
+
+class StatusError(Exception):
+    """A refused call. `to_json()` is the Status object a client receives."""
+
+    def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+
+    def to_json(self) -> Json:
+        status: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            status["reason"] = self.reason
+        if self.details:
+            status["details"] = self.details
+        status["code"] = self.code
+        return status
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One offending field of an object: where, of what sort, and the words after the field's name."""
+
+    field: str
+    reason: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.body}"
+
+    def to_json(self) -> Json:
+        return {"reason": self.reason, "message": self.body, "field": self.field}
+
+
+def quoted(value: Any) -> str:
+    """A value as the server prints it inside a message: JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def bad_value(field: str, value: Any, detail: str) -> Cause:
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {quoted(value)}: {detail}")
+
+
+def bad_type(field: str, type_name: str, detail: str) -> Cause:
+    return Cause(field, "FieldValueTypeInvalid", f'Invalid value: "{type_name}": {detail}')
+
+
+def missing(field: str, detail: str = "") -> Cause:
+    return Cause(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
+
+
+def unsupported(field: str, value: Any, allowed: list[Any]) -> Cause:
+    listed = ", ".join(quoted(item) for item in allowed)
+    body = f"Unsupported value: {quoted(value)}: supported values: {listed}"
+    return Cause(field, "FieldValueNotSupported", body)
+
+
+def not_allowed(field: str, detail: str) -> Cause:
+    return Cause(field, "FieldValueForbidden", f"Forbidden: {detail}")
+
+
+def twice(field: str, value: Any) -> Cause:
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
+
+
+def too_many(field: str, count: int, limit: int) -> Cause:
+    return Cause(field, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
+
+
+def too_long(field: str, limit: int) -> Cause:
+    return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
+
+
+def _details(resource: str, name: str, **extra: Any) -> Json:
+    plural, _, group = resource.partition(".")
+    details: Json = {"name": name} if name else {}
+    if group:
+        details["group"] = group
+    details["kind"] = plural
+    details.update(extra)
+    return details
+
+
+def not_found(resource: str, name: str) -> StatusError:
+    return StatusError(404, "NotFound", f'{resource} "{name}" not found', _details(resource, name))
+
+
+def no_such_path() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
+
+
+def already_exists(resource: str, name: str) -> StatusError:
+    return StatusError(409, "AlreadyExists", f'{resource} "{name}" already exists', _details(resource, name))
+
+
+def conflict(resource: str, name: str, why: str) -> StatusError:
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return StatusError(409, "Conflict", message, _details(resource, name))
+
+
+def modified(resource: str, name: str) -> StatusError:
+    why = "the object has been modified; please apply your changes to the latest version and try again"
+    return conflict(resource, name, why)
+
+
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
+
+
+def forbidden(resource: str, name: str, why: str, causes: list[Json] | None = None) -> StatusError:
+    extra: Json = {"causes": causes} if causes else {}
+    return StatusError(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', _details(resource, name, **extra))
+
+
+def invalid(kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
+    """422; `kind` is `Pod` or `Allocation.slipway.dev`."""
+    words = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
+    details = _details(kind, name, causes=[cause.to_json() for cause in causes])
+    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {words}', details)
+
+
+def expired(message: str) -> StatusError:
+    return StatusError(410, "Expired", message)
+
+
+def too_large_version(asked: int, current: int) -> StatusError:
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    return StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
+
+
+def unsupported_media(accepted: list[str]) -> StatusError:
+    listed = ", ".join(accepted)
+    message = f"the body of the request was in an unknown format - accepted media types include: {listed}"
+    return StatusError(415, "UnsupportedMediaType", message)
+
+
+def not_supported(verb: str) -> StatusError:
+    message = f"the server does not allow this method on the requested resource: {verb}"
+    return StatusError(405, "MethodNotAllowed", message)
+
+
+def success(details: Json | None = None, code: int | None = None) -> Json:
+    answer: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details:
+        answer["details"] = details
+    if code is not None:
+        answer["code"] = code
+    return answer

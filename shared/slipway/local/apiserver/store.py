@@ -1,0 +1,235 @@
+"""Versions, objects, history: the part of the server that would be etcd and the watch cache.
+
+Owns the one resourceVersion counter, the current objects, the bounded history per resource, and the index of owners.
+Knows no rule of any kind: whoever commits has checked. Invariants: the version rises by one with every commit; the
+objects of a resource at any version still in its history can be rebuilt by undoing the changes after it; subscribers
+see every change once, in order, before `commit` returns, and do not write.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import islice
+from typing import Literal
+
+import msgspec
+
+from slipway.local.apiserver.objects import Json, name_of, namespace_of, owners_of
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+ObjectKey = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped objects."""
+
+
+class Record(msgspec.Struct):
+    """One version of one object, with its JSON made at most once."""
+
+    obj: Json
+    version: int
+    encoded: bytes = b""
+
+    @property
+    def raw(self) -> bytes:
+        if not self.encoded:
+            self.encoded = msgspec.json.encode(self.obj)
+        return self.encoded
+
+
+class Change(msgspec.Struct):
+    """One commit: `record` is the state after it (for DELETED the last state, at the version of the deletion)."""
+
+    version: int
+    type: ChangeType
+    resource: str
+    key: ObjectKey
+    record: Record
+    previous: Record | None
+    encoded: bytes = b""
+
+    @property
+    def line(self) -> bytes:
+        """The watch event of this change, newline included."""
+        if not self.encoded:
+            self.encoded = b'{"type":"' + self.type.encode() + b'","object":' + self.record.raw + b"}\n"
+        return self.encoded
+
+
+class CompactedError(Exception):
+    """The version asked for has left the history of that resource; `floor` is the oldest one still served."""
+
+    def __init__(self, floor: int) -> None:
+        super().__init__(f"history starts at {floor}")
+        self.floor = floor
+
+
+class _Room:
+    """The objects and the history of one resource."""
+
+    def __init__(self, floor: int) -> None:
+        self.records: dict[ObjectKey, Record] = {}
+        self.by_namespace: dict[str, dict[str, Record]] = {}
+        self.history: list[Change] = []
+        self.floor = floor
+
+
+Subscriber = Callable[[Change], None]
+
+
+class Store:
+    """All resources under one version counter. `history_limit` changes are kept per resource."""
+
+    def __init__(self, history_limit: int = 10_000) -> None:
+        self.version = 1
+        self.history_limit = history_limit
+        self.dependents: dict[str, dict[tuple[str, ObjectKey], None]] = {}
+        self._first_floor = 0
+        self._rooms: dict[str, _Room] = {}
+        self._subscribers: list[Subscriber] = []
+
+    def find(self, resource: str, namespace: str, name: str) -> Record | None:
+        room = self._rooms.get(resource)
+        return room.records.get((namespace, name)) if room else None
+
+    def scan(self, resource: str, namespace: str | None = None) -> list[Record]:
+        """Current records in key order; `namespace` None means all."""
+        room = self._rooms.get(resource)
+        if room is None:
+            return []
+        if namespace is None:
+            return [record for _, record in sorted(room.records.items(), key=_first)]
+        return [record for _, record in sorted(room.by_namespace.get(namespace, {}).items(), key=_first)]
+
+    def oldest(self, resource: str, count: int) -> list[Record]:
+        """The first `count` of the current records, the one created first coming first."""
+        room = self._rooms.get(resource)
+        return list(islice(room.records.values(), count)) if room else []
+
+    def count(self, resource: str, namespace: str | None = None) -> int:
+        room = self._rooms.get(resource)
+        if room is None:
+            return 0
+        return len(room.records) if namespace is None else len(room.by_namespace.get(namespace, {}))
+
+    def scan_at(self, resource: str, namespace: str | None, version: int) -> list[Record]:
+        """The records as they were at `version`. Raises: CompactedError."""
+        later = self.changes_since(resource, version)
+        if not later:
+            return self.scan(resource, namespace)
+        records = dict(self._room(resource).records)
+        for change in reversed(later):
+            if change.previous is None:
+                records.pop(change.key, None)
+            else:
+                records[change.key] = change.previous
+        return [record for key, record in sorted(records.items(), key=_first) if namespace in (None, key[0])]
+
+    def changes_since(self, resource: str, version: int) -> list[Change]:
+        """The changes after `version`, oldest first. Raises: CompactedError."""
+        room = self._rooms.get(resource)
+        if room is None:
+            return []
+        if version < room.floor:
+            raise CompactedError(room.floor)
+        start = bisect_right(room.history, version, key=_version)
+        return room.history[start:]
+
+    def commit(self, resource: str, type: ChangeType, obj: Json) -> Change:
+        """Stores `obj` (which the store then owns) at the next version and tells the subscribers."""
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        change = self.restore(resource, type, obj, self.version)
+        for subscriber in tuple(self._subscribers):
+            subscriber(change)
+        return change
+
+    def restore(self, resource: str, type: ChangeType, obj: Json, version: int) -> Change:
+        """Puts a change made earlier back into place, silently; versions must rise."""
+        room = self._room(resource)
+        key = (namespace_of(obj), name_of(obj))
+        change = Change(version, type, resource, key, Record(obj, version), room.records.get(key))
+        self._index_owners(change)
+        if type == "DELETED":
+            room.records.pop(key, None)
+            _forget(room.by_namespace, key)
+        else:
+            room.records[key] = change.record
+            room.by_namespace.setdefault(key[0], {})[key[1]] = change.record
+        room.history.append(change)
+        if len(room.history) > self.history_limit * 5 // 4:
+            self._compact(room, len(room.history) - self.history_limit)
+        self.version = max(self.version, version)
+        return change
+
+    def compact(self, resource: str | None = None, keep: int = 0) -> None:
+        """Forgets history now, as the periodic compaction does; the last `keep` changes stay."""
+        rooms = self._rooms.values() if resource is None else [self._room(resource)]
+        for room in rooms:
+            self._compact(room, len(room.history) - keep)
+
+    def forget(self, resource: str) -> None:
+        """Drops a resource whose kind is no longer served."""
+        self._rooms.pop(resource, None)
+
+    def start_at(self, version: int) -> None:
+        """History begins here: what was restored before has no changes to tell of."""
+        self.version = max(self.version, version)
+        self._first_floor = self.version
+        for room in self._rooms.values():
+            room.history.clear()
+            room.floor = self.version
+
+    def resources(self) -> list[str]:
+        return list(self._rooms)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls `subscriber` after every commit; the answer ends it."""
+        self._subscribers.append(subscriber)
+
+        def end() -> None:
+            if subscriber in self._subscribers:
+                self._subscribers.remove(subscriber)
+
+        return end
+
+    def _room(self, resource: str) -> _Room:
+        room = self._rooms.get(resource)
+        if room is None:
+            room = self._rooms[resource] = _Room(self._first_floor)
+        return room
+
+    def _compact(self, room: _Room, drop: int) -> None:
+        if drop > 0:
+            room.floor = room.history[drop - 1].version
+            del room.history[:drop]
+
+    def _index_owners(self, change: Change) -> None:
+        entry = (change.resource, change.key)
+        if change.previous is not None:
+            for owner in owners_of(change.previous.obj):
+                _forget_entry(self.dependents, str(owner.get("uid")), entry)
+        if change.type != "DELETED":
+            for owner in owners_of(change.record.obj):
+                self.dependents.setdefault(str(owner.get("uid")), {})[entry] = None
+
+
+def _first(item: tuple[ObjectKey, Record] | tuple[str, Record]) -> ObjectKey | str:
+    return item[0]
+
+
+def _version(change: Change) -> int:
+    return change.version
+
+
+def _forget(groups: dict[str, dict[str, Record]], key: ObjectKey) -> None:
+    group = groups.get(key[0])
+    if group is not None:
+        group.pop(key[1], None)
+        if not group:
+            del groups[key[0]]
+
+
+def _forget_entry(groups: dict[str, dict[tuple[str, ObjectKey], None]], uid: str, entry: tuple[str, ObjectKey]) -> None:
+    group = groups.get(uid)
+    if group is not None:
+        group.pop(entry, None)
+        if not group:
+            del groups[uid]

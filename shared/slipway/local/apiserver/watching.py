@@ -1,0 +1,132 @@
+"""Watches over HTTP: from the history of the store to lines on a connection.
+
+Owns waking, cursors, bookmarks and the end of a watch. A watcher holds a version, not a queue: it reads the history
+from there whenever something changed. Invariants: no event twice and none left out between two versions; a watcher
+that has fallen behind the history gets one ERROR event (410) and ends; memory per watcher does not depend on its speed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import msgspec
+
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.events import WatchEvent, visible
+from slipway.local.apiserver.objects import Json
+from slipway.local.apiserver.paging import ListQuery
+from slipway.local.apiserver.registry import ResourceKind
+from slipway.local.apiserver.selectors import selector
+from slipway.local.apiserver.status import StatusError
+from slipway.local.apiserver.store import Change
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+EventEncoder = Callable[[WatchEvent], bytes]
+
+
+class WatchQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What one watch asked for. `version` 0 means: the present state first."""
+
+    kind: ResourceKind
+    namespace: str | None
+    labels: str = ""
+    fields: str = ""
+    version: int = 0
+    timeout_s: float
+    bookmarks: bool = False
+    sends_initial: bool = False
+
+
+class Wakers:
+    """Wakes the watchers of a resource when it changes; closes them all at the end."""
+
+    def __init__(self, core: ClusterCore) -> None:
+        self._by_resource: dict[str, set[asyncio.Event]] = {}
+        self.is_closed = False
+        core.subscribe(self._wake)
+
+    def add(self, resource: str) -> asyncio.Event:
+        waker = asyncio.Event()
+        self._by_resource.setdefault(resource, set()).add(waker)
+        return waker
+
+    def remove(self, resource: str, waker: asyncio.Event) -> None:
+        self._by_resource.get(resource, set()).discard(waker)
+
+    def close(self) -> None:
+        self.is_closed = True
+        for wakers in self._by_resource.values():
+            for waker in wakers:
+                waker.set()
+
+    def _wake(self, change: Change) -> None:
+        for waker in self._by_resource.get(change.resource, ()):
+            waker.set()
+
+
+async def watch(
+    core: ClusterCore, wakers: Wakers, query: WatchQuery, encode: EventEncoder, *, bookmark_interval_s: float
+) -> AsyncIterator[bytes]:
+    """Chunks of whole lines. Raises: StatusError 400 before the first chunk."""
+    kind = query.kind
+    matches = selector(query.labels, query.fields, kind.readers)
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + query.timeout_s
+    bookmark_at = loop.time() + bookmark_interval_s
+    waker = wakers.add(kind.resource)
+    try:
+        cursor = query.version
+        if cursor == 0 or query.sends_initial:
+            yield b"".join(_initial(core, query, encode))
+            cursor = core.version
+        else:
+            yield b""
+        while not wakers.is_closed and core.registry.get(kind.resource) is not None:
+            waker.clear()
+            try:
+                changes = core.changes_since(kind.resource, cursor)
+            except StatusError as exc:
+                yield _line("ERROR", exc.to_json())
+                return
+            cursor = max(cursor, core.version)
+            seen = (visible(change, query.namespace, matches) for change in changes)
+            chunk = b"".join(encode(event) for event in seen if event is not None)
+            now = loop.time()
+            if query.bookmarks and now >= bookmark_at:
+                chunk += bookmark(kind, cursor)
+                bookmark_at = now + bookmark_interval_s
+            if chunk:
+                yield chunk
+            if now >= ends_at:
+                return
+            await _wait(waker, min(ends_at, bookmark_at if query.bookmarks else ends_at))
+    finally:
+        wakers.remove(kind.resource, waker)
+
+
+def bookmark(kind: ResourceKind, version: int, *, ends_initial: bool = False) -> bytes:
+    meta: Json = {"resourceVersion": str(version), "creationTimestamp": None}
+    if ends_initial:
+        meta["annotations"] = {INITIAL_EVENTS_END: "true"}
+    return _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+
+
+def _initial(core: ClusterCore, query: WatchQuery, encode: EventEncoder) -> Iterable[bytes]:
+    wanted = ListQuery(labels=query.labels, fields=query.fields)
+    for record in core.list(query.kind.resource, query.namespace, wanted).records:
+        key = (query.namespace or "", "")
+        change = Change(record.version, "ADDED", query.kind.resource, key, record, None)
+        yield encode(WatchEvent("ADDED", record.obj, record.version, change))
+    if query.sends_initial and query.bookmarks:
+        yield bookmark(query.kind, core.version, ends_initial=True)
+
+
+async def _wait(waker: asyncio.Event, until: float) -> None:
+    try:
+        async with asyncio.timeout_at(until):
+            await waker.wait()
+    except TimeoutError:
+        return
+
+
+def _line(type: str, obj: Json) -> bytes:
+    return b'{"type":"' + type.encode() + b'","object":' + msgspec.json.encode(obj) + b"}\n"
