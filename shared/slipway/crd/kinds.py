@@ -1,0 +1,78 @@
+"""What each kind of workload runs when nobody says: image, command, resources and port.
+
+A pool's `defaults` override this table, a request overrides both. Image names carry no registry host: that is the
+cluster's choice. `$(NAME)` is expanded by the kubelet from the container's environment.
+"""
+
+from collections.abc import Mapping
+
+from slipway.crd.v1alpha1 import KindDefaults
+from slipway.model.lifecycle import Kind
+
+ENV_POD_IP = "SLIPWAY_POD_IP"
+ENV_PROXY_PREFIX = "SLIPWAY_PROXY_PREFIX"
+"""The path under which the api's proxy shows the pod, `/proxy/<AllocationID>/`."""
+RESERVED_ENV_PREFIX = "SLIPWAY_"
+
+NOTEBOOK_PORT = 8888
+TENSORBOARD_PORT = 6006
+PREEMPTION_GRACE = "1h"
+
+SERVICE_KINDS = frozenset({Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD})
+"""Kinds with a command of their own, which also runs in an image that the user names."""
+
+KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
+    Kind.NOTEBOOK: KindDefaults(
+        image="jupyter/minimal-notebook:latest",
+        command=[
+            "jupyter",
+            "lab",
+            "--no-browser",
+            f"--ServerApp.ip=$({ENV_POD_IP})",
+            f"--ServerApp.port={NOTEBOOK_PORT}",
+            f"--ServerApp.base_url=$({ENV_PROXY_PREFIX})",
+            "--ServerApp.port_retries=0",
+            "--ServerApp.allow_remote_access=True",
+            "--ServerApp.trust_xheaders=True",
+            "--IdentityProvider.token=",
+        ],
+        resources={"cpu": "500m", "memory": "1Gi"},
+        port=NOTEBOOK_PORT,
+    ),
+    Kind.SHELL: KindDefaults(
+        image="python:3.12-slim",
+        command=["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"],
+        resources={"cpu": "100m", "memory": "256Mi"},
+    ),
+    Kind.COMMAND: KindDefaults(resources={"cpu": "100m", "memory": "256Mi"}),
+    Kind.TENSORBOARD: KindDefaults(
+        image="tensorflow/tensorflow:latest",
+        command=[
+            "tensorboard",
+            f"--host=$({ENV_POD_IP})",
+            f"--port={TENSORBOARD_PORT}",
+            f"--path_prefix=$({ENV_PROXY_PREFIX})",
+            "--logdir=$(TENSORBOARD_LOGDIR)",
+        ],
+        env={"TENSORBOARD_LOGDIR": "/tmp/tensorboard"},  # noqa: S108 - a path inside the user's container
+        resources={"cpu": "250m", "memory": "1Gi"},
+        port=TENSORBOARD_PORT,
+    ),
+    Kind.TRAINING: KindDefaults(resources={"cpu": "1", "memory": "1Gi"}),
+}
+
+
+def defaults_of(kind: Kind, pool_defaults: Mapping[Kind, KindDefaults]) -> KindDefaults:
+    """The defaults of `kind` in a pool: the pool's own, field by field, over the table's."""
+    base, over = KIND_DEFAULTS[kind], pool_defaults.get(kind)
+    if over is None:
+        return base
+    has_program = bool(over.command or over.args)
+    return KindDefaults(
+        image=over.image or base.image,
+        command=over.command if has_program else base.command,
+        args=over.args if has_program else base.args,
+        resources=over.resources or base.resources,
+        env={**base.env, **over.env},
+        port=base.port if over.port is None else over.port,
+    )

@@ -1,0 +1,183 @@
+"""Security contexts of pod templates: what "restricted" forbids, and the context that satisfies it.
+
+A template that says nothing gets a context (`secured`); one that asks for more than "restricted" allows is refused
+(`check_*`), unless its pool allows privileged templates.
+
+Source: Pod Security Standards, "restricted" (which includes "baseline"), Kubernetes 1.36.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.roleresources import object_of, objects_of
+
+USER_ID = 1000
+"""Whom a rank runs as when neither template nor container says: not root, and the user of Jupyter's images."""
+HOST_SWITCHES = frozenset({"hostNetwork", "hostPID", "hostIPC", "hostUsers"})
+_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+_SAFE_SYSCTLS = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_wmem",
+    }
+)
+_SELINUX_TYPES = frozenset({"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"})
+_POD_FIELDS = frozenset(
+    {
+        "runAsNonRoot",
+        "runAsUser",
+        "runAsGroup",
+        "fsGroup",
+        "fsGroupChangePolicy",
+        "supplementalGroups",
+        "supplementalGroupsPolicy",
+        "seccompProfile",
+        "appArmorProfile",
+        "seLinuxOptions",
+        "seLinuxChangePolicy",
+        "sysctls",
+    }
+)
+_CONTAINER_FIELDS = frozenset(
+    {
+        "runAsNonRoot",
+        "runAsUser",
+        "runAsGroup",
+        "seccompProfile",
+        "appArmorProfile",
+        "seLinuxOptions",
+        "privileged",
+        "allowPrivilegeEscalation",
+        "readOnlyRootFilesystem",
+        "capabilities",
+        "procMount",
+    }
+)
+Check = Callable[[Any, str, Findings], None]
+
+
+def check_host_switch(field: str, value: Any, at: str, findings: Findings, *, privileged: bool) -> None:
+    """`hostNetwork` and its like: only the harmless value passes."""
+    harmless = (None, False) if field != "hostUsers" else (None, False, True)
+    if value not in harmless and not privileged:
+        findings.refuse(at, "must be false: ranks do not share the node's namespaces; leave it out")
+
+
+def check_pod(context: Any, at: str, findings: Findings, *, privileged: bool) -> None:
+    """Notes what a pod's securityContext may not say."""
+    _check(findings.mapping(context, at), _POD_FIELDS, at, findings, privileged=privileged)
+
+
+def check_container(context: Any, at: str, findings: Findings, *, privileged: bool) -> None:
+    """Notes what a container's securityContext may not say."""
+    _check(findings.mapping(context, at), _CONTAINER_FIELDS, at, findings, privileged=privileged)
+
+
+def secured(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod spec whose securityContexts satisfy "restricted", filled in where `spec` says nothing."""
+    pod = {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "fsGroup": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **_said(spec.get("securityContext")),
+    }
+    result: dict[str, Any] = {**spec, "securityContext": pod}
+    for group in ("containers", "initContainers"):
+        if group in spec:
+            result[group] = [_secured_container(container) for container in objects_of(spec[group])]
+    return result
+
+
+def _secured_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    said = _said(container.get("securityContext"))
+    capabilities = object_of(said.get("capabilities"))
+    context = {
+        "allowPrivilegeEscalation": False,
+        **said,
+        "capabilities": {**capabilities, "drop": ["ALL"]},
+    }
+    return {**container, "securityContext": context}
+
+
+def _said(context: Any) -> dict[str, Any]:
+    return {field: value for field, value in object_of(context).items() if value is not None}
+
+
+def _check(context: Mapping[str, Any], known: frozenset[str], at: str, findings: Findings, *, privileged: bool) -> None:
+    for field, value in context.items():
+        here = at + pointer(field)
+        if field not in known:
+            findings.refuse(here, "is not a field that this securityContext may set")
+        elif not privileged and value is not None and field in _CHECKS:
+            _CHECKS[field](value, here, findings)
+
+
+def _must_be(wanted: Any, hint: str) -> Check:
+    def check(value: Any, at: str, findings: Findings) -> None:
+        if value is not wanted:
+            findings.refuse(at, hint)
+
+    return check
+
+
+def _check_user(value: Any, at: str, findings: Findings) -> None:
+    if value == 0:
+        findings.refuse(at, f"must not be 0: ranks do not run as root; leave it out to run as {USER_ID}")
+
+
+def _check_profile(value: Any, at: str, findings: Findings) -> None:
+    if findings.mapping(value, at).get("type") not in ("RuntimeDefault", "Localhost"):
+        findings.refuse(f"{at}/type", "must be RuntimeDefault or Localhost; leave it out for RuntimeDefault")
+
+
+def _check_selinux(value: Any, at: str, findings: Findings) -> None:
+    options = findings.mapping(value, at)
+    if options.get("type", "") not in _SELINUX_TYPES:
+        findings.refuse(f"{at}/type", "must be one of the container types; leave it out")
+    for field in ("user", "role"):
+        if options.get(field):
+            findings.refuse(f"{at}/{field}", "leave it out")
+
+
+def _check_capabilities(value: Any, at: str, findings: Findings) -> None:
+    for index, name in enumerate(findings.items(findings.mapping(value, at).get("add"), f"{at}/add")):
+        if name not in _CAPABILITIES:
+            findings.refuse(f"{at}/add/{index}", f"{name} may not be added; only NET_BIND_SERVICE may")
+
+
+def _check_sysctls(value: Any, at: str, findings: Findings) -> None:
+    for index, item in enumerate(findings.items(value, at)):
+        name = findings.mapping(item, f"{at}/{index}").get("name")
+        if name not in _SAFE_SYSCTLS:
+            findings.refuse(f"{at}/{index}/name", f"{name} is not a safe sysctl; leave it out")
+
+
+def _check_proc_mount(value: Any, at: str, findings: Findings) -> None:
+    if value != "Default":
+        findings.refuse(at, "must be Default; leave it out")
+
+
+_CHECKS: Mapping[str, Check] = {
+    "runAsNonRoot": _must_be(True, "must be true: ranks do not run as root; leave it out"),
+    "runAsUser": _check_user,
+    "seccompProfile": _check_profile,
+    "appArmorProfile": _check_profile,
+    "seLinuxOptions": _check_selinux,
+    "sysctls": _check_sysctls,
+    "privileged": _must_be(False, "must be false: privileged containers are not allowed; leave it out"),
+    "allowPrivilegeEscalation": _must_be(False, "must be false; leave it out"),
+    "capabilities": _check_capabilities,
+    "procMount": _check_proc_mount,
+}

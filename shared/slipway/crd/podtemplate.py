@@ -1,0 +1,270 @@
+"""The allow-list for pod templates: what a template may say, and what to do instead where it may not.
+
+Owns the fields of pod, container and volume; the security contexts are `podsecurity.py`. Nothing that is not listed
+passes: a field that Kubernetes grows later is refused until somebody has looked at it. Every refusal carries a JSON
+pointer and says what to change.
+
+Source: Pod Security Standards, "restricted"; architecture: ranks are placed, bound and stopped by Slipway alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from slipway.crd import podsecurity
+from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, API_GROUP, LABEL_MANAGED_BY
+from slipway.crd.validate import check_container_resources, check_env_name
+
+OUR_SCHEDULER = "slipway"
+OUR_VOLUME_PREFIX = "slipway-"
+CONTAINERS_MAX = 32
+
+_POD_FIELDS = frozenset(
+    {
+        "containers",
+        "initContainers",
+        "volumes",
+        "nodeSelector",
+        "affinity",
+        "tolerations",
+        "topologySpreadConstraints",
+        "terminationGracePeriodSeconds",
+        "securityContext",
+        "imagePullSecrets",
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "runtimeClassName",
+        "shareProcessNamespace",
+        "os",
+    }
+)
+_POD_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "restartPolicy": (("Never",), "must be Never: Slipway restarts ranks itself, see maxRestarts"),
+    "schedulerName": ((OUR_SCHEDULER,), "leave it out: Slipway places the pods"),
+    "serviceAccountName": (("default",), "only the account `default` may be used; leave it out"),
+    "serviceAccount": (("default",), "only the account `default` may be used; leave it out"),
+    "automountServiceAccountToken": ((False,), "must be false: ranks get a token of their own"),
+    "enableServiceLinks": ((False,), "must be false; leave it out"),
+    "setHostnameAsFQDN": ((False,), "leave it out"),
+}
+"""Fields that pass with these values only."""
+_POD_REFUSED: Mapping[str, str] = {
+    "nodeName": "leave it out: Slipway places the pods; use nodeSelector or affinity",
+    "hostname": "leave it out: Slipway names the pods",
+    "subdomain": "leave it out: Slipway names the pods",
+    "priorityClassName": "leave it out: use the allocation's priority",
+    "priority": "leave it out: use the allocation's priority",
+    "preemptionPolicy": "leave it out: Slipway preempts by queue and priority",
+    "activeDeadlineSeconds": "use the allocation's maxRuntime",
+    "schedulingGates": "leave it out: Slipway places the pods",
+    "readinessGates": "leave it out: a rank tells its readiness through the API",
+    "resourceClaims": "resource claims are not supported; use ranks[].resources",
+    "resources": "set resources on the ranks or on the containers",
+    "overhead": "leave it out: the runtime class sets it",
+    "ephemeralContainers": "leave it out: they belong to running pods",
+}
+_CONTAINER_FIELDS = frozenset(
+    {
+        "name",
+        "image",
+        "imagePullPolicy",
+        "command",
+        "args",
+        "workingDir",
+        "env",
+        "envFrom",
+        "ports",
+        "resources",
+        "volumeMounts",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+        "lifecycle",
+        "securityContext",
+        "stdin",
+        "stdinOnce",
+        "tty",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+    }
+)
+_CONTAINER_REFUSED: Mapping[str, str] = {
+    "volumeDevices": "raw block devices are not supported; mount a file system with volumeMounts",
+    "resizePolicy": "leave it out: ranks are not resized in place",
+    "restartPolicyRules": "leave it out: Slipway restarts ranks itself, see maxRestarts",
+}
+_VOLUME_TYPES = frozenset(
+    {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "image",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+)
+
+
+def check_template(template: Any, at: str, findings: Findings, *, privileged: bool = False) -> None:
+    """Notes everything in the pod template at JSON pointer `at` that may not be there.
+
+    With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
+    out of Slipway's hands does not.
+    """
+    for field, value in findings.mapping(template, at).items():
+        if field == "metadata":
+            _check_metadata(findings.mapping(value, f"{at}/metadata"), f"{at}/metadata", findings)
+        elif field == "spec":
+            _check_pod(findings.mapping(value, f"{at}/spec"), f"{at}/spec", findings, privileged=privileged)
+        else:
+            findings.refuse(at + pointer(field), "a pod template has metadata and spec only")
+
+
+def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings) -> None:
+    for field, value in metadata.items():
+        here = at + pointer(field)
+        if field not in ("labels", "annotations"):
+            if value not in (None, "", {}, []):
+                findings.refuse(here, "set labels and annotations only: Slipway names the pods")
+            continue
+        for key, text in findings.mapping(value, here).items():
+            is_ours = key.split("/")[0].endswith(API_GROUP) or key == LABEL_MANAGED_BY
+            if is_ours and not (field == "annotations" and key == ANNOTATION_MAIN_CONTAINER):
+                findings.refuse(here + pointer(key), "is set by Slipway; leave it out")
+            elif not isinstance(text, str):
+                findings.refuse(here + pointer(key), "must be a string; put it in quotes")
+
+
+def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileged: bool) -> None:
+    for field, value in spec.items():
+        here = at + pointer(field)
+        if field in _POD_FIELDS:
+            continue
+        if field in _POD_ONLY:
+            allowed, hint = _POD_ONLY[field]
+            if value not in (*allowed, None, ""):
+                findings.refuse(here, hint)
+        elif field in podsecurity.HOST_SWITCHES:
+            podsecurity.check_host_switch(field, value, here, findings, privileged=privileged)
+        elif field in _POD_REFUSED:
+            if value not in (None, "", [], {}):
+                findings.refuse(here, _POD_REFUSED[field])
+        else:
+            findings.refuse(here, "is not a field that a pod template may set")
+    podsecurity.check_pod(spec.get("securityContext"), f"{at}/securityContext", findings, privileged=privileged)
+    _check_volumes(findings.items(spec.get("volumes"), f"{at}/volumes"), f"{at}/volumes", findings, privileged)
+    _check_grace(spec.get("terminationGracePeriodSeconds"), f"{at}/terminationGracePeriodSeconds", findings)
+    names: set[str] = set()
+    for group in ("containers", "initContainers"):
+        containers = findings.items(spec.get(group), f"{at}/{group}")
+        if len(containers) > CONTAINERS_MAX:
+            findings.refuse(f"{at}/{group}", f"has {len(containers)} containers; at most {CONTAINERS_MAX} are taken")
+        for index, item in enumerate(containers[:CONTAINERS_MAX]):
+            here = f"{at}/{group}/{index}"
+            container = findings.mapping(item, here)
+            _check_name(container.get("name"), here, names, findings)
+            _check_container(container, here, findings, privileged=privileged, is_init=group == "initContainers")
+
+
+def _check_grace(value: Any, at: str, findings: Findings) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 86400):
+        findings.refuse(at, "must be whole seconds from 0 to 86400")
+
+
+def _check_name(name: Any, at: str, names: set[str], findings: Findings) -> None:
+    if not isinstance(name, str) or not name:
+        findings.refuse(f"{at}/name", "each container needs a name, such as main")
+    elif name in names:
+        findings.refuse(f"{at}/name", f"another container is named {name} already")
+    else:
+        names.add(name)
+
+
+def _check_container(
+    container: Mapping[str, Any], at: str, findings: Findings, *, privileged: bool, is_init: bool
+) -> None:
+    for field, value in container.items():
+        here = at + pointer(field)
+        if field == "restartPolicy":
+            if not is_init or value != "Always":
+                findings.refuse(here, "leave it out; only Always is taken, on an init container that is a sidecar")
+        elif field in _CONTAINER_REFUSED:
+            findings.refuse(here, _CONTAINER_REFUSED[field])
+        elif field not in _CONTAINER_FIELDS:
+            findings.refuse(here, "is not a field that a container of a pod template may set")
+    for field in ("command", "args"):
+        for index, item in enumerate(findings.items(container.get(field), f"{at}/{field}")):
+            if not isinstance(item, str):
+                findings.refuse(f"{at}/{field}/{index}", "must be a string; put it in quotes")
+    podsecurity.check_container(
+        container.get("securityContext"), f"{at}/securityContext", findings, privileged=privileged
+    )
+    check_container_resources(container.get("resources"), f"{at}/resources", findings)
+    _check_ports(container, at, findings, privileged=privileged)
+    _check_mounts(container, at, findings)
+    _check_environment(container, at, findings)
+    if not privileged:
+        _check_hooks(container, at, findings)
+
+
+def _check_ports(container: Mapping[str, Any], at: str, findings: Findings, *, privileged: bool) -> None:
+    for index, item in enumerate(findings.items(container.get("ports"), f"{at}/ports")):
+        here = f"{at}/ports/{index}"
+        for field, value in findings.mapping(item, here).items():
+            if field in ("hostPort", "hostIP"):
+                if value and not privileged:
+                    findings.refuse(
+                        f"{here}/{field}", "leave it out: host ports are not allowed; use ports and the proxy"
+                    )
+            elif field not in ("containerPort", "name", "protocol"):
+                findings.refuse(here + pointer(field), "is not a field of a container port")
+
+
+def _check_mounts(container: Mapping[str, Any], at: str, findings: Findings) -> None:
+    for index, item in enumerate(findings.items(container.get("volumeMounts"), f"{at}/volumeMounts")):
+        here = f"{at}/volumeMounts/{index}"
+        if findings.mapping(item, here).get("mountPropagation") not in (None, "None"):
+            findings.refuse(f"{here}/mountPropagation", "must be None; leave it out")
+
+
+def _check_environment(container: Mapping[str, Any], at: str, findings: Findings) -> None:
+    for index, item in enumerate(findings.items(container.get("env"), f"{at}/env")):
+        here = f"{at}/env/{index}"
+        variable = findings.mapping(item, here)
+        check_env_name(variable.get("name"), f"{here}/name", findings)
+        value = variable.get("value")
+        if value is not None and not isinstance(value, str):
+            findings.refuse(f"{here}/value", "must be a string; put it in quotes")
+
+
+def _check_hooks(container: Mapping[str, Any], at: str, findings: Findings) -> None:
+    probes = {name: container.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe")}
+    lifecycle = findings.mapping(container.get("lifecycle"), f"{at}/lifecycle")
+    hooks = {f"lifecycle/{name}": lifecycle.get(name) for name in ("postStart", "preStop")}
+    for name, hook in {**probes, **hooks}.items():
+        for action in ("httpGet", "tcpSocket"):
+            call = findings.mapping(findings.mapping(hook, f"{at}/{name}").get(action), f"{at}/{name}/{action}")
+            if call.get("host"):
+                findings.refuse(f"{at}/{name}/{action}/host", "leave it out: probes go to the pod itself")
+
+
+def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: bool) -> None:
+    for index, item in enumerate(volumes):
+        here = f"{at}/{index}"
+        volume = findings.mapping(item, here)
+        name = volume.get("name")
+        if not isinstance(name, str) or not name:
+            findings.refuse(f"{here}/name", "each volume needs a name")
+        elif name.startswith(OUR_VOLUME_PREFIX):
+            findings.refuse(f"{here}/name", f"names that begin with {OUR_VOLUME_PREFIX} are Slipway's own")
+        for source in volume:
+            if source == "hostPath":
+                if not privileged:
+                    findings.refuse(f"{here}/hostPath", "host paths are not allowed; use emptyDir or a volume claim")
+            elif source != "name" and source not in _VOLUME_TYPES:
+                kinds = ", ".join(sorted(_VOLUME_TYPES))
+                findings.refuse(here + pointer(source), f"is not an allowed kind of volume; use one of {kinds}")

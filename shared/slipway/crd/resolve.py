@@ -1,0 +1,217 @@
+"""Filling an allocation's spec with the defaults of its kind and its pool, and judging the result.
+
+`resolve` is what a POST, a dry run and a hand-applied object all go through: api, scheduler and podworker call the same
+pure function and see the same spec, the same errors and the same hash. An admission pins the hash, so that a change of
+the pool's defaults between admission and launch is noticed.
+
+Invariants: resolving a resolved spec changes nothing; the hash does not depend on what may change while it waits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.crd import podsecurity, podtemplate, validate
+from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.hashing import spec_hash
+from slipway.crd.kinds import PREEMPTION_GRACE, SERVICE_KINDS, defaults_of
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of, overlaid
+from slipway.crd.roleresources import role_requests as role_requests
+from slipway.crd.v1alpha1 import (
+    Allocation,
+    AllocationSpec,
+    KindDefaults,
+    PortSpec,
+    ResourcePool,
+    ResourcePoolSpec,
+    RoleSpec,
+    TolerationSpec,
+)
+from slipway.errors import FieldError
+from slipway.model import ids
+from slipway.model.lifecycle import Kind
+
+SERVICE_PORT_NAME = "http"
+
+Json = Mapping[str, Any]
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete spec and the verdict on it. `spec` is as complete as it can be also when there are errors.
+
+    In a sound one: `ranks` is not empty, each role has `min_available` and its resources as {requests, limits}; each
+    template (the role's own, else the spec's) has a main container with an image; `min_available` is set.
+    """
+
+    spec: AllocationSpec
+    errors: tuple[FieldError, ...] = ()
+    """pointers are relative to the spec, except `/name`"""
+    warnings: tuple[str, ...] = ()
+    spec_hash: str = ""
+
+
+def resolve(allocation: Allocation, pool: ResourcePool) -> Resolved:
+    """The complete spec of `allocation` in `pool`, and what is wrong with it."""
+    spec = allocation.spec
+    findings = Findings()
+    if not ids.is_name(allocation.metadata.name):
+        findings.refuse(
+            "/name",
+            f"{allocation.metadata.name!r} can not name an allocation; use at most {ids.NAME_LENGTH_MAX} lower case "
+            "letters, digits and hyphens, a letter first",
+        )
+    validate.check_spec(spec, findings, slots_per_pod_max=pool.spec.max_slots_per_pod)
+    complete = _complete(spec, pool.spec, findings)
+    return Resolved(spec=complete, errors=findings.errors, warnings=findings.warnings, spec_hash=spec_hash(complete))
+
+
+def template_of(spec: AllocationSpec, role: RoleSpec) -> Json:
+    """The pod template of a role: its own, else the allocation's."""
+    return role.template or spec.template
+
+
+def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) -> AllocationSpec:
+    defaults = defaults_of(spec.kind, pool.defaults)
+    ports = spec.ports or _ports(defaults)
+    roles = spec.ranks or [RoleSpec()]
+    template = dict(spec.template)
+    if not all(role.template for role in roles):
+        template = _template(spec.template, spec.kind, defaults, pool, findings, "/template")
+    completed: list[RoleSpec] = []
+    for index, role in enumerate(roles):
+        own = role.template
+        if own:
+            at = pointer("ranks", index, "template")
+            own = _template(own, spec.kind, defaults, pool, findings, at)
+        completed.append(_role(role, own or template, defaults, pool, has_own=bool(role.template), gang=spec))
+    needed = sum(role.min_available or 0 for role in completed)
+    return msgspec.structs.replace(
+        spec,
+        ranks=completed,
+        min_available=max(1, needed, spec.min_available or 0),
+        template=template,
+        env={**defaults.env, **spec.env},
+        ports=ports,
+        preemption_grace=spec.preemption_grace or PREEMPTION_GRACE,
+    )
+
+
+def _ports(defaults: KindDefaults) -> list[PortSpec]:
+    return [PortSpec(name=SERVICE_PORT_NAME, port=defaults.port)] if defaults.port else []
+
+
+def _role(
+    role: RoleSpec,
+    template: Json,
+    defaults: KindDefaults,
+    pool: ResourcePoolSpec,
+    *,
+    has_own: bool,
+    gang: AllocationSpec,
+) -> RoleSpec:
+    containers = containers_of(template)
+    of_template: Json = object_of(containers[main_container(template)].get("resources")) if containers else {}
+    base = of_template if of_template or role.resources else defaults.resources
+    minimum = role.min_available
+    if minimum is None:
+        minimum = role.count if gang.min_available is None else 0
+    return msgspec.structs.replace(
+        role,
+        min_available=minimum,
+        resources=overlaid(base, role.resources),
+        tolerations=_tolerations(role, template, pool),
+        template=dict(template) if has_own else None,
+    )
+
+
+def _tolerations(role: RoleSpec, template: Json, pool: ResourcePoolSpec) -> list[TolerationSpec]:
+    """Those of role, template and pool, each once."""
+    result = list(role.tolerations)
+    for item in objects_of(object_of(template.get("spec")).get("tolerations")):
+        try:
+            result.append(msgspec.convert(item, TolerationSpec))
+        except msgspec.ValidationError:
+            continue  # `_check_tolerations` has noted it
+    result.extend(pool.tolerations)
+    return [item for index, item in enumerate(result) if item not in result[:index]]
+
+
+def _template(
+    template: Json, kind: Kind, defaults: KindDefaults, pool: ResourcePoolSpec, findings: Findings, at: str
+) -> dict[str, Any]:
+    """The complete template at pointer `at`: main container, image, command, security context."""
+    podtemplate.check_template(template, at, findings, privileged=pool.privileged_templates)
+    spec = object_of(template.get("spec"))
+    _check_tolerations(spec, f"{at}/spec/tolerations", findings)
+    containers = [dict(container) for container in objects_of(spec.get("containers"))]
+    is_named = bool(containers)
+    if not containers:
+        containers = [{"name": MAIN_CONTAINER}]
+    main = main_container({**template, "spec": {"containers": containers}})
+    containers[main] = _main(containers[main], kind, defaults)
+    for group, items in (("containers", containers), ("initContainers", objects_of(spec.get("initContainers")))):
+        for index, container in enumerate(items):
+            if not container.get("image"):
+                is_short = group == "containers" and index == main and not is_named
+                here = "/image" if is_short else f"{at}/spec/{group}/{index}/image"
+                findings.refuse(here, _missing_image(kind))
+    if kind not in SERVICE_KINDS and not containers[main].get("command") and not containers[main].get("args"):
+        _check_entrypoint(kind, at, main if is_named else None, findings, given=_given_image(template, main))
+    complete: dict[str, Any] = {
+        **spec,
+        "containers": containers,
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+    }
+    if not pool.privileged_templates:
+        complete = podsecurity.secured(complete)
+    return {**template, "spec": complete}
+
+
+def _given_image(template: Json, main: int) -> bool:
+    containers = containers_of(template)
+    return bool(containers) and bool(containers[main].get("image"))
+
+
+def _check_entrypoint(kind: Kind, at: str, main: int | None, findings: Findings, *, given: bool) -> None:
+    """An image that the user names may have an entrypoint of its own; a default one has nothing to run."""
+    if given:
+        return
+    here = "/command" if main is None else f"{at}/spec/containers/{main}/command"
+    findings.refuse(
+        here,
+        f'no command: a {kind} needs one, such as ["python", "train.py"]; set command, or an image whose entrypoint '
+        "does the work",
+    )
+
+
+def _missing_image(kind: Kind) -> str:
+    return (
+        f"no image: set image (in a resource: template.spec.containers[].image), or defaults.{kind}.image of the pool"
+    )
+
+
+def _main(container: Json, kind: Kind, defaults: KindDefaults) -> dict[str, Any]:
+    """The main container with what the kind's defaults give: a program of its own is never mixed with ours.
+
+    The default program of a service kind runs in any image; that of the others belongs to the default image.
+    """
+    result = dict(container)
+    has_program = bool(result.get("command") or result.get("args"))
+    if not has_program and (kind in SERVICE_KINDS or not result.get("image")):
+        for field, program in (("command", defaults.command), ("args", defaults.args)):
+            if program:
+                result[field] = list(program)
+    if not result.get("image") and defaults.image:
+        result["image"] = defaults.image
+    return result
+
+
+def _check_tolerations(spec: Json, at: str, findings: Findings) -> None:
+    for index, item in enumerate(objects_of(spec.get("tolerations"))):
+        try:
+            msgspec.convert(item, TolerationSpec)
+        except msgspec.ValidationError as exc:
+            findings.refuse(f"{at}/{index}", str(exc))

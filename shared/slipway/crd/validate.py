@@ -1,0 +1,211 @@
+"""Limits and consistency of an allocation's spec: what types and schemas can not say.
+
+Pure. Everything here is also what a hand-applied object must meet: it ends Invalid where a POST gets 422. Pointers are
+relative to the spec, which is the top level of a launch body too.
+"""
+
+import base64
+import binascii
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.kinds import RESERVED_ENV_PREFIX
+from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_extended, is_nested
+from slipway.crd.v1alpha1 import RANKS_MAX, SPEC_BYTES_MAX, AllocationSpec, FileSpec, RoleSpec, TolerationSpec
+from slipway.model.duration import parse_duration
+from slipway.model.quantity import parse_quantity
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, scale_of
+
+GPU_MILLI_MAX = 1000
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED = re.compile(rf"({_DNS_LABEL}(\.{_DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+_ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_PREFIX_MAX = 253
+_LABEL_MAX = 63
+_RESOURCE_HINTS = {"gpu": GPU, "gpus": GPU, "mem": MEMORY, "ram": MEMORY, "cpus": CPU, "storage": EPHEMERAL_STORAGE}
+_DURATIONS = ("idle_timeout", "max_runtime", "pending_timeout", "preemption_grace")
+_MAY_BE_ZERO = ("preemption_grace",)
+
+
+def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: int | None = None) -> None:
+    """Notes everything that is wrong with `spec` but for its pod templates."""
+    size = len(msgspec.json.encode(spec))
+    if size > SPEC_BYTES_MAX:
+        findings.refuse("", f"the spec has {size} bytes, at most {SPEC_BYTES_MAX} are taken; move files to a volume")
+    _check_gang(spec, findings)
+    for index, role in enumerate(spec.ranks):
+        _check_role(role, pointer("ranks", index), findings, slots_per_pod_max)
+    for field in _DURATIONS:
+        wire = spec.__struct_encode_fields__[spec.__struct_fields__.index(field)]
+        _check_duration(getattr(spec, field), pointer(wire), findings, may_be_zero=field in _MAY_BE_ZERO)
+    for name, value in spec.env.items():
+        check_env_name(name, pointer("env", name), findings)
+        if "\0" in value:
+            findings.refuse(pointer("env", name), "must not contain a NUL character")
+    _check_files(spec.files, findings)
+    _check_unique([port.name for port in spec.ports], lambda index: pointer("ports", index, "name"), findings)
+    _check_unique([port.port for port in spec.ports], lambda index: pointer("ports", index, "port"), findings)
+
+
+def check_env_name(name: Any, at: str, findings: Findings) -> None:
+    """Notes a name that no environment variable can have, and one that Slipway sets itself."""
+    if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
+        findings.refuse(at, f"{name!r} can not name an environment variable; use letters, digits and _")
+    elif name.startswith(RESERVED_ENV_PREFIX):
+        findings.warn(f"{name}: names that begin with {RESERVED_ENV_PREFIX} are Slipway's own and may be overwritten")
+
+
+def check_container_resources(resources: Any, at: str, findings: Findings) -> None:
+    """Notes what is wrong with a container's {requests, limits}."""
+    parts = findings.mapping(resources, at)
+    for field in parts:
+        if field not in ("requests", "limits"):
+            findings.refuse(at + pointer(field), "a container's resources have requests and limits only")
+    _check_requests_and_limits(parts, at, findings)
+
+
+def check_role_resources(resources: Mapping[str, Any], at: str, findings: Findings) -> None:
+    """Notes what is wrong with the resources of a role, in either spelling."""
+    if is_nested(resources):
+        _check_requests_and_limits(resources, at, findings)
+    elif mixed := resources.keys() & {"requests", "limits"}:
+        findings.refuse(at + pointer(min(mixed)), "write either a map of quantities, or requests and limits, not both")
+    else:
+        _check_quantities(resources, at, findings)
+
+
+def _check_gang(spec: AllocationSpec, findings: Findings) -> None:
+    count = sum(role.count for role in spec.ranks) or 1
+    if count > RANKS_MAX:
+        findings.refuse("/ranks", f"{count} ranks in all; at most {RANKS_MAX} are taken")
+    if spec.min_available is not None and spec.min_available > count:
+        findings.refuse("/minAvailable", f"{spec.min_available} is above the {count} ranks; lower it or raise count")
+    _check_unique([role.name for role in spec.ranks], lambda index: pointer("ranks", index, "name"), findings)
+
+
+def _check_unique(values: Sequence[str | int], at: Callable[[int], str], findings: Findings) -> None:
+    seen = Counter[str | int]()
+    for index, value in enumerate(values):
+        if seen[value]:
+            findings.refuse(at(index), f"{value} stands here twice; each must be different")
+        seen[value] += 1
+
+
+def _check_role(role: RoleSpec, at: str, findings: Findings, slots_per_pod_max: int | None) -> None:
+    if role.min_available is not None and role.min_available > role.count:
+        findings.refuse(f"{at}/minAvailable", f"{role.min_available} is above count {role.count}; lower it")
+    check_role_resources(role.resources, f"{at}/resources", findings)
+    for key, value in role.node_selector.items():
+        here = f"{at}/nodeSelector{pointer(key)}"
+        _check_label_key(key, here, findings)
+        if len(value) > _LABEL_MAX or not _LABEL_VALUE.fullmatch(value):
+            findings.refuse(here, f"{value!r} can not be the value of a node label")
+    for index, toleration in enumerate(role.tolerations):
+        _check_toleration(toleration, f"{at}/tolerations/{index}", findings)
+    if role.topology is not None:
+        _check_label_key(role.topology.key, f"{at}/topology/key", findings)
+    if slots_per_pod_max is not None and (slots := _slots(role)) > slots_per_pod_max:
+        findings.refuse(f"{at}/resources", f"{slots} slots in one rank; the pool takes at most {slots_per_pod_max}")
+
+
+def _slots(role: RoleSpec) -> int:
+    requests = {**role.resources.get("limits", {}), **role.resources.get("requests", {})}
+    amounts = requests if is_nested(role.resources) else role.resources
+    try:
+        return sum(parse_quantity(amounts[name]) for name in GPU_NAMES if name in amounts)
+    except (ValueError, TypeError):
+        return 0
+
+
+def _check_label_key(key: str, at: str, findings: Findings) -> None:
+    prefix, _, name = key.rpartition("/")
+    if len(prefix) > _PREFIX_MAX or len(name) > _LABEL_MAX or not _QUALIFIED.fullmatch(key):
+        findings.refuse(at, f"{key!r} can not be the key of a node label")
+
+
+def _check_toleration(toleration: TolerationSpec, at: str, findings: Findings) -> None:
+    if toleration.operator == "Exists" and toleration.value:
+        findings.refuse(f"{at}/value", "must be empty when the operator is Exists")
+    if not toleration.key and toleration.operator != "Exists":
+        findings.refuse(f"{at}/key", "an empty key tolerates every taint: set operator to Exists, or name the key")
+    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+        findings.refuse(f"{at}/tolerationSeconds", "works with the effect NoExecute only")
+    if toleration.key:
+        _check_label_key(toleration.key, f"{at}/key", findings)
+
+
+def _check_duration(text: str | None, at: str, findings: Findings, *, may_be_zero: bool) -> None:
+    if text is None:
+        return
+    try:
+        seconds = parse_duration(text)
+    except ValueError as exc:
+        findings.refuse(at, str(exc))
+        return
+    if not seconds and not may_be_zero:
+        findings.refuse(at, "must be longer than zero; leave it out for no limit")
+
+
+def _check_requests_and_limits(parts: Mapping[str, Any], at: str, findings: Findings) -> None:
+    amounts = {
+        part: _check_quantities(findings.mapping(parts.get(part), f"{at}/{part}"), f"{at}/{part}", findings)
+        for part in ("requests", "limits")
+    }
+    for name, request in amounts["requests"].items():
+        here = f"{at}/requests{pointer(name)}"
+        limit = amounts["limits"].get(name)
+        if limit is not None and request > limit:
+            findings.refuse(here, "is above its limit; lower it or raise the limit")
+        elif limit is not None and request != limit and is_extended(name):
+            findings.refuse(here, "must equal its limit: this resource can not be overcommitted")
+
+
+def _check_quantities(quantities: Mapping[str, Any], at: str, findings: Findings) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for name, value in quantities.items():
+        here = at + pointer(name)
+        _check_resource_name(name, here, findings)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            findings.refuse(here, "must be a quantity such as 500m, 2 or 16Gi")
+            continue
+        try:
+            amounts[name] = parse_quantity(value, scale=scale_of(name))
+            milli = parse_quantity(value, scale=MILLI)
+        except (ValueError, ArithmeticError) as exc:
+            findings.refuse(here, str(exc))
+            continue
+        if is_extended(name) and milli % MILLI:
+            findings.refuse(here, f"{value} is not a whole number; for a part of a device ask for {GPU_MILLI}")
+        if name == GPU_MILLI and amounts[name] > GPU_MILLI_MAX:
+            findings.refuse(here, f"{value} is more than one device ({GPU_MILLI_MAX}); ask for whole devices")
+    return amounts
+
+
+def _check_resource_name(name: str, at: str, findings: Findings) -> None:
+    if name in (CPU, MEMORY, EPHEMERAL_STORAGE) or name.startswith(HUGE_PAGES_PREFIX):
+        return
+    if "/" not in name:
+        hint = f"; did you mean {_RESOURCE_HINTS[name.lower()]}?" if name.lower() in _RESOURCE_HINTS else ""
+        findings.refuse(at, f"{name!r} is not a resource; use cpu, memory or a full name such as {GPU}{hint}")
+        return
+    _check_label_key(name, at, findings)
+
+
+def _check_files(files: Sequence[FileSpec], findings: Findings) -> None:
+    for index, file in enumerate(files):
+        at = pointer("files", index)
+        steps = file.path.split("/")
+        if file.path.startswith("/") or ".." in steps or "" in steps or "\0" in file.path:
+            findings.refuse(f"{at}/path", "must be a relative path without `..`, such as src/train.py")
+        if file.encoding == "base64":
+            try:
+                base64.b64decode(file.content, validate=True)
+            except (binascii.Error, ValueError):
+                findings.refuse(f"{at}/content", "is not base64")
+    _check_unique([file.path for file in files], lambda index: pointer("files", index, "path"), findings)
