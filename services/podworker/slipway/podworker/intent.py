@@ -1,0 +1,83 @@
+"""What one allocation asks of the pod worker now: one pure decision from the object alone.
+
+Owns the rules of when a launch begins, goes on, or is torn down. Knows no pods, no calls and no time: whether the
+pods exist is found out while the decision is carried out, because every step of that is idempotent.
+
+Invariants: nothing is launched that is not admitted in this attempt, or that is to stop; nothing is bound that is not
+in the release of this attempt; an attempt of the past is always torn down, the current one only when it never
+started (stopped before the release) or has been ended by the watcher.
+"""
+
+import msgspec
+
+from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
+from slipway.crd.transitions import is_admitted, is_released, stop_reason
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+
+CONDITION_REFUSED = "Refused"
+"""The launch of the attempt in `observedGeneration` can never succeed: the watcher ends the allocation as Invalid."""
+CONDITION_STUCK = "Stuck"
+"""True: the launch of the attempt in `observedGeneration` exhausted its retries. Unknown: it is being retried."""
+
+_BINDABLE = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+_OVER = (Phase.TERMINATING, Phase.TERMINATED)
+
+
+class Launch(msgspec.Struct, frozen=True, tag=True):
+    """Create what the attempt needs, release it, bind it; then remove what attempts up to `past` left (0: none)."""
+
+    past: int
+
+
+class Bind(msgspec.Struct, frozen=True, tag=True):
+    """The release is committed: bind those of its pods that are not bound yet; then remove up to `past`."""
+
+    past: int
+
+
+class Teardown(msgspec.Struct, frozen=True, tag=True):
+    """Delete everything that belongs to the attempts up to and including `through`."""
+
+    through: int
+
+
+class Nothing(msgspec.Struct, frozen=True, tag=True):
+    """There is nothing to do; `why` is a short constant for the log."""
+
+    why: str
+
+
+Intent = Launch | Bind | Teardown | Nothing
+
+
+def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
+    """What to do for `allocation` as it stands."""
+    status = allocation.status
+    if status.admission is None:
+        # Every admission leaves a record, so nothing was ever created.
+        return Nothing("never admitted")
+    past = status.attempt - 1
+    is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None
+    if status.phase in _OVER:
+        return Teardown(status.attempt)
+    if is_released(allocation):
+        if is_stopping or status.phase not in _BINDABLE:
+            # The watcher records the exits and moves the phase; the teardown follows from that.
+            return Nothing("stopping") if is_stopping else Nothing("running")
+        return Bind(past)
+    if is_stopping:
+        return Teardown(status.attempt)
+    if status.phase is not Phase.ASSIGNED or not is_admitted(allocation):
+        return Teardown(past) if past else Nothing("not admitted")
+    if TEARDOWN_FINALIZER not in allocation.metadata.finalizers:
+        return Nothing("no finalizer")
+    if is_refused(allocation):
+        return Nothing("refused")
+    return Launch(past)
+
+
+def is_refused(allocation: Allocation) -> bool:
+    """Whether this attempt's launch is known to be impossible."""
+    refused = condition_of(allocation.status.conditions, CONDITION_REFUSED)
+    return refused is not None and refused.status == "True" and refused.observed_generation == allocation.status.attempt

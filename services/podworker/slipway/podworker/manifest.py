@@ -1,0 +1,227 @@
+"""From an admitted allocation to the objects of its attempt, as plain JSON: ConfigMap, Service and pods.
+
+Owns names, labels, owners, finalizers and the hash that adoption compares. Pure: the same allocation, spec and pool
+give the same objects on every replica, but for the trace.
+
+Invariants: every object carries the allocation's uid as a label and as its controlling owner; the pods of an attempt
+differ from those of any other in their names; the hash covers everything but what may differ between two replicas
+that mean the same (the trace) or follows from the name (rank, node).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.crd import meta
+from slipway.crd.hashing import canonical_json, sha256_hex
+from slipway.crd.meta import RawObject
+from slipway.crd.resolve import template_of
+from slipway.crd.roleresources import containers_of, main_container, object_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
+from slipway.errors import InvariantError
+from slipway.model import ids
+from slipway.podworker import files, podspec
+from slipway.podworker.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
+
+ANNOTATION_DEVICES = f"{meta.API_GROUP}/devices"
+
+
+class RankPod(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's pod; `position` is its index in the release."""
+
+    position: int
+    rank: int
+    name: str
+    node: str
+    manifest: RawObject
+
+    @property
+    def spec_hash(self) -> str:
+        """What the annotation of an adoptable pod says."""
+        return hash_of(self.manifest)
+
+
+class Manifests(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one attempt consists of; `service` only for more than one rank."""
+
+    configmap: RawObject
+    service: RawObject | None
+    pods: tuple[RankPod, ...]
+
+
+def build(
+    allocation: Allocation,
+    spec: AllocationSpec,
+    pool: ResourcePool,
+    *,
+    options: TaskOptions,
+    traceparent: str = "",
+) -> Manifests:
+    """The objects of the current attempt, for the resolved `spec`.
+
+    Raises:
+        InvalidError: the spec can not become pods; TooLargeError: the files do not fit.
+    """
+    places = places_of(allocation, spec)
+    names = _names(allocation, places)
+    bundle = files.bundle_of(spec.files)
+    envelope = _Envelope(allocation, names)
+    configmap: RawObject = {"immutable": True, "data": bundle.data}
+    if bundle.binary:
+        configmap["binaryData"] = bundle.binary
+    return Manifests(
+        configmap=envelope.wrap("ConfigMap", names.bundle, configmap),
+        service=envelope.wrap("Service", names.service, _service_body(envelope)) if names.service else None,
+        pods=_pods(envelope, spec, pool, places, bundle=bundle, options=options, traceparent=traceparent),
+    )
+
+
+def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, ...]:
+    """The ranks that are launched, in the order of the release: the admission's placements by rank.
+
+    Raises:
+        InvariantError: the admission places a rank that the spec does not have.
+    """
+    admission = allocation.status.admission
+    placements: list[Placement] = sorted(admission.placements, key=_rank) if admission else []
+    roles = [role.name for role in spec.ranks for _ in range(role.count)]
+    if not placements or placements[-1].rank >= len(roles):
+        raise InvariantError(f"the admission of {id_of(allocation)} does not match its ranks")
+    return tuple(
+        RankPlace(
+            rank=placement.rank,
+            position=position,
+            world_size=len(placements),
+            pod=ids.pod_name(id_of(allocation), allocation.status.attempt, placement.rank),
+            node=placement.node,
+            role=roles[placement.rank],
+            devices=tuple(placement.device),
+        )
+        for position, placement in enumerate(placements)
+    )
+
+
+def hash_of(manifest: Mapping[str, Any]) -> str:
+    """The hash that an object of ours carries; empty when it carries none."""
+    annotations = object_of(object_of(manifest["metadata"]).get("annotations"))
+    return str(annotations.get(meta.ANNOTATION_SPEC_HASH, ""))
+
+
+class _Envelope:
+    """What all objects of an attempt share: namespace, labels, owner."""
+
+    def __init__(self, allocation: Allocation, names: AttemptNames) -> None:
+        self.names = names
+        self.annotations = {meta.ANNOTATION_USER: allocation.metadata.annotations.get(meta.ANNOTATION_USER, "")}
+        self.selector = {
+            meta.LABEL_ALLOCATION_UID: allocation.metadata.uid,
+            meta.LABEL_ATTEMPT: str(allocation.status.attempt),
+        }
+        self.labels = {
+            **self.selector,
+            meta.LABEL_ALLOCATION: str(names.allocation),
+            meta.LABEL_MANAGED_BY: meta.MANAGED_BY,
+        }
+        self.owners: list[RawObject] = [
+            {
+                "apiVersion": meta.GROUP_VERSION,
+                "kind": "Allocation",
+                "name": allocation.metadata.name,
+                "uid": allocation.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ]
+
+    def metadata(self, name: str, spec_hash: str) -> RawObject:
+        annotations = {key: value for key, value in self.annotations.items() if value}
+        return {
+            "name": name,
+            "namespace": self.names.namespace,
+            "labels": dict(self.labels),
+            "annotations": {**annotations, meta.ANNOTATION_SPEC_HASH: spec_hash},
+            "ownerReferences": self.owners,
+        }
+
+    def wrap(self, kind: str, name: str, body: RawObject) -> RawObject:
+        metadata = self.metadata(name, sha256_hex(canonical_json(body)))
+        return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **body}
+
+
+def _names(allocation: Allocation, places: Sequence[RankPlace]) -> AttemptNames:
+    bundle = ids.bundle_name(id_of(allocation), allocation.status.attempt)
+    return AttemptNames(
+        allocation=id_of(allocation),
+        namespace=allocation.metadata.namespace,
+        attempt=allocation.status.attempt,
+        bundle=bundle,
+        service=bundle if len(places) > 1 else "",
+        first_pod=places[0].pod,
+    )
+
+
+def _service_body(envelope: _Envelope) -> RawObject:
+    """Headless, and with addresses before readiness: ranks meet while they start."""
+    return {
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": envelope.selector,
+            "ports": [{"name": "rendezvous", "port": MASTER_PORT, "targetPort": MASTER_PORT}],
+        }
+    }
+
+
+def _pods(
+    envelope: _Envelope,
+    spec: AllocationSpec,
+    pool: ResourcePool,
+    places: Sequence[RankPlace],
+    *,
+    bundle: files.Bundle,
+    options: TaskOptions,
+    traceparent: str,
+) -> tuple[RankPod, ...]:
+    """One base and one hash per role: a gang of thousands is stamped out, not built."""
+    bases: dict[str, RawObject] = {}
+    hashes: dict[str, str] = {}
+    mains: dict[str, str] = {}
+    for role in spec.ranks:
+        bases[role.name] = podspec.role_base(
+            spec, role, pool.spec, bundle=bundle, bundle_name=envelope.names.bundle, options=options
+        )
+        template = template_of(spec, role)
+        mains[role.name] = str(containers_of(template)[main_container(template)]["name"])
+        shape = {"base": bases[role.name], "world": len(places), "api": options.api_url}
+        hashes[role.name] = sha256_hex(canonical_json(shape))
+    made: list[RankPod] = []
+    for place in places:
+        base = bases[place.role]
+        env = podspec.rank_env(envelope.names, place, options, traceparent)
+        pod = podspec.rank_spec(base["spec"], envelope.names, place, env, is_delegate=pool.spec.binding == "delegate")
+        metadata = envelope.metadata(place.pod, hashes[place.role])
+        metadata["labels"] = {
+            **base["metadata"]["labels"],
+            **metadata["labels"],
+            meta.LABEL_RANK: str(place.rank),
+            meta.LABEL_ROLE: place.role,
+        }
+        metadata["annotations"] = {
+            **base["metadata"]["annotations"],
+            **metadata["annotations"],
+            meta.ANNOTATION_MAIN_CONTAINER: mains[place.role],
+            **({meta.ANNOTATION_TRACE: traceparent} if traceparent else {}),
+            **({ANNOTATION_DEVICES: ",".join(map(str, place.devices))} if place.devices else {}),
+        }
+        metadata["finalizers"] = [meta.TRACKING_FINALIZER]
+        manifest: RawObject = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
+        made.append(
+            RankPod(position=place.position, rank=place.rank, name=place.pod, node=place.node, manifest=manifest)
+        )
+    return tuple(made)
+
+
+def _rank(placement: Placement) -> int:
+    return placement.rank

@@ -1,0 +1,218 @@
+"""The pod spec of a role, and what tells one rank of it from another.
+
+Owns the merge of the user's pod template with the role, the pool and our own rules, and the environment of a rank.
+Pure; knows no names of objects but those it is given.
+
+Invariants: never a nodeName; restartPolicy Never; no service links; no account token; nothing that the user writes
+overrides a `SLIPWAY_*` variable. Everything that the user's template says beyond that stays as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX
+from slipway.crd.meta import API_GROUP, RawObject
+from slipway.crd.resolve import template_of
+from slipway.crd.roleresources import containers_of, main_container, object_of, objects_of
+from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
+from slipway.errors import InvalidError
+from slipway.model.ids import AllocationId
+from slipway.podworker import files
+from slipway.podworker.files import Bundle
+
+SCHEDULER_NAME = "slipway"
+LAUNCH_GATE = f"{API_GROUP}/launch"
+MASTER_PORT = 29500
+TOKEN_PATH = "/run/slipway/token"  # noqa: S105 - a directory
+_TOKEN_VOLUME = "slipway-token"  # noqa: S105 - a volume
+_TOKEN_LIFE_S = 3600
+
+EnvVar = dict[str, Any]
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What every container of ours is told about the system; not part of any one allocation."""
+
+    api_url: str = ""
+    """where ranks find the API; empty: not told"""
+    token_audience: str = ""
+    """audience of the projected account token; empty: ranks get none"""
+
+
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of the attempt: `position` is its place among the ranks that are launched (elastic gangs skip some)."""
+
+    rank: int
+    position: int
+    world_size: int
+    pod: str
+    node: str
+    role: str = ""
+    devices: tuple[int, ...] = ()
+
+
+class AttemptNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that all ranks of an attempt share; `service` is empty for a single rank."""
+
+    allocation: AllocationId
+    namespace: str
+    attempt: int
+    bundle: str
+    service: str
+    first_pod: str
+
+    @property
+    def master_address(self) -> str:
+        """Where rank 0 is found."""
+        return f"{self.first_pod}.{self.service}.{self.namespace}.svc" if self.service else "127.0.0.1"
+
+
+def role_base(
+    spec: AllocationSpec,
+    role: RoleSpec,
+    pool: ResourcePoolSpec,
+    *,
+    bundle: Bundle,
+    bundle_name: str,
+    options: TaskOptions,
+) -> RawObject:
+    """What the ranks of the resolved `role` share, as {metadata: {labels, annotations}, spec}.
+
+    Raises:
+        InvalidError: there is no container.
+    """
+    template = template_of(spec, role)
+    metadata = object_of(template.get("metadata"))
+    pod = dict(object_of(template.get("spec")))
+    pod.pop("nodeName", None)
+    main = main_container(template)
+    containers = [dict(item) for item in containers_of(template)]
+    if not containers:
+        raise InvalidError(f"role {role.name} has no container")
+    containers[main] = _main(containers[main], spec, role, bundle, options)
+    pod["containers"] = containers
+    pod |= {
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "nodeSelector": {**pool.node_selector, **(pod.get("nodeSelector") or {}), **role.node_selector},
+        "tolerations": [msgspec.to_builtins(item) for item in role.tolerations],
+        "volumes": [*(pod.get("volumes") or ()), *_volumes(containers[main], bundle, bundle_name, options)],
+    }
+    if role.affinity:
+        pod["affinity"] = role.affinity
+    if pool.binding == "delegate":
+        pod["schedulingGates"] = [{"name": LAUNCH_GATE}]
+        pod.pop("schedulerName", None)
+    else:
+        pod["schedulerName"] = SCHEDULER_NAME
+    pod = {name: value for name, value in pod.items() if value not in ({}, [])}
+    return {
+        "metadata": {
+            "labels": _foreign(object_of(metadata.get("labels"))),
+            "annotations": _foreign(object_of(metadata.get("annotations"))),
+        },
+        "spec": pod,
+    }
+
+
+def rank_spec(
+    base: RawObject, names: AttemptNames, place: RankPlace, env: Sequence[EnvVar], *, is_delegate: bool
+) -> RawObject:
+    """The spec of one rank's pod: the role's, with the rank's name and environment."""
+    spec = dict(base)
+    spec["hostname"] = place.pod
+    if names.service:
+        spec["subdomain"] = names.service
+    for group in ("initContainers", "containers"):
+        if group in spec:
+            spec[group] = [_with_env(container, env) for container in spec[group]]
+    if is_delegate:
+        spec["affinity"] = _pinned(spec.get("affinity") or {}, place.node)
+    return spec
+
+
+def rank_env(names: AttemptNames, place: RankPlace, options: TaskOptions, traceparent: str) -> list[EnvVar]:
+    """What each container of the rank is told. The rendezvous variables are what torchrun and friends read."""
+    values = {
+        "SLIPWAY_ALLOCATION_ID": str(names.allocation),
+        "SLIPWAY_ATTEMPT": str(names.attempt),
+        "SLIPWAY_RANK": str(place.rank),
+        "SLIPWAY_ROLE": place.role,
+        "SLIPWAY_API": options.api_url,
+        ENV_PROXY_PREFIX: f"/proxy/{names.allocation}",
+        "SLIPWAY_FILES": files.FILES_PATH,
+        "SLIPWAY_DEVICES": ",".join(map(str, place.devices)),
+        "SLIPWAY_TOKEN_FILE": f"{TOKEN_PATH}/token" if options.token_audience else "",
+        "TRACEPARENT": traceparent,
+        "MASTER_ADDR": names.master_address,
+        "MASTER_PORT": str(MASTER_PORT),
+        "RANK": str(place.position),
+        "WORLD_SIZE": str(place.world_size),
+        "NODE_RANK": str(place.position),
+        "LOCAL_RANK": "0",
+    }
+    told: list[EnvVar] = [{"name": name, "value": value} for name, value in values.items() if value]
+    told.append({"name": ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    return told
+
+
+def _main(
+    container: RawObject, spec: AllocationSpec, role: RoleSpec, bundle: Bundle, options: TaskOptions
+) -> RawObject:
+    made = dict(container)
+    if role.resources:
+        made["resources"] = role.resources
+    own_env = {str(item.get("name")) for item in made.get("env") or ()}
+    extra: list[EnvVar] = [{"name": name, "value": value} for name, value in spec.env.items() if name not in own_env]
+    made["env"] = [*(made.get("env") or ()), *extra]
+    ports = [*(made.get("ports") or ())]
+    open_ports = {port.get("containerPort") for port in ports}
+    ports += [{"name": port.name, "containerPort": port.port} for port in spec.ports if port.port not in open_ports]
+    if ports:
+        made["ports"] = ports
+    needs_work = bool(bundle.items) and not made.get("workingDir")
+    if needs_work:
+        made["workingDir"] = files.WORK_PATH
+    mounts = files.mounts(bundle, working_dir=str(made.get("workingDir", "")), needs_work=needs_work)
+    if options.token_audience:
+        mounts.append({"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True})
+    if mounts:
+        made["volumeMounts"] = [*(made.get("volumeMounts") or ()), *mounts]
+    return made
+
+
+def _volumes(main: RawObject, bundle: Bundle, bundle_name: str, options: TaskOptions) -> list[RawObject]:
+    needs_work = any(mount.get("name") == files.WORK_VOLUME for mount in main.get("volumeMounts") or ())
+    made = files.volumes(bundle_name, bundle, needs_work=needs_work)
+    if options.token_audience:
+        token = {"audience": options.token_audience, "expirationSeconds": _TOKEN_LIFE_S, "path": "token"}
+        made.append({"name": _TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
+    return made
+
+
+def _with_env(container: RawObject, env: Sequence[EnvVar]) -> RawObject:
+    """Ours first, so that the user's values may refer to them; the user wins but for our own prefix."""
+    theirs = [item for item in container.get("env") or () if not str(item.get("name")).startswith(RESERVED_ENV_PREFIX)]
+    taken = {item.get("name") for item in theirs}
+    return {**container, "env": [*(item for item in env if item["name"] not in taken), *theirs]}
+
+
+def _pinned(affinity: Mapping[str, Any], node: str) -> RawObject:
+    """The affinity that admits this node only; terms are alternatives, so each of them gets the condition."""
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    node_affinity = dict(object_of(affinity.get("nodeAffinity")))
+    required = object_of(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    terms = [
+        {**term, "matchFields": [*objects_of(term.get("matchFields")), here]}
+        for term in objects_of(required.get("nodeSelectorTerms")) or [{}]
+    ]
+    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    return {**affinity, "nodeAffinity": node_affinity}
+
+
+def _foreign(words: Mapping[str, str]) -> dict[str, str]:
+    """Labels or annotations of the user's template; our own names are ours."""
+    return {name: value for name, value in words.items() if not name.startswith(f"{API_GROUP}/")}
