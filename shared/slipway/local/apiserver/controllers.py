@@ -47,7 +47,7 @@ class Controllers:
         self._deleting: dict[Entry, None] = {}
         self._quotas: dict[str, None] = {}
         self._bound: dict[str, dict[ObjectKey, None]] = {}
-        self._node_lost_at: dict[str, float] = {}
+        self._lost: dict[str, float] = {}
         core.store.subscribe(self.note)
 
     def note(self, change: Change) -> None:
@@ -67,6 +67,8 @@ class Controllers:
                 self._deleting[entry] = None
         if change.resource == "pods":
             self._note_pod(change)
+        elif change.resource == "nodes":
+            self._note_node(change)
         elif change.resource == "resourcequotas":
             self._quotas[change.key[0]] = None
 
@@ -87,8 +89,17 @@ class Controllers:
             return
         if change.type == "DELETED":
             self._bound.get(node, {}).pop(change.key, None)
-        else:
-            self._bound.setdefault(node, {})[change.key] = None
+            return
+        self._bound.setdefault(node, {})[change.key] = None
+        if self._store.find("nodes", "", node) is None:
+            self._lost.setdefault(node, self._core.clock())
+
+    def _note_node(self, change: Change) -> None:
+        name = change.key[1]
+        if change.type != "DELETED":
+            self._lost.pop(name, None)
+        elif self._bound.get(name):
+            self._lost.setdefault(name, self._core.clock())
 
     def _recheck_owner(self, owner: Json, namespace: str) -> None:
         """A dependent is gone: an owner in foreground deletion may have waited for it."""
@@ -203,14 +214,11 @@ class Controllers:
 
     def _collect_pods(self) -> None:
         now = self._core.clock()
-        for node, keys in list(self._bound.items()):
-            if not keys:
-                del self._bound[node]
-            elif self._store.find("nodes", "", node) is not None:
-                self._node_lost_at.pop(node, None)
-            elif now - self._node_lost_at.setdefault(node, now) >= self._pod_gc_delay_s:
-                for key in list(keys):
+        for node, since in list(self._lost.items()):
+            if now - since >= self._pod_gc_delay_s:
+                for key in list(self._bound.pop(node, ())):
                     self._collect_pod(key)
+                self._lost.pop(node, None)
 
     def _collect_pod(self, key: ObjectKey) -> None:
         """A pod whose node is gone: nobody will ever report its end."""

@@ -198,8 +198,6 @@ class ClusterCore:
         """Assigns a pod to a node. Raises: StatusError 404, 409."""
         record = self.record(self.kind(_PODS), namespace, name)
         bound = pods.bind(record.obj, binding, self._now_text())
-        if "generation" in bound["metadata"]:
-            bound["metadata"]["generation"] += 1
         if not dry_run:
             self.store.commit(_PODS, "MODIFIED", bound)
         return status.success(code=201)

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from slipway.local.apiserver import answers, discovery, openapi, patch, reviews, routes, status
+from slipway.local.apiserver import answers, discovery, openapi, patch, reviews, routes, status, wire
 from slipway.local.apiserver.answers import Answer, Call
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.logs import LogSource, NodeLogSource
@@ -321,6 +321,8 @@ async def _stream(chunks: AsyncIterator[bytes], receive: Receive, send: Send, *,
 
 
 def _decode(call: Call) -> Any:
+    if call.content_type == wire.MEDIA_TYPE:
+        return wire.decode(call.body)
     try:
         if "yaml" in call.content_type and not call.body.lstrip().startswith((b"{", b"[")):
             return yaml.safe_load(call.body)
@@ -330,8 +332,6 @@ def _decode(call: Call) -> Any:
 
 
 def _object(call: Call) -> Json:
-    if "protobuf" in call.content_type:
-        raise status.unsupported_media(["application/json", "application/yaml"])
     body = _decode(call)
     if not is_map(body):
         raise status.bad_request("the body of the request is not an object")

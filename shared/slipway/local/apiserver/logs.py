@@ -18,7 +18,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 class LogSource(Protocol):
     def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The log of one container, in chunks. Raises: StatusError before the first chunk."""
+        """The log of one container, in chunks; an empty one says that it begins. Raises: StatusError before that."""
         ...
 
 
@@ -44,6 +44,7 @@ class NodeLogSource:
                 if answer.status_code >= 400:
                     words = (await answer.aread()).decode(errors="replace")
                     raise _refused(answer.status_code, words)
+                yield b""
                 async for chunk in answer.aiter_raw():
                     yield chunk
         except httpx.TransportError as exc:

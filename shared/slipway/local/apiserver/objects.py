@@ -4,7 +4,7 @@ Knows no resource kind. Invariant: an object that has been stored is never chang
 one starts from `clone`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
@@ -13,9 +13,12 @@ _TYPE_NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", in
 Json = dict[str, Any]
 
 
+_shape: Callable[[Any], Any] = type
+
+
 def clone(value: Any) -> Any:
     """A deep copy of a JSON value."""
-    shape: Any = type(value)
+    shape = _shape(value)
     if shape is dict:
         return {key: clone(item) for key, item in value.items()}
     if shape is list:
