@@ -1,0 +1,86 @@
+"""What one rank asks, compiled against a node table: the unit that filters, scores and placement work on.
+
+Ranks that ask the same share one Ask (equal `key`), and so share one feasibility row. Pure data.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.model.facts import RoleFact, Toleration, TopologyFact
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, Resources
+from slipway.scheduler.plan.nodes import NodeTable
+
+SCORED_CPU = 100
+SCORED_MEMORY = 200 * 1024 * 1024
+"""What a rank without a request counts as, in scoring only (milli-cpu, bytes). Source: kube-scheduler's util."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One rank's needs. `missing` are the resources asked for that no node has."""
+
+    key: bytes
+    requests: Resources
+    """with `pods: 1`"""
+    steps: tuple[tuple[int, int], ...]
+    """(row, amount) of each resource that is asked for and that some node has"""
+    missing: tuple[str, ...]
+    extended: tuple[tuple[int, int], ...]
+    """the steps that are neither cpu, memory nor pods"""
+    scored_cpu: int
+    scored_memory: int
+    node_selector: dict[str, str]
+    affinity: dict[str, Any]
+    tolerations: tuple[Toleration, ...]
+    host_ports: tuple[int, ...]
+    topology: TopologyFact | None
+    avoid: tuple[str, ...]
+
+
+def requests_of(role: RoleFact) -> Resources:
+    """What one rank of `role` takes from a node. A share of a GPU takes a whole one."""
+    amounts = dict(role.requests.amounts)
+    if amounts.pop(GPU_MILLI, 0) or role.gpu_milli:
+        amounts[GPU] = max(1, amounts.get(GPU, 0))
+    amounts[PODS] = 1
+    return Resources.of(amounts)
+
+
+def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
+    """Equal for ranks that may share a feasibility row."""
+    parts = (
+        role.requests.amounts,
+        role.node_selector,
+        role.affinity,
+        role.tolerations,
+        role.host_ports,
+        role.topology,
+        role.gpu_milli,
+        avoid,
+    )
+    return msgspec.json.encode(parts, order="sorted")
+
+
+def compile_ask(
+    role: RoleFact, table: NodeTable, *, tolerations: tuple[Toleration, ...] = (), avoid: tuple[str, ...] = ()
+) -> Ask:
+    """Compile `role`; `tolerations` are the pool's, `avoid` the nodes to leave out."""
+    requests = requests_of(role)
+    names = sorted(requests.amounts)
+    known = [name for name in names if name in table.row]
+    extended = [name for name in known if name not in (CPU, MEMORY, PODS)]
+    return Ask(
+        key=ask_key(role, avoid),
+        requests=requests,
+        steps=tuple((table.row[name], requests.get(name)) for name in known),
+        missing=tuple(name for name in names if name not in table.row),
+        extended=tuple((table.row[name], requests.get(name)) for name in extended),
+        scored_cpu=requests.get(CPU) or SCORED_CPU,
+        scored_memory=requests.get(MEMORY) or SCORED_MEMORY,
+        node_selector=role.node_selector,
+        affinity=role.affinity,
+        tolerations=(*role.tolerations, *tolerations),
+        host_ports=role.host_ports,
+        topology=role.topology,
+        avoid=avoid,
+    )

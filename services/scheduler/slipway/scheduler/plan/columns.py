@@ -1,0 +1,282 @@
+"""Facts in, snapshot out: the observed state of one pool, kept as columns.
+
+Owns who uses what. A rank (allocation uid, attempt, rank) counts once: by its pod once that is bound, else by its
+admission, else by an open decision; a rank that has ended uses nothing. Pods that are not ours count by their node.
+A missing pod is not an ended one. Deltas are level-triggered: `set_*` with the newest fact, in any order and any
+number of times, ends in the same columns as `build` over the newest facts (a property test says so).
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.model.lifecycle import Phase
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.ask import requests_of
+from slipway.scheduler.plan.nodes import NodeTable
+from slipway.scheduler.plan.snapshot import Holding, OpenDecision, Snapshot
+from slipway.scheduler.plan.usage import Usage
+
+PodKey = tuple[str, str, str]
+
+
+class _Charge(msgspec.Struct, frozen=True):
+    """What is booked on a node for a rank without a bound pod."""
+
+    node: str
+    requests: Resources
+    ports: tuple[int, ...]
+
+
+class Columns:
+    """The observed state of `pool`."""
+
+    def __init__(self, pool: PoolFact) -> None:
+        self._pool = pool
+        self._nodes: dict[str, NodeFact] = {}
+        self._table: NodeTable | None = None
+        self._usage: Usage | None = None
+        self._pods: dict[PodKey, PodFact] = {}
+        self._pods_of: dict[str, dict[PodKey, PodFact]] = {}
+        self._allocations: dict[str, AllocationFact] = {}
+        self._decisions: dict[str, OpenDecision] = {}
+        self._charges: dict[str, list[_Charge]] = {}
+        self._holdings: dict[str, Holding] = {}
+        self._pending: dict[str, AllocationFact] = {}
+        self._dirty: set[str] = set()
+        self._queues: tuple[QueueFact, ...] = ()
+        self._jobs: dict[tuple[str, str], JobFact] = {}
+        self._workspaces: frozenset[str] = frozenset()
+
+    def set_pool(self, pool: PoolFact) -> None:
+        """A changed policy."""
+        self._pool = pool
+
+    def set_nodes(self, nodes: Iterable[NodeFact]) -> None:
+        """All nodes of the pool; costs nothing when none has changed."""
+        fresh = {node.name: node for node in nodes}
+        if fresh != self._nodes:
+            self._nodes = fresh
+            self._table = self._usage = None
+
+    def set_node(self, node: NodeFact) -> None:
+        """One node, new or changed."""
+        if self._nodes.get(node.name) != node:
+            self._nodes[node.name] = node
+            self._table = self._usage = None
+
+    def drop_node(self, name: str) -> None:
+        """A node that is gone or of another pool now."""
+        if self._nodes.pop(name, None) is not None:
+            self._table = self._usage = None
+
+    def set_pod(self, pod: PodFact) -> None:
+        """One pod, new or changed."""
+        key = (pod.namespace, pod.name, pod.uid)
+        before = self._pods.get(key)
+        if before == pod:
+            return
+        if before is not None:
+            self._forget_pod(key, before)
+        self._pods[key] = pod
+        self._charge_pod(pod, 1)
+        if pod.allocation_uid:
+            self._pods_of.setdefault(pod.allocation_uid, {})[key] = pod
+            self._dirty.add(pod.allocation_uid)
+
+    def drop_pod(self, namespace: str, name: str, uid: str) -> None:
+        """A pod that is gone."""
+        pod = self._pods.pop((namespace, name, uid), None)
+        if pod is not None:
+            self._forget_pod((namespace, name, uid), pod)
+
+    def set_allocation(self, allocation: AllocationFact) -> None:
+        """One allocation, new or changed; those of other pools are left out."""
+        if allocation.pool != self._pool.name:
+            self.drop_allocation(allocation.uid)
+        elif self._allocations.get(allocation.uid) != allocation:
+            self._allocations[allocation.uid] = allocation
+            self._dirty.add(allocation.uid)
+
+    def drop_allocation(self, uid: str) -> None:
+        """An allocation that is gone."""
+        if self._allocations.pop(uid, None) is not None:
+            self._dirty.add(uid)
+
+    def set_queues(self, queues: Iterable[QueueFact]) -> None:
+        """All queues; those of other pools are left out."""
+        own = [queue for queue in queues if queue.pool == self._pool.name]
+        self._queues = tuple(sorted(own, key=lambda queue: queue.name))
+
+    def set_jobs(self, jobs: Iterable[JobFact]) -> None:
+        """All jobs."""
+        self._jobs = {(job.namespace, job.name): job for job in jobs}
+
+    def set_workspaces(self, workspaces: frozenset[str]) -> None:
+        """The namespaces in which allocations may run."""
+        self._workspaces = workspaces
+
+    def snapshot(self, open_decisions: Iterable[OpenDecision] = (), now: float = 0.0) -> Snapshot:
+        """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen."""
+        self._set_decisions(open_decisions)
+        table, usage = self._current()
+        return Snapshot(
+            pool=self._pool,
+            table=table,
+            usage=usage.copy(),
+            pending=tuple(self._pending.values()),
+            holdings=dict(self._holdings),
+            queues=self._queues,
+            jobs=self._jobs,
+            workspaces=self._workspaces,
+            now=now,
+        )
+
+    def _current(self) -> tuple[NodeTable, Usage]:
+        """Table and usage, with every dirty allocation booked afresh."""
+        if self._table is None or self._usage is None:
+            self._table = NodeTable(self._nodes.values())
+            self._usage = Usage(self._table)
+            for pod in self._pods.values():
+                self._charge_pod(pod, 1)
+            self._charges.clear()
+            self._dirty |= self._allocations.keys() | self._decisions.keys()
+        for uid in sorted(self._dirty):
+            self._book(uid, self._usage)
+        self._dirty.clear()
+        self._usage.touched.clear()
+        return self._table, self._usage
+
+    def _set_decisions(self, open_decisions: Iterable[OpenDecision]) -> None:
+        fresh = {entry[0].uid: entry for entry in open_decisions if entry[0].kind is DecisionKind.ADMIT}
+        for uid in fresh.keys() | self._decisions.keys():
+            if fresh.get(uid) != self._decisions.get(uid):
+                self._dirty.add(uid)
+        self._decisions = fresh
+
+    def _charge_pod(self, pod: PodFact, times: int) -> None:
+        usage = self._usage
+        if usage is None or not pod.live or not pod.node:
+            return
+        node = usage.table.index.get(pod.node)
+        if node is not None:
+            usage.add(pod_requests(pod), node, ports=pod.host_ports, times=times)
+
+    def _forget_pod(self, key: PodKey, pod: PodFact) -> None:
+        self._charge_pod(pod, -1)
+        if pod.allocation_uid:
+            self._pods_of[pod.allocation_uid].pop(key, None)
+            self._dirty.add(pod.allocation_uid)
+
+    def _book(self, uid: str, usage: Usage) -> None:
+        """Give back what was booked for `uid` beyond its pods, and book what stands now."""
+        self._apply(self._charges.pop(uid, []), usage, -1)
+        self._holdings.pop(uid, None)
+        self._pending.pop(uid, None)
+        allocation, decision = self._allocations.get(uid), self._decisions.get(uid)
+        if allocation is None:
+            return
+        if allocation.phase is Phase.TERMINATED:
+            return
+        admitted = _admitted(allocation, decision)
+        if not admitted:
+            if allocation.phase is Phase.PENDING:
+                self._pending[uid] = allocation
+            return
+        bound, ended = self._seen(uid, allocation)
+        live = {rank: bound.get(rank, node) for rank, node in sorted(admitted.items()) if rank not in ended}
+        charges = [
+            _Charge(node, requests_of(role), role.host_ports)
+            for rank, node in live.items()
+            if rank not in bound and (role := _role(allocation, rank)) is not None
+        ]
+        self._apply(charges, usage, 1)
+        self._charges[uid] = charges
+        self._holdings[uid] = _holding(allocation, live, admitted)
+
+    def _apply(self, charges: list[_Charge], usage: Usage, times: int) -> None:
+        for charge in charges:
+            node = usage.table.index.get(charge.node)
+            if node is not None:
+                usage.add(charge.requests, node, ports=charge.ports, times=times)
+
+    def _seen(self, uid: str, allocation: AllocationFact) -> tuple[dict[int, str], set[int]]:
+        """({rank: node} of bound live pods of this attempt, ranks that have ended)."""
+        bound: dict[int, str] = {}
+        ended = set(allocation.ended_ranks)
+        for pod in self._pods_of.get(uid, {}).values():
+            if pod.attempt != allocation.attempt:
+                continue
+            if not pod.live:
+                ended.add(pod.rank)
+            elif pod.node:
+                bound[pod.rank] = pod.node
+        return bound, ended - bound.keys()
+
+
+def pod_requests(pod: PodFact) -> Resources:
+    """What a bound pod takes from its node: its requests and one place for a pod."""
+    return requests_of(RoleFact(name="", count=1, minimum=1, requests=pod.requests))
+
+
+def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, str]:
+    """{rank: node} of this attempt: by the admission, else by a decision that stands for it."""
+    if allocation.placements:
+        return allocation.placements
+    if decision is None or decision[0].attempt != allocation.attempt or allocation.phase is not Phase.PENDING:
+        return {}
+    return placements_of(*decision)
+
+
+def placements_of(decision: Decision, nodes: tuple[str, ...]) -> dict[int, str]:
+    """{rank: node} of a decision under its node table."""
+    return {rank: nodes[index] for rank, index in enumerate(decision.placements) if 0 <= index < len(nodes)}
+
+
+def _holding(allocation: AllocationFact, live: dict[int, str], admitted: dict[int, str]) -> Holding:
+    used: dict[str, int] = {}
+    slots = 0
+    for rank in live:
+        role = _role(allocation, rank)
+        if role is None:
+            continue
+        requests = requests_of(role)
+        slots += requests.gpus()
+        for name, amount in requests.amounts.items():
+            used[name] = used.get(name, 0) + amount
+    return Holding(allocation=allocation, placements=live, admitted=admitted, used=used, slots=slots)
+
+
+def _role(allocation: AllocationFact, rank: int) -> RoleFact | None:
+    for role in allocation.roles:
+        if rank < role.count:
+            return role
+        rank -= role.count
+    return None
+
+
+def build(  # noqa: PLR0913 - one argument per kind of fact
+    nodes: Iterable[NodeFact],
+    pods: Iterable[PodFact],
+    allocations: Iterable[AllocationFact],
+    *,
+    queues: Iterable[QueueFact] = (),
+    jobs: Iterable[JobFact] = (),
+    pool: PoolFact,
+    open_decisions: Iterable[OpenDecision] = (),
+    workspaces: frozenset[str] = frozenset(),
+    now: float = 0.0,
+) -> Snapshot:
+    """The snapshot of `pool`: its `nodes`, all pods, and those of `allocations`, `queues` that are the pool's."""
+    columns = Columns(pool)
+    columns.set_nodes(nodes)
+    for pod in pods:
+        columns.set_pod(pod)
+    for allocation in allocations:
+        columns.set_allocation(allocation)
+    columns.set_queues(queues)
+    columns.set_jobs(jobs)
+    columns.set_workspaces(workspaces)
+    return columns.snapshot(open_decisions, now)

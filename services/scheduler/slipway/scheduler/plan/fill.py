@@ -1,0 +1,68 @@
+"""Filling nodes with ranks of one ask in one pass: the same choice as one by one, without looking at every node again.
+
+Greedy by score, first by name among equals, each placed rank changing the score of its own node only. So at most
+`want` nodes can be touched, and they are the best `want` as they stand: everything else is left alone.
+Scores that depend on all feasible nodes (NodeAffinity, TaintToleration) are normalised once per pass.
+"""
+
+import heapq
+
+import numpy as np
+
+from slipway.scheduler.plan.nodes import Bools, Ints
+from slipway.scheduler.plan.rows import Row
+
+
+def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
+    """The nodes for up to `want` ranks, in the order of placing (a node as often as it takes ranks).
+
+    Takes nothing: the caller does. Shorter than `want` when there is no more room among the `allowed` nodes.
+    """
+    row.refresh()
+    if want <= 0:
+        return []
+    total = row.total if allowed is None else np.where(allowed, row.total, -1)
+    if want == 1:
+        node = int(total.argmax()) if total.size else -1
+        return [node] if node >= 0 and total[node] >= 0 else []
+    candidates = _best(total, want)
+    if candidates.size == 0:
+        return []
+    room = row.usage.room(row.ask, candidates, want)
+    if int(room.max()) <= 1:
+        return [int(node) for node in candidates[room > 0][:want]]
+    return _merge(row, candidates, room, want)
+
+
+def _best(total: Ints, want: int) -> Ints:
+    """The `want` best nodes, best first."""
+    nodes = np.flatnonzero(total >= 0)
+    size = total.size
+    keys = total[nodes] * size + (size - 1 - nodes)
+    if nodes.size > want:
+        keep = np.argpartition(-keys, want - 1)[:want]
+        nodes, keys = nodes[keep], keys[keep]
+    return nodes[np.argsort(-keys)]
+
+
+def _merge(row: Row, candidates: Ints, room: Ints, want: int) -> list[int]:
+    """Merge the candidates' falling or rising score sequences; level j is computed for all when first needed."""
+    levels: list[list[int]] = [row.levels(candidates, 0).tolist()]
+    nodes: list[int] = candidates.tolist()
+    rooms: list[int] = room.tolist()
+    heap = [(-levels[0][slot], node, slot) for slot, node in enumerate(nodes) if rooms[slot] > 0]
+    heapq.heapify(heap)
+    held = [0] * len(nodes)
+    placed: list[int] = []
+    while heap and len(placed) < want:
+        _, node, slot = heap[0]
+        placed.append(node)
+        held[slot] += 1
+        level = held[slot]
+        if level >= rooms[slot]:
+            heapq.heappop(heap)
+            continue
+        if level == len(levels):
+            levels.append(row.levels(candidates, level).tolist())
+        heapq.heapreplace(heap, (-levels[level][slot], node, slot))
+    return placed

@@ -1,0 +1,29 @@
+"""The registry of filters, in the order in which they refuse.
+
+To add one: a module with `NAME` and `refuse` (see `base.py`), a line here, a test beside the others.
+"""
+
+from slipway.scheduler.plan.filters import (
+    avoid_nodes,
+    node_affinity,
+    node_health,
+    node_ports,
+    node_resources_fit,
+    node_unschedulable,
+    taint_toleration,
+)
+from slipway.scheduler.plan.filters.base import Filter, Refusal
+
+FILTERS: tuple[Filter, ...] = (
+    Filter(node_unschedulable.NAME, node_unschedulable.refuse, is_passing=True),
+    Filter(node_health.NAME, node_health.refuse, is_passing=True),
+    Filter(taint_toleration.NAME, taint_toleration.refuse),
+    Filter(node_affinity.NAME, node_affinity.refuse),
+    Filter(avoid_nodes.NAME, avoid_nodes.refuse, is_passing=True),
+    Filter(node_ports.NAME, node_ports.refuse, is_static=False),
+    Filter(node_resources_fit.NAME, node_resources_fit.refuse, is_static=False),
+)
+STATIC = tuple(entry for entry in FILTERS if entry.is_static)
+DYNAMIC = tuple(entry for entry in FILTERS if not entry.is_static)
+
+__all__ = ["DYNAMIC", "FILTERS", "STATIC", "Filter", "Refusal"]

@@ -1,0 +1,14 @@
+"""NodeHealth: a node that is not Ready takes nothing new."""
+
+from slipway.scheduler.plan.ask import Ask
+from slipway.scheduler.plan.filters.base import Refusal, Refused
+from slipway.scheduler.plan.nodes import At
+from slipway.scheduler.plan.usage import Usage
+
+NAME = "NodeHealth"
+REFUSAL = Refusal("NodeNotReady", "is not ready", "are not ready")
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """Nodes that are not ready."""
+    yield REFUSAL, ~usage.table.ready[at]

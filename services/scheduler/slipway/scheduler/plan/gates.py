@@ -1,0 +1,74 @@
+"""The gates before any node is looked at: is it to be started at all, and is its request sound?
+
+Each answer is an Explanation, or None when the gate is open; the order is that of `Gate`.
+"""
+
+from datetime import UTC, datetime
+
+from slipway.model.facts import AllocationFact
+from slipway.model.reasons import Gate
+from slipway.scheduler.plan.outcome import Change, Explanation
+from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.snapshot import Snapshot
+
+
+def is_wanted(allocation: AllocationFact) -> bool:
+    """Whether anybody still wants it to start."""
+    return not (allocation.stopping or allocation.deleting or allocation.desired == "Stopped")
+
+
+def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree, now: float) -> Explanation | None:
+    """The first closed gate, from Invalid to NotEnoughPods."""
+    if allocation.invalid:
+        return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
+    if allocation.namespace not in snapshot.workspaces:
+        return Explanation(
+            gate=Gate.NOT_A_WORKSPACE,
+            message=f"namespace {allocation.namespace} is not a workspace; label it slipway.dev/workspace=true",
+        )
+    if allocation.hold:
+        change = (Change(kind="release"),)
+        return Explanation(gate=Gate.HELD, message="held; release it to let it start", change=change)
+    if allocation.not_before > now:
+        return Explanation(
+            gate=Gate.BACKOFF,
+            message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} before it tries again",
+            change=(Change(kind="wait", until=allocation.not_before),),
+        )
+    return _queue_gate(allocation, snapshot, tree) or _pods_gate(allocation)
+
+
+def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree) -> Explanation | None:
+    if tree.queue(allocation.queue) is None:
+        return Explanation(
+            gate=Gate.UNKNOWN_QUEUE,
+            message=f"pool {snapshot.pool.name} has no queue {allocation.queue}",
+            is_never=True,
+        )
+    if not tree.is_leaf(allocation.queue):
+        return Explanation(
+            gate=Gate.UNKNOWN_QUEUE,
+            message=f"queue {allocation.queue} has queues below it; work goes into one of those",
+            is_never=True,
+        )
+    return None
+
+
+def _pods_gate(allocation: AllocationFact) -> Explanation | None:
+    """A gang is valid when its ranks number at least the minimum, per role and in all."""
+    for role in allocation.roles:
+        if role.count < role.minimum:
+            return _too_few(f"role {role.name} has {role.count} ranks and needs {role.minimum}")
+    if allocation.rank_count < allocation.minimum:
+        return _too_few(f"the gang has {allocation.rank_count} ranks and needs {allocation.minimum}")
+    if allocation.rank_count == 0:
+        return _too_few("the gang has 0 ranks and needs 1")
+    return None
+
+
+def _too_few(message: str) -> Explanation:
+    return Explanation(gate=Gate.NOT_ENOUGH_PODS, message=message, is_never=True)
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,104 @@
+"""The nodes of one pool as columns: what does not change while a tick plans.
+
+Owns the order of nodes (by name: the index of a node is its rank by name, and the last tie-breaker of every
+placement), allocatable amounts, label columns and taint sets. Knows nothing of what is used (`usage.py`).
+Invariant: a NodeTable is never changed after it is built; label columns are computed on first use and kept.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from slipway.model.facts import NodeFact, Taint
+from slipway.model.resources import CPU, MEMORY, PODS, Resources, total
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.int32]
+At = Ints | slice
+"""Which nodes a vector expression is over: an index array, or `EVERY`."""
+
+EVERY = slice(None)
+UNLIMITED = 2**40
+"""Pods of a node that states no pod limit."""
+ABSENT = -1
+"""Code of a node that lacks the label."""
+
+
+class LabelColumn(msgspec.Struct, frozen=True):
+    """One label over all nodes: `values[codes[i]]` is node i's value, ABSENT when it has none. Values are sorted."""
+
+    codes: Codes
+    values: tuple[str, ...]
+
+    def select(self, accepted: Iterable[str], *, absent: bool = False) -> Bools:
+        """The nodes whose value is in `accepted`; those without the label when `absent`."""
+        wanted = frozenset(accepted)
+        table = np.fromiter((value in wanted for value in self.values), dtype=np.bool_, count=len(self.values))
+        return np.append(table, absent)[self.codes]
+
+
+class NodeTable:
+    """Columns over the nodes of a pool, in name order."""
+
+    def __init__(self, nodes: Iterable[NodeFact]) -> None:
+        facts = sorted({node.name: node for node in nodes}.values(), key=lambda node: node.name)
+        self.facts: tuple[NodeFact, ...] = tuple(facts)
+        self.names: tuple[str, ...] = tuple(node.name for node in facts)
+        self.index: dict[str, int] = {name: index for index, name in enumerate(self.names)}
+        others = {name for node in facts for name in node.allocatable.amounts} - {CPU, MEMORY, PODS}
+        self.resources: tuple[str, ...] = (CPU, MEMORY, PODS, *sorted(others))
+        self.row: dict[str, int] = {name: row for row, name in enumerate(self.resources)}
+        self.allocatable: Ints = _allocatable(facts, self.resources)
+        self.divisors: Ints = np.maximum(self.allocatable, 1)
+        self.unschedulable: Bools = np.fromiter((node.unschedulable for node in facts), np.bool_, len(facts))
+        self.ready: Bools = np.fromiter((node.ready for node in facts), np.bool_, len(facts))
+        self.taint_sets: tuple[tuple[Taint, ...], ...]
+        self.taint_codes: Codes
+        self.taint_sets, self.taint_codes = _taints(facts)
+        self.total: Resources = total(node.allocatable for node in facts)
+        self._labels: dict[str, LabelColumn] = {}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def label(self, key: str) -> LabelColumn:
+        """The column of label `key`, computed once."""
+        column = self._labels.get(key)
+        if column is None:
+            column = _column([node.labels.get(key) for node in self.facts])
+            self._labels[key] = column
+        return column
+
+    def name_column(self) -> LabelColumn:
+        """`metadata.name` as a column (for matchFields)."""
+        return LabelColumn(np.arange(len(self.names), dtype=np.int32), self.names)
+
+    def by_taints(self, blocked: Sequence[bool]) -> Bools:
+        """Spread a verdict per taint set over the nodes."""
+        return np.asarray(blocked, dtype=np.bool_)[self.taint_codes]
+
+
+def _allocatable(facts: list[NodeFact], resources: tuple[str, ...]) -> Ints:
+    columns = np.zeros((len(resources), len(facts)), dtype=np.int64)
+    row = {name: index for index, name in enumerate(resources)}
+    columns[row[PODS], :] = UNLIMITED
+    for at, node in enumerate(facts):
+        for name, amount in node.allocatable.amounts.items():
+            columns[row[name], at] = amount
+    return columns
+
+
+def _taints(facts: list[NodeFact]) -> tuple[tuple[tuple[Taint, ...], ...], Codes]:
+    codes: dict[tuple[Taint, ...], int] = {}
+    column = np.fromiter((codes.setdefault(node.taints, len(codes)) for node in facts), np.int32, len(facts))
+    return tuple(codes), column
+
+
+def _column(values: list[str | None]) -> LabelColumn:
+    known = sorted({value for value in values if value is not None})
+    code: dict[str | None, int] = {value: index for index, value in enumerate(known)}
+    code[None] = ABSENT
+    return LabelColumn(np.fromiter((code[value] for value in values), np.int32, len(values)), tuple(known))

@@ -1,0 +1,278 @@
+"""plan(): one tick of scheduling as a pure function of (snapshot, policy, now, seed).
+
+The rooms, in the order in which an allocation passes through them: `gates` (is it to be started at all),
+`ordering` (who goes first), `quota` (may its queue have it), `gang` and below it `fill`, `topology`, `rows`, `filters`,
+`scores` (is there a place, and which is best), `explain` and `change` (why not, and what would help).
+Preemption, reclaim and consolidation will stand between `gang` and `explain`, reservations with backfill
+after them; until they are there, nothing is evicted but gangs found below their minimum.
+
+Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples; a gang is admitted with its
+minimum or not at all; no node goes above allocatable, no queue above a bound; planning again on the state that a plan
+leads to admits nothing that was not waiting for lack of decisions. Integers, total orders, uid last.
+`seed` is unused while every node is looked at; it belongs to sampling.
+"""
+
+import heapq
+from collections.abc import Mapping
+
+from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.reasons import Gate, Reason
+from slipway.model.resources import Resources
+from slipway.scheduler.plan import explain, gang
+from slipway.scheduler.plan.gates import closed_gate, is_wanted
+from slipway.scheduler.plan.ordering import HeadKey, WorkKey, head_key, work_key
+from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
+from slipway.scheduler.plan.policy import Policy
+from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.whatif import WhatIf
+
+GangKey = tuple[int, tuple[str, ...], tuple[tuple[bytes, int, int], ...]]
+
+
+def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0) -> Plan:
+    """What to admit, what to take down, and why the rest waits."""
+    evictions = _broken_gangs(snapshot)
+    if not snapshot.pending:
+        return Plan(evictions=evictions)
+    return _Tick(snapshot, policy, now).run(evictions)
+
+
+def queue_tree(snapshot: Snapshot) -> QueueTree:
+    """The snapshot's queues with what its holdings use."""
+    tree = QueueTree(snapshot.queues, snapshot.table.total)
+    for uid in sorted(snapshot.holdings):
+        holding = snapshot.holdings[uid]
+        tree.take(holding.allocation.queue, holding.used, preemptible=holding.allocation.preemptible)
+    return tree
+
+
+def job_slots(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    """{(namespace, job): slots in use}."""
+    slots: dict[tuple[str, str], int] = {}
+    for holding in snapshot.holdings.values():
+        fact = holding.allocation
+        if fact.job:
+            slots[fact.namespace, fact.job] = slots.get((fact.namespace, fact.job), 0) + holding.slots
+    return slots
+
+
+def _broken_gangs(snapshot: Snapshot) -> tuple[Evict, ...]:
+    """Gangs that were placed with less than their minimum: they can not work, so they go at once."""
+    found: list[Evict] = []
+    for uid, holding in snapshot.holdings.items():
+        fact = holding.allocation
+        if is_wanted(fact) and not _is_enough(fact, holding.admitted):
+            found.append(Evict(allocation=fact.key, uid=uid, attempt=fact.attempt, reason=Reason.BELOW_MINIMUM))
+    return tuple(sorted(found, key=lambda evict: (evict.allocation, evict.uid)))
+
+
+def _is_enough(allocation: AllocationFact, admitted: Mapping[int, str]) -> bool:
+    base, whole = 0, 0
+    for role in allocation.roles:
+        placed = sum(1 for rank in range(base, base + role.count) if rank in admitted)
+        if placed < role.minimum:
+            return False
+        base, whole = base + role.count, whole + placed
+    return whole >= min(allocation.minimum, allocation.rank_count)
+
+
+class _Line:
+    """One queue's pending work in order, and how far the tick has got with it."""
+
+    def __init__(self, queue: QueueFact) -> None:
+        self.queue = queue
+        self.work: list[tuple[WorkKey, AllocationFact]] = []
+        self.at = 0
+        self.head: AllocationFact | None = None
+        """the first that was blocked"""
+        self.is_closed = False
+
+    def next(self) -> AllocationFact | None:
+        return self.work[self.at][1] if self.at < len(self.work) else None
+
+
+class _Tick:
+    """The state of one call of `plan`."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.now = now
+        self.tree = queue_tree(snapshot)
+        self.slots = job_slots(snapshot)
+        self.whatif = WhatIf(snapshot.usage, policy)
+        self.explanations: dict[str, Explanation] = {}
+        self.placed: list[gang.Placed] = []
+        self.no_place: dict[GangKey, Explanation] = {}
+
+    def run(self, evictions: tuple[Evict, ...]) -> Plan:
+        lines = self._lines()
+        heads: list[tuple[HeadKey, str]] = []
+        for name in sorted(lines):
+            self._push_head(heads, lines[name])
+        room = self.policy.decisions_max - len(evictions)
+        while heads and len(self.placed) < room:
+            _, name = heapq.heappop(heads)
+            self._step(lines[name])
+            self._push_head(heads, lines[name])
+        for line in lines.values():
+            self._leave(line)
+        self._add_surplus()
+        return Plan(
+            admits=tuple(self._admit(placed) for placed in self.placed),
+            evictions=evictions,
+            explanations=self._numbered(lines),
+        )
+
+    def _lines(self) -> dict[str, _Line]:
+        """Pending work by queue, in order; what stands at a closed gate is explained and left out."""
+        lines: dict[str, _Line] = {}
+        for fact in self.snapshot.pending:
+            if not is_wanted(fact):
+                continue
+            closed = closed_gate(fact, self.snapshot, self.tree, self.now)
+            if closed is not None:
+                self.explanations[fact.key] = closed
+                continue
+            line = lines.get(fact.queue)
+            if line is None:
+                queue = self.tree.queue(fact.queue)
+                line = lines[fact.queue] = _Line(queue or QueueFact(name=fact.queue))
+            line.work.append((work_key(fact, self.snapshot.job_of(fact)), fact))
+        for line in lines.values():
+            line.work.sort(key=lambda item: item[0])
+        return lines
+
+    def _push_head(self, heads: list[tuple[HeadKey, str]], line: _Line) -> None:
+        head = None if line.is_closed else line.next()
+        if head is not None:
+            share = self.tree.share(line.queue.name, gang.smallest_demand(head).amounts)
+            heapq.heappush(heads, (head_key(share, line.queue, head, self.snapshot.job_of(head)), line.queue.name))
+
+    def _step(self, line: _Line) -> None:
+        """Admit the next of a line, or say why not."""
+        fact = line.next()
+        if fact is None:
+            return
+        line.at += 1
+        why = self._try(fact)
+        if why is None:
+            return
+        self.explanations[fact.key] = why
+        if why.is_never or why.gate is Gate.JOB_MAX_SLOTS:
+            return
+        if line.head is None:
+            line.head = fact
+            if line.queue.reclaim != "Any":
+                self.tree.keep(line.queue.name, gang.smallest_demand(fact).amounts)
+            line.is_closed = line.queue.ordering == "StrictFIFO"
+
+    def _try(self, fact: AllocationFact) -> Explanation | None:
+        """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
+        demand = gang.smallest_demand(fact)
+        why = self._quota_gate(fact, demand) or self._slots_gate(fact, demand.gpus())
+        if why is not None:
+            return why
+        key = self._gang_key(fact)
+        known = self.no_place.get(key)
+        if known is not None:
+            return known
+        placed = gang.place(self.whatif, fact)
+        if isinstance(placed, gang.Blocked):
+            self.no_place[key] = explain.fit_gate(self.whatif, fact, placed)
+            return self.no_place[key]
+        actual = placed.demand()
+        if actual != demand:
+            why = self._quota_gate(fact, actual) or self._slots_gate(fact, actual.gpus())
+            if why is not None:
+                gang.withdraw(self.whatif, placed.parts)
+                return why
+        self._take(fact, actual)
+        self.placed.append(placed)
+        return None
+
+    def _take(self, fact: AllocationFact, demand: Resources) -> None:
+        self.tree.take(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if fact.job:
+            key = (fact.namespace, fact.job)
+            self.slots[key] = self.slots.get(key, 0) + demand.gpus()
+
+    def _quota_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if short is None:
+            return None
+        never = self.tree.never(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        return explain.quota_gate(never or short, is_never=never is not None)
+
+    def _slots_gate(self, fact: AllocationFact, asked: int) -> Explanation | None:
+        job = self.snapshot.job_of(fact)
+        if job is None or job.max_slots is None or asked == 0:
+            return None
+        used = self.slots.get((fact.namespace, fact.job), 0)
+        return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
+
+    def _gang_key(self, fact: AllocationFact) -> GangKey:
+        """Equal for gangs of which none fits once one did not: usage only grows within a tick."""
+        roles = tuple((self.whatif.key_of(role), role.count, role.minimum) for role in fact.roles)
+        return (fact.minimum, fact.avoid_nodes, roles)
+
+    def _leave(self, line: _Line) -> None:
+        """Explain what the tick did not get to."""
+        for _, fact in line.work[line.at :]:
+            if line.is_closed and line.head is not None:
+                self.explanations[fact.key] = explain.behind_head(line.queue.name, line.head)
+            else:
+                self.explanations[fact.key] = explain.NOT_YET
+
+    def _add_surplus(self) -> None:
+        """Ranks beyond the minimum, once all minima were tried: by share of the queue, then in order of admission."""
+        open_gangs = [
+            (self.tree.share(placed.allocation.queue), number)
+            for number, placed in enumerate(self.placed)
+            if any(len(part.nodes) < part.role.count for part in placed.parts)
+        ]
+        heapq.heapify(open_gangs)
+        while open_gangs:
+            _, number = heapq.heappop(open_gangs)
+            placed = self.placed[number]
+            if self._extend(placed):
+                heapq.heappush(open_gangs, (self.tree.share(placed.allocation.queue), number))
+
+    def _extend(self, placed: gang.Placed) -> bool:
+        """One more rank for a gang: of the role that is most behind and that may have one."""
+        fact = placed.allocation
+        full: frozenset[int] = frozenset()
+        while True:
+            counts = [len(part.nodes) for part in placed.parts]
+            chosen = gang.next_role(fact.roles, counts, full)
+            if chosen is None:
+                return False
+            demand = gang.requests_of(fact.roles[chosen])
+            closed = self._quota_gate(fact, demand) or self._slots_gate(fact, demand.gpus())
+            if closed is None and gang.extend(self.whatif, placed.parts[chosen]):
+                self._take(fact, demand)
+                return True
+            full |= {chosen}
+
+    def _admit(self, placed: gang.Placed) -> Admit:
+        fact, names = placed.allocation, self.whatif.table.names
+        return Admit(
+            allocation=fact.key,
+            uid=fact.uid,
+            attempt=fact.attempt,
+            placements={rank: names[node] for rank, node in placed.placements().items()},
+            spec_hash=fact.spec_hash,
+        )
+
+    def _numbered(self, lines: dict[str, _Line]) -> dict[str, Explanation]:
+        """The explanations by key, each with its place among those of its queue that wait."""
+        numbered = dict(self.explanations)
+        for line in lines.values():
+            ahead = 0
+            for _, fact in line.work:
+                why = numbered.get(fact.key)
+                if why is not None:
+                    numbered[fact.key] = explain.at_position(why, ahead)
+                    ahead += 1
+        return dict(sorted(numbered.items()))

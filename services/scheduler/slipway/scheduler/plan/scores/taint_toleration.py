@@ -1,0 +1,24 @@
+"""TaintToleration: fewest taints PreferNoSchedule that are not tolerated; 100 for none of them."""
+
+import numpy as np
+
+from slipway.model.facts import Taint, Toleration
+from slipway.scheduler.plan.ask import Ask
+from slipway.scheduler.plan.filters.taint_toleration import tolerates
+from slipway.scheduler.plan.nodes import At, Ints
+from slipway.scheduler.plan.usage import Usage
+
+NAME = "TaintToleration"
+_SOFT = "PreferNoSchedule"
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: int) -> Ints:
+    """Raw: the number of such taints."""
+    table = usage.table
+    soft = tuple(item for item in ask.tolerations if item.effect in ("", _SOFT))
+    counts = np.array([_count(taints, soft) for taints in table.taint_sets] or [0], dtype=np.int64)
+    return counts[table.taint_codes][at]
+
+
+def _count(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> int:
+    return sum(1 for taint in taints if taint.effect == _SOFT and not tolerates(tolerations, taint))
