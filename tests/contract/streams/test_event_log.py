@@ -1,0 +1,258 @@
+"""An allocation's stream is strictly ordered, contiguous and holds each seq once; the firehose comes first."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from slipway.errors import InvalidError
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Event
+from slipway.streams import codec, keys
+from slipway.streams.ports import Appended, Entry, Outcome, Streams
+from tests.support.redis import Backend, an_event, an_id, cursor
+
+
+async def append(streams: Streams, *seqs: int, oldest_seq: int | None = None) -> list[Outcome]:
+    entries = [Entry(event=an_event(seq), oldest_seq=oldest_seq) for seq in seqs]
+    return [each.outcome for each in await streams.events.append(entries)]
+
+
+async def stored_seqs(streams: Streams, allocation: AllocationId | None = None) -> list[int]:
+    return [each.event.seq for each in await streams.events.read(allocation or an_id())]
+
+
+async def test_entries_come_back_in_order_as_they_were(streams: Streams) -> None:
+    """What was appended is read back whole, each with the cursor that is its id."""
+    events = [an_event(1, type=Event.REQUESTED), an_event(2, traceparent=f"00-{'a' * 32}-{'b' * 16}-01"), an_event(3)]
+    answers = await streams.events.append([Entry(event=event) for event in events])
+    assert answers == [Appended(outcome=Outcome.APPENDED, last_seq=seq) for seq in (1, 2, 3)]
+    stored = await streams.events.read(an_id())
+    assert [each.event for each in stored] == events
+    assert [each.cursor for each in stored] == [event.entry_id for event in events]
+
+
+async def test_an_entry_is_stored_once(streams: Streams) -> None:
+    """Republishing changes nothing and says so, also in the firehose."""
+    assert await append(streams, 1, 2) == [Outcome.APPENDED] * 2
+    assert await append(streams, 1, 2) == [Outcome.DUPLICATE] * 2
+    assert await stored_seqs(streams) == [1, 2]
+    assert len(await streams.firehose.read()) == 2
+
+
+async def test_a_gap_is_refused_with_what_is_there(streams: Streams) -> None:
+    """Only the entry after the last is accepted; the answer names the last."""
+    await append(streams, 1)
+    [answer] = await streams.events.append([Entry(event=an_event(3))])
+    assert answer == Appended(outcome=Outcome.GAP, last_seq=1)
+    assert await stored_seqs(streams) == [1]
+
+
+async def test_anything_begins_an_empty_stream(streams: Streams) -> None:
+    """After a loss the stream begins where the caller can."""
+    assert await append(streams, 5, 6) == [Outcome.APPENDED] * 2
+    assert await stored_seqs(streams) == [5, 6]
+
+
+async def test_an_empty_stream_begins_with_the_oldest_that_is_known(streams: Streams) -> None:
+    """Who can still publish seq 3 may not begin with seq 6: what lies between would be shut out for ever."""
+    [answer] = await streams.events.append([Entry(event=an_event(6), oldest_seq=3)])
+    assert answer == Appended(outcome=Outcome.GAP, last_seq=None)
+    assert await append(streams, 3, 4, oldest_seq=3) == [Outcome.APPENDED] * 2
+
+
+@pytest.mark.parametrize(
+    ("mark", "outcome"),
+    [
+        ("2-4", Outcome.APPENDED),
+        ("3-4", Outcome.GAP),
+        ("2-3", Outcome.GAP),
+        ("1-4", Outcome.GAP),
+        (None, Outcome.GAP),
+    ],
+)
+async def test_a_truncation_is_bridged_only_when_its_mark_is_exact(
+    streams: Streams, mark: str | None, outcome: Outcome
+) -> None:
+    """What left the ring is skipped when the mark names exactly what is missing."""
+    await append(streams, 1)
+    [answer] = await streams.events.append([Entry(event=an_event(5, truncated=mark))])
+    assert answer.outcome is outcome
+    if outcome is Outcome.APPENDED:
+        assert (await streams.events.read(an_id(), after=cursor(1)))[0].event.truncated == mark
+
+
+async def test_last_seqs_answers_in_order_with_none_for_the_unknown(streams: Streams) -> None:
+    """The cursor of a relay is what the streams end with."""
+    await append(streams, 1, 2)
+    assert await streams.events.last_seqs([an_id("other"), an_id()]) == [None, 2]
+    assert await streams.events.last_seqs([]) == []
+
+
+async def test_read_resumes_after_the_cursor(streams: Streams) -> None:
+    """Pages follow each other without gap or repetition."""
+    await append(streams, *range(1, 8))
+    first = await streams.events.read(an_id(), limit=3)
+    second = await streams.events.read(an_id(), after=first[-1].cursor, limit=10)
+    assert [each.event.seq for each in (*first, *second)] == list(range(1, 8))
+
+
+@pytest.mark.parametrize("bad", ["", "1", "1-", "-1", "a-b", "1-1-1", "9" * 40 + "-1", "1-1\n", "+", "$"])
+async def test_a_cursor_that_is_none_is_refused(streams: Streams, bad: str) -> None:
+    """Clients send cursors: anything else than two numbers is their error."""
+    with pytest.raises(InvalidError):
+        await streams.events.read(an_id(), after=bad)
+
+
+async def test_the_stream_expires_some_time_after_the_end(streams: Streams, backend: Backend) -> None:
+    """While live there is no expiry; the last event sets the table's, or the one that the caller names."""
+    key = keys.allocation(an_id())
+    await append(streams, 1)
+    assert await backend.ttl_s(key) is None
+    await streams.events.append([Entry(event=an_event(2, type=Event.TERMINATED))])
+    assert await backend.ttl_s(key) == pytest.approx(keys.ALLOCATION.ttl_s, abs=10)
+    await backend.flush()
+    ended = Entry(event=an_event(2, type=Event.TERMINATED), expire_s=60)
+    await streams.events.append([ended, ended])
+    assert await backend.ttl_s(key) == pytest.approx(60, abs=10)
+
+
+async def test_entries_of_somebody_else_do_not_shut_ours_out(streams: Streams, backend: Backend) -> None:
+    """A foreign id far in the future is cleared away, and the stream begins again."""
+    await backend.add_raw(keys.allocation(an_id()), "9999999999999-1", {"x": b"y"})
+    [answer] = await streams.events.append([Entry(event=an_event(1))])
+    assert answer == Appended(outcome=Outcome.GAP, last_seq=None)
+    assert await append(streams, 1) == [Outcome.APPENDED]
+
+
+async def test_what_can_not_be_decoded_is_skipped(streams: Streams, backend: Backend) -> None:
+    """One bad entry costs a reader nothing but that entry."""
+    await append(streams, 1)
+    await backend.add_raw(keys.allocation(an_id()), cursor(2), {"specversion": b"1.0", "data": b"\xff{"})
+    await append(streams, 3)
+    assert await stored_seqs(streams) == [1, 3]
+
+
+async def test_republished_entries_are_identical(streams: Streams, backend: Backend) -> None:
+    """After a FLUSHALL the rebuilt stream has the same ids and events, so readers' cursors hold."""
+    await append(streams, 1, 2, 3)
+    before = await streams.events.read(an_id())
+    await backend.flush()
+    await append(streams, 1, 2, 3, oldest_seq=1)
+    assert await streams.events.read(an_id()) == before
+
+
+async def test_several_relays_at_once_keep_the_order(backend: Backend) -> None:
+    """Whoever comes first wins each seq; together they publish everything once, in order."""
+
+    async def relay() -> None:
+        mine = backend.connect()
+        for seq in range(1, 41):
+            await mine.events.append([Entry(event=an_event(seq))])
+
+    await asyncio.gather(*(relay() for _ in range(4)))
+    assert await stored_seqs(backend.connect()) == list(range(1, 41))
+
+
+async def test_follow_gives_what_is_there_and_what_comes(backend: Backend) -> None:
+    """A follower sees every event once, in order, also across a loss and rebuild of the stream."""
+    writer, reader = backend.connect(), backend.connect()
+    await append(writer, 1, 2)
+    seen: list[int] = []
+    async with aclosing(reader.events.follow(an_id(), after=cursor(1))) as events, asyncio.timeout(5):
+
+        async def write() -> None:
+            await append(writer, 3)
+            await backend.flush()
+            await append(writer, 1, 2, 3, 4)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write())
+            async for stored in events:
+                seen.append(stored.event.seq)
+                if stored.event.seq == 4:
+                    break
+    assert seen == [2, 3, 4]
+
+
+async def test_many_followers_each_see_their_own(backend: Backend) -> None:
+    """Followers of one process share what reads, not what they get, whenever they join."""
+    writer, reader = backend.connect(), backend.connect()
+    names = [f"run-{number}" for number in range(12)]
+
+    async def follow(name: str) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        async with aclosing(reader.events.follow(an_id(name))) as events:
+            async for stored in events:
+                found.append((stored.event.name, stored.event.seq))
+                if len(found) == 10:
+                    return found
+        return found
+
+    async def write() -> None:
+        for seq in range(1, 11):
+            await writer.events.append([Entry(event=an_event(seq, name=name)) for name in names])
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        early = [group.create_task(follow(name)) for name in names]
+        await asyncio.sleep(0.02)
+        group.create_task(write())
+        late = [group.create_task(follow(name)) for name in names]
+    for name, one, other in zip(names, early, late, strict=True):
+        assert one.result() == other.result() == [(name, seq) for seq in range(1, 11)]
+
+
+async def test_a_follower_that_leaves_does_not_stop_the_others(backend: Backend) -> None:
+    """Whoever reads for all may be cancelled at any time."""
+    writer, reader = backend.connect(), backend.connect()
+
+    async def follow_one() -> int:
+        async with aclosing(reader.events.follow(an_id())) as events:
+            async for stored in events:
+                return stored.event.seq
+        return 0
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(follow_one()) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.sleep(0.05)
+        await append(writer, 1)
+    assert [task.result() for task in tasks[2:]] == [1, 1]
+
+
+async def test_the_firehose_is_sharded_and_resumable(streams: Streams) -> None:
+    """Every event is in the shard of its allocation; a cursor resumes all shards."""
+    entries = [Entry(event=an_event(1, name=f"run-{number}")) for number in range(30)]
+    await streams.events.append(entries)
+    everything = await streams.firehose.read()
+    assert {each.event.name for each in everything} == {entry.event.name for entry in entries}
+    assert all(each.shard == keys.shard_of(each.event.allocation_id) for each in everything)
+    later = await streams.firehose.read(after=everything[9].cursor)
+    assert [each.event for each in later] == [each.event for each in everything[10:]]
+    assert await streams.firehose.read(after=await streams.firehose.tail()) == []
+
+
+async def test_the_firehose_waits_for_the_first_event(backend: Backend) -> None:
+    """A blocked reader gets the next event as it comes."""
+    writer, reader = backend.connect(), backend.connect()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = group.create_task(reader.firehose.read(after=await reader.firehose.tail(), block_s=4))
+        await asyncio.sleep(0.05)
+        await append(writer, 1)
+    assert [each.event.seq for each in waiting.result()] == [1]
+    assert await reader.firehose.read(after=waiting.result()[0].cursor, block_s=0.05) == []
+
+
+async def test_the_entry_is_cloudevents(streams: Streams, backend: Backend) -> None:
+    """Both streams hold CloudEvents 1.0 in binary mode, with a deterministic id."""
+    event = an_event(1, type=Event.REQUESTED)
+    await streams.events.append([Entry(event=event)])
+    fields = codec.encode_event(event)
+    assert fields["id"] == b"train-0123abcd/1"
+    assert fields["type"] == b"dev.slipway.allocation.requested"
+    assert fields["source"] == b"/slipway/default/train"
+    assert fields["subject"] == b"train-0123abcd"
+    assert await backend.length(keys.events(keys.shard_of(an_id()))) == 1
+    assert await backend.length("slipway:alloc:{train-0123abcd}") == 1

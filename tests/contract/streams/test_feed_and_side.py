@@ -1,0 +1,171 @@
+"""The cluster feed has one writer at a time; logs, traces, activity and wake-ups are what they were when written."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from slipway.errors import ExpiredError, InvalidError, StaleError
+from slipway.streams import keys
+from slipway.streams.ports import FeedEntry, FeedOp, FeedPosition, LogLine, SpanRecord, Streams
+from tests.support.redis import Backend, an_id
+
+
+def entry(number: int, *, epoch: int = 1) -> FeedEntry:
+    return FeedEntry(
+        epoch=epoch, number=number, kind="pods", op=FeedOp.PUT, key=f"ns/{number}", rv="7", data=b'{"a":1}'
+    )
+
+
+def a_line(text: str, rank: int = 0) -> LogLine:
+    return LogLine(attempt=1, rank=rank, stream="stdout", time="2026-01-02T03:04:05.5Z", text=text)
+
+
+async def test_the_feed_is_read_as_it_was_written(streams: Streams) -> None:
+    """Batches come back entry by entry, in order."""
+    end = await streams.feed.append([entry(1), entry(2)], after=None)
+    await streams.feed.append([entry(3)], after=end)
+    read = await streams.feed.read(None, limit=10, block_s=0)
+    assert [each for _, each in read] == [entry(1), entry(2), entry(3)]
+    assert await streams.feed.position() == FeedPosition(cursor=read[-1][0], epoch=1, number=3)
+    assert await streams.feed.read(read[-1][0], limit=10, block_s=0.02) == []
+
+
+async def test_an_empty_feed_has_a_position(streams: Streams) -> None:
+    """Before anybody wrote it stands at epoch 0."""
+    assert await streams.feed.position() == FeedPosition(cursor=None, epoch=0, number=0)
+    assert await streams.feed.read(None, limit=10, block_s=0) == []
+
+
+async def test_a_publisher_that_was_replaced_is_stopped(streams: Streams) -> None:
+    """A higher epoch owns the feed; the old publisher writes nothing more."""
+    old = await streams.feed.append([entry(1)], after=None)
+    await streams.feed.append([entry(1, epoch=2)], after=None)
+    with pytest.raises(StaleError):
+        await streams.feed.append([entry(2)], after=old)
+    with pytest.raises(StaleError):
+        await streams.feed.append([entry(1)], after=None)
+    with pytest.raises(StaleError):
+        await streams.feed.append([entry(1, epoch=2)], after=None)
+    assert len(await streams.feed.read(None, limit=10, block_s=0)) == 2
+
+
+async def test_a_lost_end_is_noticed(streams: Streams, backend: Backend) -> None:
+    """After a FLUSHALL the publisher may not go on as if nothing had happened."""
+    end = await streams.feed.append([entry(1)], after=None)
+    await backend.flush()
+    with pytest.raises(ExpiredError):
+        await streams.feed.append([entry(2)], after=end)
+    assert await streams.feed.position() == FeedPosition(cursor=None, epoch=0, number=0)
+
+
+async def test_a_blocked_reader_of_the_feed_is_served_at_once(backend: Backend) -> None:
+    """The scheduler waits on the feed, not on a timer."""
+    writer, reader = backend.connect(), backend.connect()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = group.create_task(reader.feed.read(None, limit=10, block_s=4))
+        await asyncio.sleep(0.05)
+        await writer.feed.append([entry(1)], after=None)
+    assert [each for _, each in waiting.result()] == [entry(1)]
+
+
+async def test_a_batch_of_nothing_is_refused(streams: Streams) -> None:
+    """An append has at least one entry."""
+    with pytest.raises(InvalidError):
+        await streams.feed.append([], after=None)
+
+
+async def test_lines_come_back_with_cursors(streams: Streams, backend: Backend) -> None:
+    """Logs resume by cursor, show their tail, and expire."""
+    await streams.logs.append(an_id(), [a_line(f"line {number}", rank=number % 2) for number in range(10)])
+    first = await streams.logs.read(an_id(), limit=4)
+    rest = await streams.logs.read(an_id(), after=first[-1].cursor)
+    assert [each.line.text for each in (*first, *rest)] == [f"line {number}" for number in range(10)]
+    assert [each.line for each in await streams.logs.tail(an_id(), limit=2)] == [a_line("line 8"), a_line("line 9", 1)]
+    assert await backend.ttl_s(keys.logs(an_id())) == pytest.approx(keys.LOGS.ttl_s, abs=10)
+
+
+async def test_hostile_text_survives(streams: Streams) -> None:
+    """Whatever a task prints is stored, cut at the limit."""
+    nasty = "\x00\r\n\x1b[31m{}🦑" + "x" * 100_000
+    await streams.logs.append(an_id(), [a_line(nasty)])
+    [stored] = await streams.logs.read(an_id())
+    assert nasty.startswith(stored.line.text)
+    assert len(stored.line.text) > 10_000
+
+
+async def test_followed_lines_arrive(backend: Backend) -> None:
+    """`logs -f` gets what is there and what comes."""
+    writer, reader = backend.connect(), backend.connect()
+    await writer.logs.append(an_id(), [a_line("one")])
+    found: list[str] = []
+    async with aclosing(reader.logs.follow(an_id())) as lines, asyncio.timeout(5):
+        async for stored in lines:
+            found.append(stored.line.text)
+            if len(found) == 3:
+                break
+            await writer.logs.append(an_id(), [a_line(f"after {len(found)}")])
+    assert found == ["one", "after 1", "after 2"]
+
+
+async def test_spans_come_back(streams: Streams, backend: Backend) -> None:
+    """The waterfall needs no collector."""
+    spans = [
+        SpanRecord(
+            trace_id="a" * 32, span_id=f"{number:016x}", name="bind", service="podworker", start_ns=1, end_ns=2 + number
+        )
+        for number in range(3)
+    ]
+    await streams.traces.append(an_id(), spans)
+    assert await streams.traces.read(an_id()) == spans
+    assert await streams.traces.read(an_id(), limit=1) == spans[-1:]
+    assert await backend.ttl_s(keys.trace(an_id())) is not None
+
+
+async def test_activity_is_kept_by_source(streams: Streams, backend: Backend) -> None:
+    """The newest of each source; nothing known is an empty mapping."""
+    await streams.activity.touch(an_id(), "proxy", 100.5)
+    await streams.activity.touch(an_id(), "reported", 200.0)
+    await streams.activity.touch(an_id(), "proxy", 300.25)
+    assert await streams.activity.read([an_id(), an_id("other")]) == [{"proxy": 300.25, "reported": 200.0}, {}]
+    assert await backend.ttl_s(keys.activity(an_id())) is not None
+
+
+async def test_a_ring_wakes_who_waits(backend: Backend) -> None:
+    """A wait ends at the first ring after its cursor, and says why."""
+    ringer, sleeper = backend.connect(), backend.connect()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = group.create_task(sleeper.wake.wait(None, timeout_s=4))
+        await asyncio.sleep(0.05)
+        await ringer.wake.ring("created")
+    assert waiting.result().reasons == ("created",)
+    await ringer.wake.ring("killed")
+    again = await sleeper.wake.wait(waiting.result().cursor, timeout_s=4)
+    assert again.reasons == ("killed",)
+    assert (await sleeper.wake.wait(again.cursor, timeout_s=0.02)).reasons == ()
+
+
+async def test_a_cursor_from_before_a_loss_does_not_deafen(streams: Streams, backend: Backend) -> None:
+    """After a FLUSHALL the ids may begin lower; a ring must still be heard."""
+    await backend.add_raw(keys.WAKE.prefix, "99999999999999-0", {"reason": b"x"})
+    heard = await streams.wake.wait("1-0", timeout_s=1)
+    await backend.flush()
+    quiet = await streams.wake.wait(heard.cursor, timeout_s=0.02)
+    await streams.wake.ring("again")
+    assert (await streams.wake.wait(quiet.cursor, timeout_s=1)).reasons == ("again",)
+
+
+async def test_every_key_is_of_the_table(streams: Streams, backend: Backend) -> None:
+    """No key is invented inline, and each that names an allocation can expire or is a live event stream."""
+    await streams.logs.append(an_id(), [a_line("x")])
+    await streams.activity.touch(an_id(), "proxy", 1.0)
+    await streams.wake.ring("x")
+    await streams.feed.append([entry(1)], after=None)
+    await streams.work_queue("a").claim(limit=1, block_s=0)
+    prefixes = tuple(family.prefix for family in keys.TABLE)
+    assert all(key.startswith(prefixes) for key in await backend.keys())
+
+
+async def test_ping_answers(streams: Streams) -> None:
+    """The probe takes one round trip."""
+    assert await streams.health.ping() < 1
