@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback whose answers a test writes: for what a client does with odd answers.
+"""A real HTTP server on loopback: for what a client does with odd answers, and for apps under test.
 
 Owns the listening socket and the record of requests. It knows nothing of Kubernetes; suites that need semantics use
 the local API server.
@@ -8,50 +8,83 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-import uvicorn
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from slipway.runtime.health import AsgiApp, HttpServer
+
 Answer = Callable[[Request], Awaitable[Response]]
 
 
+class Recorded(msgspec.Struct):
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
 class HttpStub:
-    """`answer` decides every request; `requests` holds (method, path?query, headers, body) of each."""
+    """`answer` decides every request; `requests` holds them in order."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.requests: list[Recorded] = []
         self.url = ""
+        methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+        self.app = Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
 
     async def _handle(self, request: Request) -> Response:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        self.requests.append((request.method, target, dict(request.headers), await request.body()))
+        self.requests.append(Recorded(request.method, target, dict(request.headers), await request.body()))
         return await self.answer(request)
-
-    def app(self) -> Starlette:
-        methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-        return Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
 
 
 @asynccontextmanager
 async def serve(answer: Answer) -> AsyncGenerator[HttpStub, None]:
-    """The stub, listening."""
+    """A stub, listening."""
     stub = HttpStub(answer)
+    async with serve_app(stub.app) as stub.url:
+        yield stub
+
+
+@asynccontextmanager
+async def serve_app(app: Any, *, before_stop: Callable[[], object] = lambda: None) -> AsyncGenerator[str, None]:
+    """Any ASGI app on a free port of loopback; gives its URL. `before_stop` ends the app's own streams."""
+    stop = asyncio.Event()
+    asgi: AsgiApp = app
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stub.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(
-            stub.app(), log_config=None, lifespan="off", timeout_graceful_shutdown=1, ws="none", loop="asyncio"
-        )
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        server = HttpServer(asgi, listener, drain_timeout_s=1.0, websockets=False)
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(server.serve(sockets=[listener]))
+            tasks.create_task(server.serve(stop.wait))
             try:
-                yield stub
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
             finally:
-                server.should_exit = True
-                server.force_exit = True
-                await running
+                before_stop()
+                stop.set()
+
+
+def write_kubeconfig(folder: Path, url: str, user: dict[str, Any] | None = None) -> str:
+    """A kubeconfig for that server; its path."""
+    path = folder / "kubeconfig.json"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": {"server": url}}],
+        "users": [{"name": "test", "user": user or {}}],
+    }
+    path.write_bytes(msgspec.json.encode(document))
+    return str(path)

@@ -17,7 +17,7 @@ from slipway.kube import wire
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
 from slipway.kube.resources import PODS, Resource
-from slipway.kube.rest import LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
+from slipway.kube.rest import BODY_BYTES_MAX, LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
 from slipway.local.apiserver.logs import LogSource
 from slipway.local.apiserver.options import read_delete_options
@@ -28,7 +28,6 @@ T = TypeVar("T")
 Patch = RawObject | list[RawObject]
 Permit = Callable[[str, Resource[Any], str | None, str], bool]
 
-BODY_BYTES_MAX = 3 * 1024 * 1024
 BOOKMARK_S = 60.0
 
 

@@ -17,7 +17,7 @@ HTTP libraries, sockets or retries. Pure: `explain` returns the error, callers r
 | 408 | DeadlineError |
 | 409 AlreadyExists | AlreadyExistsError |
 | 409 "already assigned" on a binding | BoundError |
-| other 409, a failed `test` of a JSON patch (422) | StaleError |
+| other 409; 422 on a JSON patch that does not apply, for instance a failed `test` | StaleError |
 | 410 | ExpiredError |
 | 413, 500 "request is too large", 500 ResourceExhausted | TooLargeError |
 | 429, 500 "too many requests" | ThrottledError |
@@ -53,6 +53,8 @@ RETRY_AFTER_S_MAX = 3600.0
 _LACKS_VERB = re.compile(r'cannot [a-z*]+ (resource|path) "')
 _FIELD_TOKEN = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 _QUOTA_MARKS = ("exceeded quota:", "status unknown for quota:")
+_NOT_APPLICABLE = "rejected our request due to an error in our request"
+"""All that the server says when the operations of a JSON patch do not fit the object."""
 _NO_DEFAULT_ACCOUNT = 'serviceaccount "default" not found'
 
 
@@ -176,7 +178,7 @@ def _conflict(verb: Verb, status: ServerStatus, message: str) -> ControlPlaneErr
 def _refused(verb: Verb, status: ServerStatus, message: str) -> ControlPlaneError:
     if verb is Verb.LOG and "waiting to start" in message:
         return UnavailableError(message)
-    if verb is Verb.PATCH and any("test failed" in (cause.message or "") for cause in status.causes):
+    if verb is Verb.PATCH and not status.causes and _NOT_APPLICABLE in message:
         return StaleError(message)
     return InvalidError(message, fields=_fields(status))
 

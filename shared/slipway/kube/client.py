@@ -21,6 +21,7 @@ are not followed. Credentials never reach a log or an error.
 import asyncio
 import contextlib
 import importlib.util
+import io
 import os
 import sys
 import types
@@ -42,6 +43,8 @@ POOL_SIZE = 64
 RENEW_S = 60.0
 """How often kubeconfig credentials that can expire are looked at again."""
 _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kubernetes.aio.config")
+_WHOLE_BYTES_MAX = 512 * 1024
+"""Larger bodies are written in pieces, so that others run in between."""
 _CHUNK_FAULTS = (aiohttp.ClientError, OSError)
 
 
@@ -170,12 +173,14 @@ class _HttpTransport:
         if account is None or session is None:
             raise UnavailableError("the client is not open")
         url = yarl.URL(account.configuration.host + request.target, encoded=True)
+        body = request.body
         for renewed in (False, True):
             headers = await account.headers()
-            if request.body is not None:
+            if body is not None:
                 headers["Content-Type"] = request.content_type
+            data = io.BytesIO(body) if body is not None and len(body) > _WHOLE_BYTES_MAX else body
             async with session.request(
-                request.method, url, data=request.body, headers=headers, allow_redirects=False, **self._options
+                request.method, url, data=data, headers=headers, allow_redirects=False, **self._options
             ) as response:
                 if response.status == 401 and not renewed and await account.renew():
                     continue

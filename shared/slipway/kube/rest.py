@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from slipway.crd.meta import RawObject
-from slipway.errors import ExpiredError, InvalidError, NotFoundError, UnavailableError
+from slipway.errors import ExpiredError, InvalidError, NotFoundError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.answers import Verb
 from slipway.kube.ports import Listed, PatchType, WatchEvent
@@ -27,6 +27,8 @@ Patch = RawObject | list[RawObject]
 PAGE_SIZE = 500
 LIST_STARTS_MAX = 3
 """How often a LIST of all pages begins again when its continue token expires midway."""
+BODY_BYTES_MAX = 3 * 1024 * 1024
+"""What an API server reads of a request."""
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 LOG_LINE_BYTES_MAX = 256 * 1024
 LOG_BYTES_MAX = 8 * 1024 * 1024
@@ -174,7 +176,7 @@ class RestApi:
             resource=resource.plural,
             method="PATCH",
             target=_path(resource, namespace, name),
-            body=msgspec.json.encode(patch),
+            body=_encode(patch),
             content_type=type_.value,
         )
         answer = await self._transport.send(request, timeout_s=self._timeouts.request_s)
@@ -236,7 +238,7 @@ class RestApi:
             resource=resource.plural,
             method=method,
             target=_target(path, query or {}),
-            body=None if body is None else msgspec.json.encode(body),
+            body=None if body is None else _encode(body),
         )
         return await self._transport.send(request, timeout_s=self._timeouts.request_s)
 
@@ -261,6 +263,14 @@ def _path(resource: Resource[Any], namespace: str | None, name: str | None = Non
     if name is not None and resource.namespaced and not namespace:
         raise InvalidError(f"{resource.kind} {name!r} needs a namespace")
     return resource.path(namespace, name, subresource)
+
+
+def _encode(body: Patch) -> bytes:
+    """JSON. Raises TooLargeError: a server that refuses midway resets the connection, which would look transient."""
+    encoded = msgspec.json.encode(body)
+    if len(encoded) > BODY_BYTES_MAX:
+        raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
+    return encoded
 
 
 def _is_segment(text: str) -> bool:

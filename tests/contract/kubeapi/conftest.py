@@ -1,0 +1,88 @@
+"""The two ways to a cluster that must be one: the port over the core, and the real client over HTTP.
+
+Both stand on a core of the local cluster, which a test may arrange through `cluster.core`. With
+`SLIPWAY_TEST_KUBECONFIG` the suite also runs against that cluster; tests that need the core are skipped there.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway.crd import rules, schema
+from slipway.kube.client import connect
+from slipway.kube.ports import KubeApi
+from slipway.kube.resources import CRDS, NAMESPACES
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.http import create_app
+from slipway.runtime.clock import SeededRandom, SystemClock
+from tests.support.http_stub import serve_app, write_kubeconfig
+from tests.support.kube_core import CoreKube
+
+BACKENDS = ["core", "http", *(["real"] if os.environ.get("SLIPWAY_TEST_KUBECONFIG") else [])]
+
+
+class Cluster:
+    """A cluster with an own namespace for one test."""
+
+    def __init__(self, kube: KubeApi, core: ClusterCore | None, namespace: str) -> None:
+        self.kube = kube
+        self.namespace = namespace
+        self._core = core
+
+    @property
+    def core(self) -> ClusterCore:
+        """The core behind it; skips the test where there is none."""
+        if self._core is None:
+            pytest.skip("needs the core of a local cluster")
+        return self._core
+
+    def settle(self) -> None:
+        """Lets the cluster's own controllers finish, where they can be hurried."""
+        if self._core is not None:
+            self._core.settle()
+
+    def pod(self, name: str = "p0", **spec: Any) -> dict[str, Any]:
+        """A small pod that asks for our scheduler, so that nobody binds it."""
+        container = {"name": "main", "image": "busybox", "command": ["true"]}
+        defaults: dict[str, Any] = {"schedulerName": "slipway", "restartPolicy": "Never", "containers": [container]}
+        return {"metadata": {"name": name, "namespace": self.namespace}, "spec": defaults | spec}
+
+    def allocation(self, name: str = "run-a", **spec: Any) -> dict[str, Any]:
+        """The smallest Allocation."""
+        defaults: dict[str, Any] = {"kind": "command", "template": {"spec": {"containers": [{"name": "main"}]}}}
+        return {"metadata": {"name": name, "namespace": self.namespace}, "spec": defaults | spec}
+
+
+@pytest.fixture(params=BACKENDS)
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Cluster, None]:
+    """A fresh cluster with our definitions installed."""
+    clock, random = SystemClock(), SeededRandom(7)
+    namespace = f"t-{uuid.uuid4().hex[:8]}"
+    if request.param == "real":
+        async with connect(os.environ["SLIPWAY_TEST_KUBECONFIG"], clock=clock, random=random) as kube:
+            await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
+            try:
+                yield Cluster(kube, None, namespace)
+            finally:
+                await kube.delete(NAMESPACES, namespace)
+        return
+    core = ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
+    core.bootstrap()
+    local = CoreKube(core, random=random)
+    await local.create(NAMESPACES, {"metadata": {"name": namespace}})
+    for manifest in schema.crd_manifests():
+        await local.create(CRDS, manifest)
+    core.settle()
+    if request.param == "core":
+        yield Cluster(local, core, namespace)
+        return
+    app = create_app(core)
+    async with (
+        serve_app(app, before_stop=app.state.server.close) as url,
+        connect(write_kubeconfig(tmp_path, url), clock=clock, random=random) as kube,
+    ):
+        yield Cluster(kube, core, namespace)
