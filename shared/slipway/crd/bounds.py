@@ -25,14 +25,11 @@ QUANTITY: Mapping[str, Any] = {
     "maxLength": 64,
     "pattern": r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?$",
 }
-_QUANTITIES = {"type": "object", "maxProperties": 64, "additionalProperties": dict(QUANTITY)}
-_RESOURCES: Mapping[str, Any] = {
-    "type": "object",
+_OPAQUE: Mapping[str, Any] = {
     "maxProperties": 64,
-    "properties": {"requests": _QUANTITIES, "limits": _QUANTITIES},
-    "x-kubernetes-preserve-unknown-fields": True,
+    "additionalProperties": {"x-kubernetes-preserve-unknown-fields": True},
 }
-"""Either form passes: the flat map of quantities is kept as unknown fields and validated by `validate.py`."""
+"""An object of anything, compared by the server key by key to its full depth; `validate.py` looks into it."""
 
 _CONDITIONS: Mapping[str, Any] = {
     "maxItems": CONDITIONS_MAX,
@@ -45,8 +42,9 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "Condition.status": {"enum": ["True", "False", "Unknown"]},
     "Condition.message": {"maxLength": TEXT_MAX},
     "Condition.lastTransitionTime": {"maxLength": TIME_MAX},
-    "RoleSpec.resources": _RESOURCES,
-    "KindDefaults.resources": _RESOURCES,
+    "RoleSpec.resources": _OPAQUE,
+    "RoleSpec.affinity": _OPAQUE,
+    "KindDefaults.resources": _OPAQUE,
     "AllocationSpec.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
     "KindDefaults.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
     "KindDefaults.command": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},

@@ -8,8 +8,10 @@ Facts the table rests on (Kubernetes 1.36):
   root rule that keeps `status`.
 - A transition rule on an item of an atomic list is refused, and items of a list-map can be re-keyed around one; so
   the exit codes are guarded by index from `status`.
-- What a schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates, affinity) is not visible to
-  CEL. The admission pins the hash of the resolved spec instead, and the pod worker compares it.
+- What a schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates, affinity, resources) can not
+  be read by CEL, only compared as a whole, and the server's comparison overlooks one undescribed key that is swapped
+  for another. So admission pins the hash of the resolved spec as well, and the pod worker compares it. The twins, and
+  they alone, refuse that swap too.
 - The cost of a rule is estimated from the bounds in the schema: everything that a rule touches is bounded there.
 """
 
@@ -35,6 +37,7 @@ IMMUTABLE_OPTIONAL = (
     "pendingTimeout",
     "preemptionGrace",
     "requestHash",
+    "template",
 )
 IMMUTABLE_COLLECTIONS = ("ranks", "files", "ports", "env")
 """absent means empty"""

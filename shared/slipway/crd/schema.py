@@ -272,6 +272,8 @@ def _struct(info: types.StructType) -> Schema:
         if (default := _default(field)) is not None:
             schema["default"] = default
         schema.update(bounds.BOUNDS.get(f"{name}.{field.encode_name}", {}))
+        if "additionalProperties" in schema:
+            schema.pop("x-kubernetes-preserve-unknown-fields", None)
         properties[field.encode_name] = schema
     required = [field.encode_name for field in info.fields if field.required]
     required += [field for field in bounds.REQUIRED.get(name, ()) if field not in required]
