@@ -142,7 +142,7 @@ class Applier:
 
     async def _evict(self, found: Allocation, decision: Decision) -> Applied:
         stop = Stop(
-            reason=Reason.PREEMPTED.value,
+            reason=decision.reason or Reason.PREEMPTED.value,
             at=format_time(self._clock.now()),
             attempt=decision.attempt,
             requeue=True,

@@ -23,6 +23,7 @@ class Table(Generic[T]):
         self._facts: dict[str, T] = {}
         self._versions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
+        self._changed: dict[str, T | None] = {}
         self.generation = 0
         """Rises with each change, so that an unchanged table is cheap to recognise."""
 
@@ -33,6 +34,7 @@ class Table(Generic[T]):
         self._versions[key] = version
         if self._facts.get(key) == fact:
             return False
+        self._changed.setdefault(key, self._facts.get(key))
         self._facts[key] = fact
         self._gone.pop(key, None)
         self.generation += 1
@@ -47,8 +49,10 @@ class Table(Generic[T]):
             # Oldest first: a delta that old has long been read, because the feed is read in order.
             del self._gone[next(iter(self._gone))]
         self._versions.pop(key, None)
-        if self._facts.pop(key, None) is None:
+        fact = self._facts.pop(key, None)
+        if fact is None:
             return False
+        self._changed.setdefault(key, fact)
         self.generation += 1
         return True
 
@@ -58,6 +62,11 @@ class Table(Generic[T]):
             self.drop(key, version)
         for key, (fact, at) in facts.items():
             self.put(key, fact, at)
+
+    def take_changes(self) -> list[tuple[T | None, T | None]]:
+        """(before, after) of every key that has changed since the last call; None: not there."""
+        changed, self._changed = self._changed, {}
+        return [(before, self._facts.get(key)) for key, before in changed.items()]
 
     def get(self, key: str) -> T | None:
         """The fact, if known."""

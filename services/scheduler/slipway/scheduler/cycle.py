@@ -17,7 +17,6 @@ from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, StaleError, TransientError
-from slipway.model.facts import PoolFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
@@ -29,8 +28,9 @@ from slipway.scheduler.explainer import Explainer
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
 from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.planner import Plan
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.pool_view import PoolView
 from slipway.scheduler.ports import Hints
 from slipway.streams.ports import WorkHint
 
@@ -80,7 +80,9 @@ class Cycle:
         self._slots = asyncio.Semaphore(width)
         self._ledger = Ledger()
         self._planned_at: tuple[int, ...] = ()
-        self._due: float | None = None
+        self.due: float | None = None
+        """When time alone will give the cycle something to do (epoch seconds)."""
+        self._view = PoolView(pool, cluster)
         self._explainer = Explainer(pool, applier, clock)
 
     async def promote(self) -> None:
@@ -128,15 +130,11 @@ class Cycle:
             applied = await self._apply(decided, committed.nodes)
         # 5. Say why the others wait.
         explained = await self._explainer.write(plan.explanations, self._cluster, self._observe)
-        self._due = _earlier(self._due, explained.again_at)
+        self.due = _earlier(self.due, explained.again_at)
         # A plan without decisions holds until something changes; one with decisions is followed by another look.
         self._planned_at = () if placed else generation
         results = [*finished, *applied]
         return self._report(results, stopped=stopped, planned=True, decided=len(decided), explained=explained.written)
-
-    def next_due(self) -> float | None:
-        """When time alone will give the cycle something to do (epoch seconds)."""
-        return deadlines.next_due(self._cluster.of_pool(self._pool), self._clock.now())
 
     # --- the steps ------------------------------------------------------------------------------------------------
 
@@ -185,29 +183,17 @@ class Cycle:
         return len(due)
 
     def _is_due(self, now: float) -> bool:
-        return self._planned_at != self._cluster.generation or (self._due is not None and now >= self._due)
+        return self._planned_at != self._cluster.generation or (self.due is not None and now >= self.due)
 
     def _plan(self, now: float) -> Plan:
-        pool = self._cluster.pools.get(self._pool) or PoolFact(name=self._pool)
-        nodes = self._ledger.nodes
         with telemetry.TICK_DURATION.labels(phase="snapshot").time():
-            snapshot = Snapshot.build(
-                nodes=planner.nodes_of_pool(pool, list(self._cluster.pools.values()), self._cluster.nodes.values()),
-                pods=self._cluster.pods.values(),
-                allocations=self._cluster.of_pool(self._pool),
-                queues=self._cluster.queues.values(),
-                jobs=self._cluster.jobs.values(),
-                pool=pool,
-                open_decisions=[(decision, nodes) for decision in self._ledger.decisions],
-                workspaces=frozenset(item.name for item in self._cluster.workspaces.values() if item.is_workspace),
-                now=now,
-            )
+            snapshot = self._view.snapshot(self._ledger, now)
         with telemetry.TICK_DURATION.labels(phase="plan").time():
-            plan = planner.plan(snapshot, pool, now, self._ledger.tick)
+            plan = planner.plan(snapshot, policy_of(snapshot.pool), now, self._ledger.tick)
         violations = lint(snapshot, plan)
         if violations:
             raise InvariantError(f"the plan breaks its own rules: {violations[0]}")
-        self._due = self.next_due()
+        self.due = deadlines.next_due(self._cluster.of_pool(self._pool), now)
         return plan
 
     # --- small print ----------------------------------------------------------------------------------------------
@@ -251,20 +237,31 @@ class Cycle:
 
 
 def _placed(plan: Plan) -> list[ledger.Placed]:
-    return [
+    """The plan as the ledger takes it: evictions first, so that what they free is free when the admissions apply."""
+    evictions = [
+        ledger.Placed(
+            kind=DecisionKind.EVICT,
+            allocation=evict.allocation,
+            uid=evict.uid,
+            attempt=evict.attempt,
+            reason=evict.reason.value,
+            by=evict.by,
+        )
+        for evict in plan.evictions
+    ]
+    admits = [
         ledger.Placed(
             kind=DecisionKind.ADMIT,
-            namespace=admit.namespace,
-            name=admit.name,
+            allocation=admit.allocation,
             uid=admit.uid,
             attempt=admit.attempt,
             placements=admit.placements,
-            rank_count=admit.rank_count,
             devices=admit.devices,
             spec_hash=admit.spec_hash,
         )
         for admit in plan.admits
     ]
+    return [*evictions, *admits]
 
 
 def _needs_work(result: Applied) -> bool:

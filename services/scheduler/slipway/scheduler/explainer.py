@@ -17,7 +17,7 @@ from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.apply import Applier, Outcome
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan.explain import Explanation
+from slipway.scheduler.plan.outcome import Explanation
 
 WRITES_MAX = 20
 """Explanations written in one tick; the rest follow in the next ones."""
@@ -47,7 +47,8 @@ class Explainer:
 
     async def write(self, explanations: Mapping[str, Explanation], cluster: Cluster, observe: Observe) -> Explained:
         """Write what is news; `observe` is told each object as it stands after its write."""
-        moment, written, again_s = self._clock.monotonic(), 0, []
+        moment, written = self._clock.monotonic(), 0
+        again_s: list[float] = []
         for key, explanation in explanations.items():
             fact = cluster.allocations.get(key)
             if fact is None or not _is_news(fact, explanation):

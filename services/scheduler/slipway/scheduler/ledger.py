@@ -24,12 +24,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """A decision with its node names: what the planner says and what is applied."""
 
     kind: DecisionKind
-    namespace: str
-    name: str
+    allocation: str
+    """`<namespace>/<name>`"""
     uid: str
     attempt: int
-    placements: Mapping[int, str]
-    rank_count: int
+    placements: Mapping[int, str] = {}
     devices: Mapping[int, tuple[int, ...]] = {}
     spec_hash: str = ""
     reason: str = ""
@@ -55,7 +54,7 @@ def commit(ledger: Ledger, placed: Sequence[Placed], *, at: str) -> tuple[Ledger
         decision = Decision(
             id=f"{ledger.epoch}-{tick}-{number}",
             epoch=ledger.epoch,
-            allocation=f"{item.namespace}/{item.name}",
+            allocation=item.allocation,
             uid=item.uid,
             attempt=item.attempt,
             kind=item.kind,
@@ -124,7 +123,7 @@ def _indexes(item: Placed, nodes: dict[str, int]) -> tuple[int, ...]:
         name = item.placements.get(rank)
         return NOT_PLACED if name is None else nodes.setdefault(name, len(nodes))
 
-    return tuple(index(rank) for rank in range(item.rank_count))
+    return tuple(index(rank) for rank in range(max(item.placements, default=-1) + 1))
 
 
 def _reindexed(decision: Decision, before: Sequence[str], nodes: dict[str, int]) -> Decision:

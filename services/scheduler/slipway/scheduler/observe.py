@@ -13,7 +13,8 @@ from slipway.kube.ports import Listed
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.ports import Kube
-from slipway.streams.ports import FeedEntry, FeedOp
+from slipway.streams.feed import Delta
+from slipway.streams.ports import FeedOp
 
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, NODES, PODS, ALLOCATIONS)
 
@@ -31,20 +32,20 @@ async def list_everything(kube: Kube, cluster: Cluster) -> None:
         _replace(cluster, resource, listed, by_name)
 
 
-def take(cluster: Cluster, entry: FeedEntry) -> bool:
-    """Apply one feed entry; True when it changed a table.
+def take(cluster: Cluster, delta: Delta) -> bool:
+    """Apply one delta of the feed; True when it changed a table.
 
     Raises:
         msgspec.ValidationError: the publisher speaks another version: LIST instead.
     """
-    table = cluster.table(entry.kind)
-    if table is None or not entry.rv.isdigit():
+    table = cluster.table(delta.kind)
+    if table is None or not delta.rv.isdigit():
         return False
-    match entry.op:
+    match delta.op:
         case FeedOp.DELETE:
-            return table.drop(entry.key, int(entry.rv))
+            return table.drop(delta.key, int(delta.rv))
         case FeedOp.PUT:
-            return table.put(entry.key, decode_fact(entry.kind, entry.data), int(entry.rv))
+            return table.put(delta.key, decode_fact(delta.kind, delta.data), int(delta.rv))
         case FeedOp.BEAT:
             return False
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 from slipway.crd.meta import RawObject
 from slipway.kube.ports import Listed
 from slipway.kube.resources import Resource
-from slipway.streams.ports import WakeUp, WorkHint
+from slipway.streams.ports import WorkHint
 
 T = TypeVar("T")
 Patch = RawObject | list[RawObject]
@@ -37,9 +37,3 @@ class Hints(Protocol):
     """Where work is announced; what is lost here is announced again by the watcher."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None: ...
-
-
-class Wake(Protocol):
-    """The bell."""
-
-    async def wait(self, after: str | None, *, timeout_s: float) -> WakeUp: ...

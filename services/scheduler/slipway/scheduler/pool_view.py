@@ -1,0 +1,54 @@
+"""One pool's columns, kept in step with the leader's tables by their changes.
+
+Owns which nodes, allocations and decisions are this pool's. A tick costs what has changed since the last one, not
+the size of the cluster.
+"""
+
+from slipway.crd.facts import is_settled
+from slipway.model.facts import PoolFact
+from slipway.model.ledger import Ledger
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.snapshot import Snapshot, nodes_of_pool
+
+
+class PoolView:
+    """The planner's view of one pool."""
+
+    def __init__(self, pool: str, cluster: Cluster) -> None:
+        self._pool = pool
+        self._cluster = cluster
+        self._columns = Columns(PoolFact(name=pool))
+
+    def snapshot(self, ledger: Ledger, now: float) -> Snapshot:
+        """The pool as it is known now, with the ledger's open decisions standing for admissions not yet seen."""
+        cluster, columns = self._cluster, self._columns
+        if cluster.pools.take_changes():
+            columns.set_pool(cluster.pools.get(self._pool) or PoolFact(name=self._pool))
+            self._set_nodes()
+        if cluster.nodes.take_changes():
+            self._set_nodes()
+        for before, after in cluster.pods.take_changes():
+            if before is not None and (after is None or after.uid != before.uid):
+                columns.drop_pod(before.namespace, before.name, before.uid)
+            if after is not None:
+                columns.set_pod(after)
+        for before, after in cluster.allocations.take_changes():
+            if before is not None and (after is None or after.uid != before.uid or is_settled(after)):
+                columns.drop_allocation(before.uid)
+            if after is not None and not is_settled(after):
+                columns.set_allocation(after)
+        if cluster.queues.take_changes():
+            columns.set_queues(cluster.queues.values())
+        if cluster.jobs.take_changes():
+            columns.set_jobs(cluster.jobs.values())
+        if cluster.workspaces.take_changes():
+            spaces = cluster.workspaces.values()
+            columns.set_workspaces(
+                frozenset(item.name for item in spaces if item.is_workspace and not item.terminating)
+            )
+        return columns.snapshot([(decision, ledger.nodes) for decision in ledger.decisions], now)
+
+    def _set_nodes(self) -> None:
+        pools = list(self._cluster.pools.values()) or [PoolFact(name=self._pool)]
+        self._columns.set_nodes(nodes_of_pool(pools, self._cluster.nodes.values()).get(self._pool, []))
