@@ -5,7 +5,8 @@ Deterministic: time comes from the server's clock, ids from its state. Must not 
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from slipway.errors import ExpiredError, InvalidError, StaleError
 from slipway.model.ids import AllocationId
@@ -52,11 +53,12 @@ class MemoryEvents:
         await self._server.enter("events.read")
         return pages.events(self._server.after(keys.allocation(allocation), start, limit), self._tally)
 
-    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredEvent]:
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredEvent]:
         position = pages.start_of(after)
-        async for page in _pages(self._server, keys.allocation(allocation), position):
-            for stored in pages.events(page, self._tally):
-                yield stored
+        async with aclosing(_pages(self._server, keys.allocation(allocation), position)) as found:
+            async for page in found:
+                for stored in pages.events(page, self._tally):
+                    yield stored
 
     def _append(self, entry: Entry) -> Appended:
         event, key = entry.event, keys.allocation(entry.event.allocation_id)
@@ -97,7 +99,7 @@ def judge(entry: Entry, last_seq: int | None) -> Outcome:
     return Outcome.APPENDED if seq == last_seq + 1 else Outcome.GAP
 
 
-async def _pages(server: MemoryServer, key: str, position: Id) -> AsyncIterator[list[tuple[Id, Fields]]]:
+async def _pages(server: MemoryServer, key: str, position: Id) -> AsyncGenerator[list[tuple[Id, Fields]]]:
     """Pages of entries after a position, for ever."""
     while True:
         await server.enter("follow")
@@ -214,6 +216,10 @@ class MemoryWorkQueue:
                 floors = [min([group.delivered, *group.pending]) for group in stream.groups.values()]
                 gone += self._server.trim_below(key, min(floors))
         return gone
+
+    async def forget_consumers(self, *, idle_s: float = 3_600.0) -> int:
+        await self._server.enter("queue.forget_consumers")
+        return 0  # the model keeps no consumers beyond their pending entries
 
     async def backlog(self) -> int:
         await self._server.enter("queue.backlog")
@@ -333,8 +339,9 @@ class MemoryLogs:
         await self._server.enter("logs.tail")
         return pages.lines(self._server.newest(keys.logs(allocation), limit), self._tally)
 
-    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredLine]:
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredLine]:
         position = pages.start_of(after)
-        async for page in _pages(self._server, keys.logs(allocation), position):
-            for stored in pages.lines(page, self._tally):
-                yield stored
+        async with aclosing(_pages(self._server, keys.logs(allocation), position)) as found:
+            async for page in found:
+                for stored in pages.lines(page, self._tally):
+                    yield stored

@@ -9,6 +9,7 @@ Promises of every port:
 - Nothing here is the truth: any call may raise `UnavailableError` or `DeadlineError` (outcome unknown), and any
   content may vanish at any time. Whoever calls must be able to go on without.
 - Every call ends: writes and reads within the command deadline, `wait`/`claim` within the time they are given.
+- `follow` answers a generator that holds a place among the readers: close it (`contextlib.aclosing`).
 - Cursors are opaque strings of the form `<number>-<number>`; `None` is before the first entry. A cursor that is
   not one raises `InvalidError`.
 
@@ -16,7 +17,7 @@ Not promised: that a cursor's entry still exists; that nothing is delivered twic
 stream, which holds each seq at most once, in order).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -81,7 +82,7 @@ class EventLog(Protocol):
         """Up to `limit` events after the cursor, oldest first."""
         ...
 
-    def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredEvent]:
+    def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredEvent]:
         """Every event after the cursor, for ever, each once, in order, also across a loss and rebuild of the stream."""
         ...
 
@@ -169,6 +170,10 @@ class WorkQueue(Protocol):
 
     async def trim(self) -> int:
         """Remove what every group has acknowledged, and nothing else; answers how many entries went."""
+        ...
+
+    async def forget_consumers(self, *, idle_s: float = 3_600.0) -> int:
+        """Remove consumers that own nothing pending and were idle for so long; answers how many."""
         ...
 
     async def backlog(self) -> int:
@@ -279,7 +284,7 @@ class LogLines(Protocol):
         """The newest `limit` lines, oldest first."""
         ...
 
-    def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredLine]:
+    def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredLine]:
         """Every line after the cursor, for ever."""
         ...
 

@@ -5,7 +5,8 @@ cursor of who relays. They have different slots in a Redis Cluster, so they are 
 costs a duplicate in the firehose (consumers dedupe by id), never a loss.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from slipway.model.events import AllocationEvent
@@ -46,10 +47,11 @@ class RedisEvents:
         reply = await self._client.run(command("XRANGE", keys.allocation(allocation), f"({start}", "+", "COUNT", limit))
         return pages.events(rows.entries(reply), self._tally)
 
-    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredEvent]:
-        async for page in self._tail.pages(keys.allocation(allocation), pages.start_of(after)):
-            for stored in pages.events(page, self._tally):
-                yield stored
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredEvent]:
+        async with aclosing(self._tail.pages(keys.allocation(allocation), pages.start_of(after))) as found:
+            async for page in found:
+                for stored in pages.events(page, self._tally):
+                    yield stored
 
     async def _append_batch(self, batch: Sequence[Entry]) -> list[Appended]:
         # What is there already would only repeat itself in the firehose.

@@ -3,7 +3,8 @@
 Owns one small class per port. Must not know what the entries mean to anybody.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from slipway.errors import ExpiredError, InvalidError, StaleError
@@ -122,10 +123,11 @@ class RedisLogs:
         each = command("XREVRANGE", keys.logs(allocation), "+", "-", "COUNT", limit)
         return pages.lines(rows.entries(await self._client.run(each))[::-1], self._tally)
 
-    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncIterator[StoredLine]:
-        async for page in self._tail.pages(keys.logs(allocation), pages.start_of(after)):
-            for stored in pages.lines(page, self._tally):
-                yield stored
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredLine]:
+        async with aclosing(self._tail.pages(keys.logs(allocation), pages.start_of(after))) as found:
+            async for page in found:
+                for stored in pages.lines(page, self._tally):
+                    yield stored
 
 
 class RedisTraces:

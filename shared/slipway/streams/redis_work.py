@@ -21,7 +21,6 @@ from slipway.streams.routes import Reply
 _POLL_S: Final = 0.05
 _SCAN_ROUNDS_MAX: Final = 100
 _BATCH: Final = 512
-_FORGET_IDLE_MS: Final = 3_600_000
 
 
 class RedisHints:
@@ -101,9 +100,8 @@ class RedisWorkQueue:
         calls = [scripts.TRIM.call(key) for key in keys.WORK_KEYS]
         return sum(rows.checked(await scripts.run_all(self._client, scripts.TRIM, calls)))
 
-    async def forget_consumers(self, *, idle_ms: int = _FORGET_IDLE_MS) -> int:
-        """Remove consumers that own nothing and were idle for so long; answers how many."""
-        calls = [scripts.FORGET.call(key, keys.WORK_GROUP, idle_ms) for key in keys.WORK_KEYS]
+    async def forget_consumers(self, *, idle_s: float = 3_600.0) -> int:
+        calls = [scripts.FORGET.call(key, keys.WORK_GROUP, int(idle_s * 1_000)) for key in keys.WORK_KEYS]
         replies = await scripts.run_all(self._client, scripts.FORGET, calls)
         return sum(rows.checked([0 if isinstance(reply, GroupMissingError) else reply for reply in replies]))
 

@@ -11,7 +11,7 @@ rounds, and reads on from where its inbox ends.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from slipway.streams import rows
@@ -48,7 +48,7 @@ class Tail:
         self._round: set[_Follower] = set()
         self._is_led = False
 
-    async def pages(self, key: str, position: Id) -> AsyncIterator[list[rows.Entry]]:
+    async def pages(self, key: str, position: Id) -> AsyncGenerator[list[rows.Entry]]:
         """Non-empty pages of entries after the position, for ever."""
         follower = _Follower(key, position)
         self._followers.add(follower)

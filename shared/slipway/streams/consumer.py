@@ -1,0 +1,230 @@
+"""The work consumer: claims hints, runs a handler, acknowledges after the effect.
+
+Owns concurrency, serialisation per key, heartbeats, claims of what others abandoned, retries, dead letters and the
+drain. Must not know what the handler does, nor Redis: it runs on the `WorkQueue` port, in the simulation as well.
+
+Promises:
+
+- A hint is acknowledged only after the handler returned for it, or for a later hint of the same key.
+- Two runs for one key never overlap in this process; hints that arrive meanwhile cause one more run.
+- At most `concurrency` handlers run. While one runs, its entry is heartbeaten, so no other worker claims it.
+- An entry that can not be decoded, whose handler raises `PermanentError`, or that was delivered more often than
+  allowed goes to the dead letters. `TransientError` and `StaleError` never count against an entry. A bug in the handler
+  (any other exception) is logged, counts, and delays nobody else. `InvariantError` ends the process.
+
+Not promised: that the handler runs once per hint (it must be idempotent), or in order.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from slipway.errors import InvariantError, PermanentError, StaleError, TransientError
+from slipway.model.ids import AllocationId
+from slipway.runtime.clock import Clock
+from slipway.streams import keys
+from slipway.streams.ports import Claimed, NoTally, Tally, WorkHint, WorkQueue
+
+Handler = Callable[[WorkHint], Awaitable[None]]
+Key = tuple[str, AllocationId]
+
+_log = logging.getLogger(__name__)
+_STALE_RUNS_MAX: Final = 3
+_STALE_PAUSE_S: Final = 0.05
+
+
+class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer works; times in seconds."""
+
+    concurrency: int = 32
+    block_s: float = 1.0
+    min_idle_s: float = keys.MIN_IDLE_S
+    heartbeat_s: float = 10.0
+    sweep_s: float = 15.0
+    retry_first_s: float = 0.1
+    retry_max_s: float = 2.0
+    deliveries_max: int = keys.DELIVERIES_MAX
+
+
+class WorkConsumer:
+    """Works off the queue with one handler."""
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        handler: Handler,
+        clock: Clock,
+        *,
+        settings: ConsumerSettings | None = None,
+        tally: Tally | None = None,
+    ) -> None:
+        self._queue, self._handler, self._clock = queue, handler, clock
+        self._settings = settings if settings is not None else ConsumerSettings()
+        self._tally: Tally = tally if tally is not None else NoTally()
+        self._slots = asyncio.Semaphore(self._settings.concurrency)
+        self._running: dict[Key, Claimed] = {}
+        self._waiting: dict[Key, Claimed] = {}
+        self._changed = asyncio.Event()
+        self._handled = 0
+
+    @property
+    def in_hand(self) -> int:
+        """Hints that are being worked on or wait for their key."""
+        return len(self._running) + len(self._waiting)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, then finish what is in hand and return. Cancel to leave it to others."""
+        async with asyncio.TaskGroup() as group:
+            chores = [group.create_task(self._heartbeats()), group.create_task(self._sweeps(group, stop))]
+            await self._take_in(group, stop)
+            await self._until_done()
+            for chore in chores:
+                chore.cancel()
+
+    async def drain_once(self) -> int:
+        """Work off what is there now, including what others abandoned; answers how many runs ended well.
+
+        Raises `TransientError` when the queue can not be reached.
+        """
+        before = self._handled
+        async with asyncio.TaskGroup() as group:
+            heart = group.create_task(self._heartbeats())
+            found = await self._queue.claim_abandoned(
+                min_idle_s=self._settings.min_idle_s, limit=self._settings.concurrency
+            )
+            while found:
+                await self._admit(found, group)
+                await self._until_done()
+                found = await self._queue.claim(limit=self._settings.concurrency, block_s=0)
+                found = found or await self._queue.claim_abandoned(
+                    min_idle_s=self._settings.min_idle_s, limit=self._settings.concurrency
+                )
+            heart.cancel()
+        return self._handled - before
+
+    async def _take_in(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        failures = 0
+        while not stop.is_set():
+            room = self._settings.concurrency - len(self._running)
+            if room <= 0:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            try:
+                claimed = await self._queue.claim(limit=room, block_s=self._settings.block_s)
+            except TransientError as exc:
+                failures += 1
+                await self._clock.sleep(self._pause_s(exc, failures))
+                continue
+            failures = 0
+            await self._admit(claimed, group)
+
+    async def _sweeps(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        """Now and then: take over what others abandoned, and trim what everybody has done."""
+        while not stop.is_set():
+            try:
+                room = self._settings.concurrency - len(self._running)
+                if room > 0:
+                    claimed = await self._queue.claim_abandoned(min_idle_s=self._settings.min_idle_s, limit=room)
+                    self._tally.count("hints_claimed", len(claimed))
+                    await self._admit(claimed, group)
+                await self._queue.trim()
+                await self._queue.forget_consumers()
+            except TransientError as exc:
+                _log.debug("sweep of the work queue postponed", extra={"error": str(exc)})
+            await self._clock.sleep(self._settings.sweep_s)
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.heartbeat_s)
+            held = (*self._running.values(), *self._waiting.values())
+            if held:
+                await self._quietly(self._queue.heartbeat(held))
+
+    async def _admit(self, claimed: Sequence[Claimed], group: asyncio.TaskGroup) -> None:
+        overtaken: list[Claimed] = []
+        for each in claimed:
+            if each.hint is None:
+                await self._bury(each, f"undecodable: {each.problem}")
+            elif each.deliveries > self._settings.deliveries_max:
+                await self._bury(each, f"delivered {each.deliveries} times without success")
+            elif each.hint.key not in self._running:
+                self._running[each.hint.key] = each
+                group.create_task(self._work(each.hint, each))
+            elif not _is_same(self._running[each.hint.key], each):
+                # One more run is enough for any number of hints: the newest stays pending for all of them.
+                waiting = self._waiting.get(each.hint.key)
+                if waiting is not None and not _is_same(waiting, each):
+                    overtaken.append(waiting)
+                self._waiting[each.hint.key] = each
+        if overtaken:
+            await self._quietly(self._queue.ack(overtaken))
+
+    async def _work(self, hint: WorkHint, claimed: Claimed) -> None:
+        try:
+            async with self._slots:
+                await self._settle(claimed, await self._handle(hint))
+                while (following := self._waiting.pop(hint.key, None)) is not None and following.hint is not None:
+                    self._running[hint.key] = following
+                    await self._settle(following, await self._handle(following.hint))
+        finally:
+            del self._running[hint.key]
+            self._changed.set()
+
+    async def _handle(self, hint: WorkHint) -> BaseException | None:
+        """How the handler ended: None when well, else the exception that it raised."""
+        ended: BaseException | None = None
+        for run in range(1, _STALE_RUNS_MAX + 1):
+            [ended] = await asyncio.gather(self._handler(hint), return_exceptions=True)
+            if not isinstance(ended, StaleError) or run == _STALE_RUNS_MAX:
+                break
+            await self._clock.sleep(_STALE_PAUSE_S * run)
+        return ended
+
+    async def _settle(self, claimed: Claimed, ended: BaseException | None) -> None:
+        match ended:
+            case None:
+                self._handled += 1
+                self._tally.count("hints_done")
+                await self._quietly(self._queue.ack([claimed]))
+            case InvariantError():
+                raise ended
+            case TransientError() | StaleError():
+                self._tally.count("hints_retried")
+                await self._quietly(self._queue.release([claimed]))
+            case PermanentError():
+                await self._bury(claimed, f"{type(ended).__name__}: {ended}")
+            case _:
+                self._tally.count("hints_failed")
+                _log.error(
+                    "the handler of a work hint failed",
+                    exc_info=ended,
+                    extra={"entry": claimed.entry_id, "deliveries": claimed.deliveries},
+                )
+
+    async def _bury(self, claimed: Claimed, cause: str) -> None:
+        self._tally.count("hints_dead")
+        await self._quietly(self._queue.dead_letter(claimed, cause=cause))
+
+    async def _quietly(self, call: Awaitable[None]) -> None:
+        """A queue call whose failure changes nothing: the entry stays pending and comes again."""
+        try:
+            await call
+        except TransientError as exc:
+            _log.debug("the work queue did not take an answer", extra={"error": str(exc)})
+
+    async def _until_done(self) -> None:
+        while self._running:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _pause_s(self, error: TransientError, failures: int) -> float:
+        limit_s = min(self._settings.retry_max_s, self._settings.retry_first_s * 2 ** min(failures - 1, 10))
+        return limit_s if error.retry_after_s is None else max(limit_s, error.retry_after_s)
+
+
+def _is_same(one: Claimed, other: Claimed) -> bool:
+    return (one.shard, one.entry_id) == (other.shard, other.entry_id)

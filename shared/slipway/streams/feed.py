@@ -1,0 +1,260 @@
+"""The cluster feed: who publishes it, and what a reader may conclude from it.
+
+Owns epochs, numbers, heartbeats and the signs of a break. Knows nothing of what the objects are, nor of Redis.
+
+Publisher promises: entries appear in the order offered, numbered without gap within an epoch; a heartbeat each second
+says up to which resourceVersion of each kind everything has been published. One publisher at a time: it is elected by
+a lease, and each lease term owns a range of epochs, so a publisher whose term is over is refused (`StaleError`).
+Whenever it can not be sure what the feed holds (its end is gone, its buffer overflowed), it begins a new epoch.
+
+Reader promises: between `start` and a `FeedBroken` it has given every entry published after the position of `start`.
+So LIST after `start`, then apply what `read` gives. Not promised: that the feed is there; `is_fresh` says so.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from slipway.errors import ExpiredError, InvalidError, InvariantError, StaleError, TransientError
+from slipway.runtime.clock import Clock
+from slipway.streams import codec, keys
+from slipway.streams.ports import Feed, FeedEntry, FeedOp
+
+EPOCHS_PER_TERM: Final = 1 << 20
+BUFFER_MAX: Final = 20_000
+BATCH_MAX: Final = 256
+_RETRY_S: Final = 0.1
+_READ_MAX: Final = 1_000
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """One object as the publisher saw it: `data` is the compact JSON form, empty for a DELETE."""
+
+    kind: str
+    op: FeedOp
+    key: str
+    rv: str
+    data: bytes = b""
+
+
+class FeedPublisher:
+    """Publishes deltas for one lease term; `term` rises with each election."""
+
+    def __init__(self, feed: Feed, clock: Clock, *, term: int) -> None:
+        self._feed, self._clock, self._term = feed, clock, term
+        self._buffer: deque[Delta] = deque()
+        self._versions: dict[str, str] = {}
+        self._something = asyncio.Event()
+        self._epoch = 0
+        self._number = 0
+        self._end: str | None = None
+        self._in_flight: tuple[FeedEntry, ...] = ()
+        self._beat_at_s = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being published; 0 before the start."""
+        return self._epoch
+
+    def offer(self, delta: Delta) -> None:
+        """Take a delta, without waiting. A buffer that is full is dropped whole, and a new epoch begins."""
+        self._versions[delta.kind] = delta.rv or self._versions.get(delta.kind, "")
+        if len(self._buffer) >= BUFFER_MAX:
+            if self._epoch:
+                self._begin_epoch()
+            self._buffer.clear()
+        self._buffer.append(delta)
+        self._something.set()
+
+    def reached(self, kind: str, rv: str) -> None:
+        """The watch of `kind` is complete up to `rv` (its LIST, a bookmark): the next heartbeat says so."""
+        self._versions[kind] = rv
+
+    async def run(self) -> None:
+        """Publish until cancelled. Raises `StaleError` when another term owns the feed."""
+        while True:
+            try:
+                await self.step()
+            except TransientError:
+                await self._clock.sleep(_RETRY_S)
+                continue
+            if not self._buffer:
+                self._something.clear()
+                try:
+                    async with asyncio.timeout(max(0.0, self._beat_at_s - self._clock.monotonic())):
+                        await self._something.wait()
+                except TimeoutError:
+                    continue
+
+    async def step(self) -> None:
+        """Publish what is buffered, and a heartbeat when it is due. Raises `TransientError` and `StaleError`."""
+        if self._epoch == 0:
+            await self._start()
+        if self._in_flight:
+            await self._settle()
+        while self._buffer:
+            await self._append([self._buffer[place] for place in range(min(BATCH_MAX, len(self._buffer)))])
+        if self._clock.monotonic() >= self._beat_at_s:
+            beat = Delta(kind="", op=FeedOp.BEAT, key="", rv="", data=codec.encode_beat(self._versions))
+            await self._append([beat])
+            self._beat_at_s = self._clock.monotonic() + keys.FEED_BEAT_S
+
+    async def _start(self) -> None:
+        position = await self._feed.position()
+        first = self._term * EPOCHS_PER_TERM
+        if position.epoch >= first + EPOCHS_PER_TERM:
+            raise StaleError("the feed belongs to a later term")
+        self._epoch = max(first, position.epoch)
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        if self._epoch + 1 >= (self._term + 1) * EPOCHS_PER_TERM:
+            raise InvariantError("a term of the feed has used up its epochs")
+        self._epoch += 1
+        self._number, self._end, self._in_flight = 0, None, ()
+        self._beat_at_s = self._clock.monotonic()  # readers shall notice at once
+
+    async def _append(self, deltas: Sequence[Delta]) -> None:
+        epoch = self._epoch
+        self._in_flight = tuple(
+            FeedEntry(
+                epoch=epoch,
+                number=self._number + place,
+                kind=delta.kind,
+                op=delta.op,
+                key=delta.key,
+                rv=delta.rv,
+                data=delta.data,
+            )
+            for place, delta in enumerate(deltas, start=1)
+        )
+        try:
+            end = await self._feed.append(self._in_flight, after=self._end)
+        except ExpiredError:
+            self._begin_epoch()
+            return
+        if epoch == self._epoch:
+            self._done(end)
+
+    def _done(self, end: str) -> None:
+        if self._in_flight[0].op is not FeedOp.BEAT:
+            for _ in self._in_flight:
+                self._buffer.popleft()
+        self._number, self._end, self._in_flight = self._in_flight[-1].number, end, ()
+
+    async def _settle(self) -> None:
+        """An append ended without an answer: look whether it took effect."""
+        position = await self._feed.position()
+        last = self._in_flight[-1]
+        if position.epoch > self._epoch:
+            raise StaleError("the feed belongs to a later epoch")
+        if position.cursor is not None and (position.epoch, position.number) == (last.epoch, last.number):
+            self._done(position.cursor)
+        elif self._end is not None and position.cursor != self._end:
+            self._begin_epoch()
+        self._in_flight = ()
+
+
+class BreakReason(StrEnum):
+    """Why a reader can not go on."""
+
+    NEW_EPOCH = "new epoch"
+    GAP = "jump in the numbers"
+    SILENCE = "silence"
+    AWAY = "redis is away"
+    CORRUPT = "undecodable entry"
+
+
+class FeedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What came, in order; possibly nothing."""
+
+    deltas: tuple[Delta, ...]
+
+
+class FeedBroken(msgspec.Struct, frozen=True, kw_only=True):
+    """Something may have been missed: `start` again, then LIST."""
+
+    reason: BreakReason
+
+
+class FeedReader:
+    """Follows the feed from where it ends at `start`."""
+
+    def __init__(self, feed: Feed, clock: Clock) -> None:
+        self._feed, self._clock = feed, clock
+        self._cursor: str | None = None
+        self._epoch = 0
+        self._number = 0
+        self._versions: dict[str, str] = {}
+        self._heard_at_s = 0.0
+        self._has_heard = False
+        self._broken: FeedBroken | None = FeedBroken(reason=BreakReason.SILENCE)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the reader is unbroken and has heard from the publisher within the silence limit."""
+        age_s = self._clock.monotonic() - self._heard_at_s
+        return self._broken is None and self._has_heard and age_s <= keys.FEED_SILENCE_S
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """{kind: resourceVersion up to which everything has been read}, from the last heartbeat."""
+        return self._versions
+
+    async def start(self) -> None:
+        """Stand at the end of the feed. LIST afterwards. Raises `TransientError` when there is no feed to read."""
+        position = await self._feed.position()
+        self._cursor, self._epoch, self._number = position.cursor, position.epoch, position.number
+        self._versions, self._has_heard, self._broken = {}, False, None
+        self._heard_at_s = self._clock.monotonic()
+
+    async def read(self, *, timeout_s: float) -> FeedBatch | FeedBroken:
+        """What came since the last call; waits up to `timeout_s` for the first entry. A break stays until `start`."""
+        if self._broken is not None:
+            return self._broken
+        silent_s = self._clock.monotonic() - self._heard_at_s
+        if silent_s > keys.FEED_SILENCE_S:
+            return self._break(BreakReason.SILENCE)
+        block_s = max(0.0, min(timeout_s, keys.FEED_SILENCE_S - silent_s))
+        try:
+            page = await self._feed.read(self._cursor, limit=_READ_MAX, block_s=block_s)
+        except TransientError:
+            return self._break(BreakReason.AWAY)
+        except InvalidError:
+            return self._break(BreakReason.CORRUPT)
+        deltas = self._take(page)
+        # What came before a break is still true; the break itself is the next answer.
+        return self._broken if self._broken is not None and not deltas else FeedBatch(deltas=deltas)
+
+    def _take(self, page: Sequence[tuple[str, FeedEntry]]) -> tuple[Delta, ...]:
+        deltas: list[Delta] = []
+        for cursor, entry in page:
+            if self._epoch == 0 and entry.number == 1:
+                self._epoch = entry.epoch
+            if entry.epoch != self._epoch:
+                self._break(BreakReason.NEW_EPOCH)
+                break
+            if entry.number != self._number + 1:
+                self._break(BreakReason.GAP)
+                break
+            self._cursor, self._number = cursor, entry.number
+            self._heard_at_s, self._has_heard = self._clock.monotonic(), True
+            if entry.op is FeedOp.BEAT:
+                self._take_beat(entry.data)
+            else:
+                deltas.append(Delta(kind=entry.kind, op=entry.op, key=entry.key, rv=entry.rv, data=entry.data))
+        return tuple(deltas)
+
+    def _take_beat(self, data: bytes) -> None:
+        try:
+            self._versions = codec.decode_beat(data)
+        except InvalidError:
+            self._break(BreakReason.CORRUPT)
+
+    def _break(self, reason: BreakReason) -> FeedBroken:
+        self._broken = FeedBroken(reason=reason)
+        return self._broken

@@ -1,0 +1,177 @@
+"""Writing to the streams from hot paths: rings of transitions, and offers that never wait.
+
+Owns what of a ring is missing in its stream, and the bounded buffers of the lossy kinds. Knows nothing of Redis.
+
+Promises: `RingPublisher` brings an allocation's stream up to its ring, in order, whoever else publishes at the same
+time. `BestEffort.offer_*` never block and never raise; what does not fit is dropped and counted.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from slipway.errors import InvalidError, PermanentError, TransientError
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import AllocationId
+from slipway.runtime.clock import Clock
+from slipway.streams.ports import Activity, Entry, EventLog, LogLine, LogLines, Outcome, SpanRecord, Tally, TraceLog
+
+T = TypeVar("T")
+
+_GAP_ROUNDS_MAX: Final = 4
+
+
+class Ring(msgspec.Struct, frozen=True, kw_only=True):
+    """The events that an allocation's status still holds, ascending by seq; `expire_s` as in `Entry`."""
+
+    events: tuple[AllocationEvent, ...]
+    expire_s: int | None = None
+
+
+def missing_entries(ring: Ring, last_seq: int | None) -> list[Entry]:
+    """What a stream that ends with `last_seq` lacks; the first after a hole is marked `truncated: from-to`."""
+    found: list[Entry] = []
+    expected = 1 if last_seq is None else last_seq + 1
+    oldest_seq = ring.events[0].seq if ring.events else None
+    for event in ring.events:
+        if event.seq < expected:
+            continue
+        marked = event
+        if event.seq > expected:
+            marked = msgspec.structs.replace(event, truncated=f"{expected}-{event.seq - 1}")
+        found.append(Entry(event=marked, oldest_seq=oldest_seq, expire_s=ring.expire_s))
+        expected = event.seq + 1
+    return found
+
+
+class RingPublisher:
+    """Brings streams up to their rings."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    async def publish(self, rings: Sequence[Ring]) -> int:
+        """Append what is missing; answers how many entries were new. Idempotent.
+
+        Raises `UnavailableError` or `DeadlineError` (publish the same again later), and `InvalidError` for two rings of
+        one allocation.
+        """
+        open_rings = {ring.events[0].allocation_id: ring for ring in rings if ring.events}
+        if len(open_rings) != sum(bool(ring.events) for ring in rings):
+            raise InvalidError("two rings of one allocation")
+        appended = 0
+        for _ in range(_GAP_ROUNDS_MAX):
+            last_seqs = await self._log.last_seqs(tuple(open_rings))
+            entries = [
+                entry
+                for ring, last_seq in zip(open_rings.values(), last_seqs, strict=True)
+                for entry in missing_entries(ring, last_seq)
+            ]
+            if not entries:
+                return appended
+            answers = await self._log.append(entries)
+            appended += sum(answer.outcome is Outcome.APPENDED for answer in answers)
+            # A gap means that the stream changed since it was asked: ask again.
+            gaps = {
+                entry.event.allocation_id
+                for entry, answer in zip(entries, answers, strict=True)
+                if answer.outcome is Outcome.GAP
+            }
+            open_rings = {allocation: ring for allocation, ring in open_rings.items() if allocation in gaps}
+            if not open_rings:
+                return appended
+        raise TransientError("the stream changes faster than it can be published to")
+
+
+class _Offers(Generic[T]):
+    """A bounded buffer of (allocation, value)."""
+
+    def __init__(self, size: int, counter: str, tally: Tally) -> None:
+        self._size, self._counter, self._tally = size, counter, tally
+        self._buffer: deque[tuple[AllocationId, T]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def offer(self, allocation: AllocationId, value: T) -> bool:
+        if len(self._buffer) >= self._size:
+            self._tally.count(self._counter)
+            return False
+        self._buffer.append((allocation, value))
+        return True
+
+    async def flush(self, write: Callable[[AllocationId, list[T]], Awaitable[None]]) -> None:
+        """Write everything that is here now, grouped; a group that can not be written is dropped and counted."""
+        groups: dict[AllocationId, list[T]] = {}
+        for _ in range(len(self._buffer)):
+            allocation, value = self._buffer.popleft()
+            groups.setdefault(allocation, []).append(value)
+        for allocation, values in groups.items():
+            try:
+                await write(allocation, values)
+            except (TransientError, PermanentError):
+                self._tally.count(self._counter, len(values))
+
+
+class LossySinks(Protocol):
+    """The ports that best-effort offers end in."""
+
+    @property
+    def logs(self) -> LogLines: ...
+    @property
+    def traces(self) -> TraceLog: ...
+    @property
+    def activity(self) -> Activity: ...
+
+
+class BestEffort:
+    """Log lines, spans and activity, buffered and written behind; run `run` in the service's task group."""
+
+    def __init__(
+        self, sinks: LossySinks, clock: Clock, tally: Tally, *, size: int = 10_000, every_s: float = 0.2
+    ) -> None:
+        self._sinks, self._clock, self._every_s = sinks, clock, every_s
+        self._lines = _Offers[LogLine](size, "log_lines_dropped", tally)
+        self._spans = _Offers[SpanRecord](size, "spans_dropped", tally)
+        self._touches = _Offers[tuple[str, float]](size, "activity_dropped", tally)
+        self._something = asyncio.Event()
+
+    def offer_line(self, allocation: AllocationId, line: LogLine) -> bool:
+        """Take a log line; False when it was dropped."""
+        self._something.set()
+        return self._lines.offer(allocation, line)
+
+    def offer_span(self, allocation: AllocationId, span: SpanRecord) -> bool:
+        """Take a finished span; False when it was dropped."""
+        self._something.set()
+        return self._spans.offer(allocation, span)
+
+    def offer_activity(self, allocation: AllocationId, source: str, at_s: float) -> bool:
+        """Take a sign of activity; False when it was dropped."""
+        self._something.set()
+        return self._touches.offer(allocation, (source, at_s))
+
+    async def run(self) -> None:
+        """Write behind until cancelled; call `flush` once more when draining."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            await self.flush()
+            # Gather what comes meanwhile: fewer, larger writes.
+            await self._clock.sleep(self._every_s)
+
+    async def flush(self) -> None:
+        """Write what is buffered now; never raises for an absent server."""
+        await self._lines.flush(self._sinks.logs.append)
+        await self._spans.flush(self._sinks.traces.append)
+        await self._touches.flush(self._touch)
+
+    async def _touch(self, allocation: AllocationId, touches: list[tuple[str, float]]) -> None:
+        newest: dict[str, float] = {}
+        for source, at_s in touches:
+            newest[source] = max(at_s, newest.get(source, at_s))
+        for source, at_s in newest.items():
+            await self._sinks.activity.touch(allocation, source, at_s)
