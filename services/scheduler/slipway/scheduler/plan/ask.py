@@ -6,13 +6,13 @@ Ranks that ask the same share one Ask (equal `key`), and so share one feasibilit
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from slipway.model.facts import RoleFact, Toleration, TopologyFact
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, Resources
-from slipway.scheduler.plan.nodes import NodeTable
+from slipway.scheduler.plan.nodes import Ints, NodeTable
 
-SCORED_CPU = 100
-SCORED_MEMORY = 200 * 1024 * 1024
+SCORED_DEFAULTS = {CPU: 100, MEMORY: 200 * 1024 * 1024}
 """What a rank without a request counts as, in scoring only (milli-cpu, bytes). Source: kube-scheduler's util."""
 
 
@@ -25,10 +25,17 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     steps: tuple[tuple[int, int], ...]
     """(row, amount) of each resource that is asked for and that some node has"""
     missing: tuple[str, ...]
-    extended: tuple[tuple[int, int], ...]
-    """the steps that are neither cpu, memory nor pods"""
-    scored_cpu: int
-    scored_memory: int
+    step_rows: Ints
+    step_amounts: Ints
+    """`steps` as columns: shapes (n,) and (n, 1)"""
+    scored_rows: Ints
+    """what scores look at: cpu, memory and the extended resources asked for"""
+    scored_amounts: Ints
+    """per scored row, shape (n, 1), with what a rank without a request counts as"""
+    plain_amounts: Ints
+    """per scored row, shape (n, 1), as requested"""
+    is_everywhere: bool
+    """every node has some of each scored resource"""
     node_selector: dict[str, str]
     affinity: dict[str, Any]
     tolerations: tuple[Toleration, ...]
@@ -68,15 +75,19 @@ def compile_ask(
     requests = requests_of(role)
     names = sorted(requests.amounts)
     known = [name for name in names if name in table.row]
-    extended = [name for name in known if name not in (CPU, MEMORY, PODS)]
+    scored = [CPU, MEMORY, *(name for name in known if name not in (CPU, MEMORY, PODS))]
+    scored_rows = np.array([table.row[name] for name in scored], dtype=np.int64)
     return Ask(
         key=ask_key(role, avoid),
         requests=requests,
         steps=tuple((table.row[name], requests.get(name)) for name in known),
         missing=tuple(name for name in names if name not in table.row),
-        extended=tuple((table.row[name], requests.get(name)) for name in extended),
-        scored_cpu=requests.get(CPU) or SCORED_CPU,
-        scored_memory=requests.get(MEMORY) or SCORED_MEMORY,
+        step_rows=np.array([table.row[name] for name in known], dtype=np.int64),
+        step_amounts=_column([requests.get(name) for name in known]),
+        scored_rows=scored_rows,
+        scored_amounts=_column([requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]),
+        plain_amounts=_column([requests.get(name) for name in scored]),
+        is_everywhere=bool((table.allocatable[scored_rows] > 0).all()),
         node_selector=role.node_selector,
         affinity=role.affinity,
         tolerations=(*role.tolerations, *tolerations),
@@ -84,3 +95,7 @@ def compile_ask(
         topology=role.topology,
         avoid=avoid,
     )
+
+
+def _column(amounts: list[int]) -> Ints:
+    return np.array(amounts, dtype=np.int64).reshape(-1, 1)

@@ -16,7 +16,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.ask import requests_of
 from slipway.scheduler.plan.nodes import NodeTable
-from slipway.scheduler.plan.snapshot import Holding, OpenDecision, Snapshot
+from slipway.scheduler.plan.snapshot import Holding, OpenDecision, Snapshot, Use
 from slipway.scheduler.plan.usage import Usage
 
 PodKey = tuple[str, str, str]
@@ -45,6 +45,9 @@ class Columns:
         self._charges: dict[str, list[_Charge]] = {}
         self._holdings: dict[str, Holding] = {}
         self._pending: dict[str, AllocationFact] = {}
+        self._broken: dict[str, Holding] = {}
+        self._use: dict[tuple[str, bool], dict[str, int]] = {}
+        self._slots: dict[tuple[str, str], int] = {}
         self._dirty: set[str] = set()
         self._queues: tuple[QueueFact, ...] = ()
         self._jobs: dict[tuple[str, str], JobFact] = {}
@@ -128,6 +131,11 @@ class Columns:
             usage=usage.copy(),
             pending=tuple(self._pending.values()),
             holdings=dict(self._holdings),
+            broken=tuple(
+                sorted(self._broken.values(), key=lambda holding: (holding.allocation.key, holding.allocation.uid))
+            ),
+            use={queue: self._use_of(queue) for queue, _ in self._use},
+            slots={job: count for job, count in self._slots.items() if count},
             queues=self._queues,
             jobs=self._jobs,
             workspaces=self._workspaces,
@@ -173,12 +181,13 @@ class Columns:
     def _book(self, uid: str, usage: Usage) -> None:
         """Give back what was booked for `uid` beyond its pods, and book what stands now."""
         self._apply(self._charges.pop(uid, []), usage, -1)
-        self._holdings.pop(uid, None)
         self._pending.pop(uid, None)
+        self._broken.pop(uid, None)
+        before = self._holdings.pop(uid, None)
+        if before is not None:
+            self._tally(before, -1)
         allocation, decision = self._allocations.get(uid), self._decisions.get(uid)
-        if allocation is None:
-            return
-        if allocation.phase is Phase.TERMINATED:
+        if allocation is None or allocation.phase is Phase.TERMINATED:
             return
         admitted = _admitted(allocation, decision)
         if not admitted:
@@ -194,7 +203,27 @@ class Columns:
         ]
         self._apply(charges, usage, 1)
         self._charges[uid] = charges
-        self._holdings[uid] = _holding(allocation, live, admitted)
+        holding = _holding(allocation, live, admitted)
+        self._holdings[uid] = holding
+        self._tally(holding, 1)
+        if not _is_enough(allocation, admitted):
+            self._broken[uid] = holding
+
+    def _tally(self, holding: Holding, times: int) -> None:
+        """Add to the sums per queue and job, or take from them."""
+        fact = holding.allocation
+        use = self._use.setdefault((fact.queue, fact.preemptible), {})
+        for name, amount in holding.used.items():
+            use[name] = use.get(name, 0) + amount * times
+        if fact.job:
+            job = (fact.namespace, fact.job)
+            self._slots[job] = self._slots.get(job, 0) + holding.slots * times
+
+    def _use_of(self, queue: str) -> Use:
+        return Use(
+            preemptible=dict(self._use.get((queue, True), {})),
+            fixed=dict(self._use.get((queue, False), {})),
+        )
 
     def _apply(self, charges: list[_Charge], usage: Usage, times: int) -> None:
         for charge in charges:
@@ -247,6 +276,17 @@ def _holding(allocation: AllocationFact, live: dict[int, str], admitted: dict[in
         for name, amount in requests.amounts.items():
             used[name] = used.get(name, 0) + amount
     return Holding(allocation=allocation, placements=live, admitted=admitted, used=used, slots=slots)
+
+
+def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:
+    """Whether the ranks that were given places number at least the minimum, per role and in all."""
+    base, whole = 0, 0
+    for role in allocation.roles:
+        placed = sum(1 for rank in range(base, base + role.count) if rank in admitted)
+        if placed < role.minimum:
+            return False
+        base, whole = base + role.count, whole + placed
+    return whole >= min(allocation.minimum, allocation.rank_count)
 
 
 def _role(allocation: AllocationFact, rank: int) -> RoleFact | None:

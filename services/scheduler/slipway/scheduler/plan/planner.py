@@ -13,7 +13,8 @@ leads to admits nothing that was not waiting for lack of decisions. Integers, to
 """
 
 import heapq
-from collections.abc import Mapping
+
+import msgspec
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Gate, Reason
@@ -41,40 +42,28 @@ def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0) -> Plan:
 def queue_tree(snapshot: Snapshot) -> QueueTree:
     """The snapshot's queues with what its holdings use."""
     tree = QueueTree(snapshot.queues, snapshot.table.total)
-    for uid in sorted(snapshot.holdings):
-        holding = snapshot.holdings[uid]
-        tree.take(holding.allocation.queue, holding.used, preemptible=holding.allocation.preemptible)
+    for name, use in sorted(snapshot.use.items()):
+        tree.take(name, use.preemptible, preemptible=True)
+        tree.take(name, use.fixed, preemptible=False)
     return tree
-
-
-def job_slots(snapshot: Snapshot) -> dict[tuple[str, str], int]:
-    """{(namespace, job): slots in use}."""
-    slots: dict[tuple[str, str], int] = {}
-    for holding in snapshot.holdings.values():
-        fact = holding.allocation
-        if fact.job:
-            slots[fact.namespace, fact.job] = slots.get((fact.namespace, fact.job), 0) + holding.slots
-    return slots
 
 
 def _broken_gangs(snapshot: Snapshot) -> tuple[Evict, ...]:
     """Gangs that were placed with less than their minimum: they can not work, so they go at once."""
-    found: list[Evict] = []
-    for uid, holding in snapshot.holdings.items():
-        fact = holding.allocation
-        if is_wanted(fact) and not _is_enough(fact, holding.admitted):
-            found.append(Evict(allocation=fact.key, uid=uid, attempt=fact.attempt, reason=Reason.BELOW_MINIMUM))
-    return tuple(sorted(found, key=lambda evict: (evict.allocation, evict.uid)))
+    facts = [holding.allocation for holding in snapshot.broken]
+    return tuple(
+        Evict(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, reason=Reason.BELOW_MINIMUM)
+        for fact in facts
+        if is_wanted(fact)
+    )
 
 
-def _is_enough(allocation: AllocationFact, admitted: Mapping[int, str]) -> bool:
-    base, whole = 0, 0
-    for role in allocation.roles:
-        placed = sum(1 for rank in range(base, base + role.count) if rank in admitted)
-        if placed < role.minimum:
-            return False
-        base, whole = base + role.count, whole + placed
-    return whole >= min(allocation.minimum, allocation.rank_count)
+class _Want(msgspec.Struct, frozen=True):
+    """What an allocation asks for; equal `key` means that if one has no place, neither has the other."""
+
+    key: GangKey
+    demand: Resources
+    """of the smallest gang that may start"""
 
 
 class _Line:
@@ -87,6 +76,8 @@ class _Line:
         self.head: AllocationFact | None = None
         """the first that was blocked"""
         self.is_closed = False
+        self.want: _Want | None = None
+        """of the next"""
 
     def next(self) -> AllocationFact | None:
         return self.work[self.at][1] if self.at < len(self.work) else None
@@ -100,11 +91,12 @@ class _Tick:
         self.policy = policy
         self.now = now
         self.tree = queue_tree(snapshot)
-        self.slots = job_slots(snapshot)
+        self.slots = dict(snapshot.slots)
         self.whatif = WhatIf(snapshot.usage, policy)
         self.explanations: dict[str, Explanation] = {}
         self.placed: list[gang.Placed] = []
         self.no_place: dict[GangKey, Explanation] = {}
+        self.demands: dict[GangKey, Resources] = {}
 
     def run(self, evictions: tuple[Evict, ...]) -> Plan:
         lines = self._lines()
@@ -147,16 +139,17 @@ class _Tick:
     def _push_head(self, heads: list[tuple[HeadKey, str]], line: _Line) -> None:
         head = None if line.is_closed else line.next()
         if head is not None:
-            share = self.tree.share(line.queue.name, gang.smallest_demand(head).amounts)
+            line.want = self._want(head)
+            share = self.tree.share(line.queue.name, line.want.demand.amounts)
             heapq.heappush(heads, (head_key(share, line.queue, head, self.snapshot.job_of(head)), line.queue.name))
 
     def _step(self, line: _Line) -> None:
         """Admit the next of a line, or say why not."""
-        fact = line.next()
-        if fact is None:
+        fact, want = line.next(), line.want
+        if fact is None or want is None:
             return
         line.at += 1
-        why = self._try(fact)
+        why = self._try(fact, want)
         if why is None:
             return
         self.explanations[fact.key] = why
@@ -165,16 +158,15 @@ class _Tick:
         if line.head is None:
             line.head = fact
             if line.queue.reclaim != "Any":
-                self.tree.keep(line.queue.name, gang.smallest_demand(fact).amounts)
+                self.tree.keep(line.queue.name, want.demand.amounts)
             line.is_closed = line.queue.ordering == "StrictFIFO"
 
-    def _try(self, fact: AllocationFact) -> Explanation | None:
+    def _try(self, fact: AllocationFact, want: _Want) -> Explanation | None:
         """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
-        demand = gang.smallest_demand(fact)
+        key, demand = want.key, want.demand
         why = self._quota_gate(fact, demand) or self._slots_gate(fact, demand.gpus())
         if why is not None:
             return why
-        key = self._gang_key(fact)
         known = self.no_place.get(key)
         if known is not None:
             return known
@@ -212,10 +204,13 @@ class _Tick:
         used = self.slots.get((fact.namespace, fact.job), 0)
         return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
 
-    def _gang_key(self, fact: AllocationFact) -> GangKey:
-        """Equal for gangs of which none fits once one did not: usage only grows within a tick."""
+    def _want(self, fact: AllocationFact) -> _Want:
         roles = tuple((self.whatif.key_of(role), role.count, role.minimum) for role in fact.roles)
-        return (fact.minimum, fact.avoid_nodes, roles)
+        key = (fact.minimum, fact.avoid_nodes, roles)
+        demand = self.demands.get(key)
+        if demand is None:
+            demand = self.demands[key] = gang.smallest_demand(fact)
+        return _Want(key, demand)
 
     def _leave(self, line: _Line) -> None:
         """Explain what the tick did not get to."""

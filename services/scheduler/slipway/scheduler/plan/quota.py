@@ -94,7 +94,8 @@ class QueueTree:
         """Record use in `name` (negative amounts give it back); a queue that is gone counts for the root."""
         node = self._nodes.get(name, self._root)
         for resource, amount in demand.items():
-            self._add(node, resource, amount)
+            if resource in self.named:
+                self._add(node, resource, amount)
             for above in node.path():
                 above.whole[resource] = above.whole.get(resource, 0) + amount
                 if not preemptible:

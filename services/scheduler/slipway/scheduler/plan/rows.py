@@ -1,7 +1,9 @@
 """Feasibility rows: for one ask, which nodes do and how good each is, over all nodes at once.
 
-A row is computed once per tick and shape, and then only for the nodes that were touched since. Invariant: after
-`refresh`, `total[i]` is what a fresh row would hold, INFEASIBLE where a filter refuses node i.
+A row is computed once per tick and shape, and then only for the nodes that were touched since. Where the touching
+is by ranks of the row's own ask, the new value comes from a ladder: the totals of all nodes at 1, 2, ... more ranks,
+each rung computed when first needed. Invariant: after `refresh`, `total[i]` is what a fresh row would hold,
+INFEASIBLE where a filter refuses node i.
 """
 
 import numpy as np
@@ -10,9 +12,13 @@ from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.filters import DYNAMIC, STATIC, Refusal
 from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints, NodeTable
 from slipway.scheduler.plan.scores import SCORES, Normalise, normalised
+from slipway.scheduler.plan.scores.base import Extra
 from slipway.scheduler.plan.usage import Usage
 
 INFEASIBLE = -1
+RUNGS_MAX = 128
+_OFF_LADDER = -1
+_ROOM_MAX = 1 << 30
 
 
 class Row:
@@ -23,20 +29,20 @@ class Row:
         self.usage = usage
         chosen = [(SCORES[name], weight) for name, weight in sorted(weights.items())]
         self._moving = tuple((score, weight) for score, weight in chosen if not score.is_static)
-        self._raw = tuple(
-            (score, weight, score.score(ask, usage, EVERY, 0)) for score, weight in chosen if score.is_static
-        )
-        self.passed: Bools = _passed(ask, usage)
-        """nodes that pass the static filters"""
-        self._shifting = any(
+        static = [(score, weight) for score, weight in chosen if score.is_static]
+        self._raw = tuple((score, weight, score.score(ask, usage, EVERY, 0)) for score, weight in static)
+        self._is_shifting = any(
             score.normalise is not Normalise.NONE and raw.size > 0 and int(raw.min()) != int(raw.max())
             for score, _, raw in self._raw
         )
+        self.passed: Bools = _passed(ask, usage)
+        """nodes that pass the static filters"""
         self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
-        self._moved: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self._fixed: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
         self._cursor = len(usage.touched)
+        self._height: Ints = np.zeros(len(usage.table), dtype=np.int64)
+        self._rungs: list[Ints] = []
         self._update(EVERY)
 
     def refresh(self) -> None:
@@ -44,19 +50,29 @@ class Row:
         touched = self.usage.touched
         if self._cursor == len(touched):
             return
-        fresh = touched[self._cursor :]
+        fresh = np.array(sorted(set(touched[self._cursor :])), dtype=np.int64)
         self._cursor = len(touched)
-        if len(fresh) * 4 > len(self.fits):
-            self._update(EVERY)
-        else:
-            self._update(np.array(sorted(set(fresh)), dtype=np.int64))
+        self._height[fresh] = _OFF_LADDER
+        self._update(fresh if fresh.size * 4 < self.total.size else EVERY)
 
-    def best(self) -> int | None:
-        """The best feasible node, the first by name among equals."""
-        if self.total.size == 0:
-            return None
-        node = int(self.total.argmax())
-        return node if self.total[node] >= 0 else None
+    def took(self, nodes: list[int]) -> None:
+        """The same after one rank of this ask was taken on each of `nodes`, by whoever had just refreshed."""
+        if self._is_shifting or self._cursor + len(nodes) != len(self.usage.touched):
+            return
+        self._cursor = len(self.usage.touched)
+        for node in nodes:
+            height = int(self._height[node])
+            if height == _OFF_LADDER or height >= RUNGS_MAX:
+                self._height[node] = _OFF_LADDER
+            else:
+                self._height[node] = height + 1
+        for node in sorted(set(nodes)):
+            height = int(self._height[node])
+            if height == _OFF_LADDER:
+                self._update(np.array([node], dtype=np.int64))
+            else:
+                self.total[node] = value = self._rung(height)[node]
+                self.fits[node] = value != INFEASIBLE
 
     def levels(self, at: Ints, extra: int) -> Ints:
         """Totals of nodes `at` once `extra` more ranks of this ask are there (feasibility is the caller's)."""
@@ -75,20 +91,30 @@ class Row:
         parts.update({score.name: normalised(raw, self.fits, score.normalise) for score, _, raw in self._raw})
         return dict(sorted(parts.items()))
 
+    def _rung(self, height: int) -> Ints:
+        """Totals of all nodes at `height` own ranks above where the ladder stands."""
+        while len(self._rungs) < height:
+            self._rungs.append(self._climb(len(self._rungs) + 1))
+        return self._rungs[height - 1]
+
+    def _climb(self, height: int) -> Ints:
+        """One rung. Ranks taken so far are in the usage already: each node is short of `height` by the rest."""
+        held = np.maximum(self._height, 0)
+        extra = height - held
+        fits = self.passed & (self.usage.room(self.ask, EVERY, _ROOM_MAX) + held > height)
+        return np.where(fits, self._fixed + self._dynamic(EVERY, extra), INFEASIBLE)
+
     def _update(self, at: At) -> None:
-        fits = self.passed[at].copy()
-        for entry in DYNAMIC:
-            for _, refused in entry.refuse(self.ask, self.usage, at):
-                fits &= ~refused
-        changed = self._shifting and bool((self.fits[at] != fits).any())
+        fits = self.passed[at] & self.usage.fits(self.ask, at)  # what the dynamic filters say, in one expression
+        is_shifted = isinstance(at, slice) or (self._is_shifting and bool((self.fits[at] != fits).any()))
         self.fits[at] = fits
-        self._moved[at] = self._dynamic(at, 0)
-        if changed or isinstance(at, slice):
+        if is_shifted:
             self._fixed = self._normalised()
             at = EVERY
-        self.total[at] = np.where(self.fits[at], self._fixed[at] + self._moved[at], INFEASIBLE)
+            fits = self.fits
+        self.total[at] = np.where(fits, self._fixed[at] + self._dynamic(at, 0), INFEASIBLE)
 
-    def _dynamic(self, at: At, extra: int) -> Ints:
+    def _dynamic(self, at: At, extra: Extra) -> Ints:
         result = np.zeros(self.fits[at].shape, dtype=np.int64)
         for score, weight in self._moving:
             result += weight * score.score(self.ask, self.usage, at, extra)

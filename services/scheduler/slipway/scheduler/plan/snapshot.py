@@ -31,6 +31,14 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """whole GPUs over `placements`"""
 
 
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """What the holdings of one queue use together, in base units."""
+
+    preemptible: dict[str, int] = {}
+    fixed: dict[str, int] = {}
+    """the part that can not be preempted"""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Read only, although its columns are arrays: a plan copies the usage before it writes."""
 
@@ -41,6 +49,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """of phase Pending, without an open decision, in no order"""
     holdings: Mapping[str, Holding]
     """{allocation uid: what it has}"""
+    broken: tuple[Holding, ...]
+    """those placed with less than their minimum, by key"""
+    use: Mapping[str, Use]
+    """{queue: what its holdings use}"""
+    slots: Mapping[tuple[str, str], int]
+    """{(namespace, job): whole GPUs in use}"""
     queues: tuple[QueueFact, ...]
     jobs: Mapping[tuple[str, str], JobFact]
     """{(namespace, name): job}"""

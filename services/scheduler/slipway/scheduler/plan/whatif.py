@@ -45,11 +45,10 @@ class WhatIf:
         return self.policy.pack if is_gpu else self.policy.spread
 
     def take(self, row: Row, nodes: list[int]) -> None:
-        """One rank of the row's ask on each of `nodes`."""
-        for node in nodes:
-            self.usage.take(row.ask, node)
+        """One rank of the row's ask on each of `nodes`, which the row has just been asked for."""
+        self.usage.take(row.ask, nodes)
+        row.took(nodes)
 
     def give(self, row: Row, nodes: list[int]) -> None:
         """Undo `take`."""
-        for node in nodes:
-            self.usage.take(row.ask, node, -1)
+        self.usage.take(row.ask, nodes, -1)

@@ -21,7 +21,7 @@ SCORES: dict[str, Score] = {
         Score(balanced_allocation.NAME, balanced_allocation.score),
         Score(node_affinity.NAME, node_affinity.score, is_static=True, normalise=Normalise.MAX),
         Score(taint_toleration.NAME, taint_toleration.score, is_static=True, normalise=Normalise.REVERSE),
-        Score(topology_packing.NAME, topology_packing.score),
+        Score(topology_packing.NAME, topology_packing.score, is_static=True),
     )
 }
 

@@ -8,62 +8,52 @@ Source: kube-scheduler 1.36 noderesources/balanced_allocation.go, whose float64 
 import numpy as np
 import numpy.typing as npt
 
-from slipway.model.resources import CPU, MEMORY
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.nodes import At, Ints
-from slipway.scheduler.plan.scores.base import SCORE_MAX
-from slipway.scheduler.plan.usage import Usage
+from slipway.scheduler.plan.scores.base import SCORE_MAX, Extra
+from slipway.scheduler.plan.usage import Usage, pick
 
 NAME = "BalancedAllocation"
 _HALF = SCORE_MAX // 2
 Floats = npt.NDArray[np.float64]
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: int) -> Ints:
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     """From 50 (makes it worse) to 100."""
     table = usage.table
-    rows = [table.row[CPU], table.row[MEMORY], *(row for row, _ in ask.extended)]
-    requests = [ask.requests.get(CPU), ask.requests.get(MEMORY), *(amount for _, amount in ask.extended)]
-    if not any(requests):
-        return np.zeros(table.allocatable[0, at].shape, dtype=np.int64)
-    before = _evenness(
-        [
-            (table.allocatable[row, at], usage.used[row, at] + request * extra)
-            for row, request in zip(rows, requests, strict=True)
-        ]
-    )
-    after = _evenness(
-        [
-            (table.allocatable[row, at], usage.used[row, at] + request * (extra + 1))
-            for row, request in zip(rows, requests, strict=True)
-        ]
-    )
-    return _HALF + (_HALF + after - before) // 2
+    if not ask.plain_amounts.any():
+        return np.zeros(table.ready[at].shape, dtype=np.int64)
+    divisors = pick(table.divisors, ask.scored_rows, at)
+    used = pick(usage.used, ask.scored_rows, at)
+    if not isinstance(extra, int) or extra:
+        used = used + ask.plain_amounts * extra
+    before = np.minimum(used / divisors, 1.0)
+    after = np.minimum((used + ask.plain_amounts) / divisors, 1.0)
+    if ask.is_everywhere:
+        return _HALF + (_HALF + _evenness(after) - _evenness(before)) // 2
+    present = pick(table.allocatable, ask.scored_rows, at) > 0
+    return _HALF + (_HALF + _evenness_of(present, after) - _evenness_of(present, before)) // 2
 
 
-def _evenness(columns: list[tuple[Ints, Ints]]) -> Ints:
-    present = [allocatable > 0 for allocatable, _ in columns]
-    fractions: list[Floats] = [
-        np.where(has, np.minimum(used / np.maximum(allocatable, 1), 1.0), 0.0)
-        for has, (allocatable, used) in zip(present, columns, strict=True)
-    ]
-    if len(columns) == 2 and bool(present[0].all()) and bool(present[1].all()):
+def _evenness(fractions: Floats) -> Ints:
+    """S where every resource is present."""
+    count = len(fractions)
+    if count == 2:
         deviation = np.abs((fractions[0] - fractions[1]) / 2)
-        return ((1 - deviation) * SCORE_MAX).astype(np.int64)
-    count = np.add.reduce([has.astype(np.float64) for has in present])
-    safe = np.maximum(count, 1.0)
-    mean = np.add.reduce(fractions) / safe
-    square = np.zeros_like(mean)
-    for has, fraction in zip(present, fractions, strict=True):
-        square = square + np.where(has, (fraction - mean) * (fraction - mean), 0.0)
-    deviation = np.sqrt(square / safe)
-    two = _spread_of_two(present, fractions)
-    deviation = np.where(count == 2, two, np.where(count < 2, 0.0, deviation))
+    else:
+        mean = fractions.sum(axis=0) / count
+        deviation = np.sqrt(((fractions - mean) * (fractions - mean)).sum(axis=0) / count)
     return ((1 - deviation) * SCORE_MAX).astype(np.int64)
 
 
-def _spread_of_two(present: list[npt.NDArray[np.bool_]], fractions: list[Floats]) -> Floats:
-    """|f1 - f2| / 2 where exactly two resources are present: the largest less the smallest of those present."""
-    high = np.maximum.reduce([np.where(has, part, 0.0) for has, part in zip(present, fractions, strict=True)])
-    low = np.minimum.reduce([np.where(has, part, 1.0) for has, part in zip(present, fractions, strict=True)])
-    return np.abs((high - low) / 2)
+def _evenness_of(present: npt.NDArray[np.bool_], fractions: Floats) -> Ints:
+    """S over the resources that each node has: with two of them half their difference, with one or none 0 apart."""
+    count = present.sum(axis=0)
+    safe = np.maximum(count, 1)
+    mean = np.where(present, fractions, 0.0).sum(axis=0) / safe
+    apart = np.where(present, (fractions - mean) * (fractions - mean), 0.0)
+    deviation = np.sqrt(apart.sum(axis=0) / safe)
+    high = np.where(present, fractions, 0.0).max(axis=0)
+    low = np.where(present, fractions, 1.0).min(axis=0)
+    deviation = np.where(count == 2, (high - low) / 2, np.where(count < 2, 0.0, deviation))
+    return ((1 - deviation) * SCORE_MAX).astype(np.int64)

@@ -1,9 +1,9 @@
 """What every score is: a module with `NAME` and one function `score`, integers 0..100 per node.
 
 `score(ask, usage, at, extra)` says how good each node of `at` is for one more rank of `ask`, when `extra` ranks of
-it are already there beyond the usage. A score that is `normalised` gives raw counts, brought to 0..100 over the
-feasible nodes as its `Normalise` says. Ratios are computed in integers, or in float64 by exactly the operations
-that kube-scheduler uses, so that values agree number for number and are the same on every machine.
+it (a number, or one per node) are there beyond the usage. A score that is `normalised` gives raw counts, brought to
+0..100 over the feasible nodes as its `Normalise` says. Ratios are computed in integers, or in float64 by exactly the
+operations that kube-scheduler uses, so that values agree number for number and are the same on every machine.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from slipway.model.resources import CPU, MEMORY
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.nodes import At, Bools, Ints
-from slipway.scheduler.plan.usage import Usage
+from slipway.scheduler.plan.usage import Usage, pick
 
 SCORE_MAX = 100
-ScoreNodes = Callable[[Ask, Usage, At, int], Ints]
+Extra = int | Ints
+ScoreNodes = Callable[[Ask, Usage, At, Extra], Ints]
 
 
 class Normalise(Enum):
@@ -50,23 +50,17 @@ def normalised(raw: Ints, feasible: Bools, how: Normalise) -> Ints:
     return SCORE_MAX - raw * SCORE_MAX // most if most > 0 else np.full_like(raw, SCORE_MAX)
 
 
-def scored_columns(ask: Ask, usage: Usage, at: At, extra: int) -> list[tuple[Ints, Ints]]:
-    """(allocatable, requested with the rank) per resource that Least and Most look at, each of weight 1:
-    cpu, memory and the extended resources asked for."""
-    table, ranks = usage.table, extra + 1
-    columns = [
-        (table.allocatable[table.row[CPU], at], usage.scored[0, at] + ask.scored_cpu * ranks),
-        (table.allocatable[table.row[MEMORY], at], usage.scored[1, at] + ask.scored_memory * ranks),
-    ]
-    for row, amount in ask.extended:
-        columns.append((table.allocatable[row, at], usage.used[row, at] + amount * ranks))
-    return columns
+def requested_with(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """What is requested of each scored resource once the rank is there too, shape (resources, nodes)."""
+    return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
 
 
-def weighted_mean(parts: list[tuple[Ints, Ints]]) -> Ints:
-    """The mean of (allocatable, value) columns, leaving out a resource where a node has none of it."""
-    if len(parts) == 0:
-        raise ValueError("no resource is scored")
-    total = sum(np.where(allocatable > 0, value, 0) for allocatable, value in parts)
-    weights = sum((allocatable > 0).astype(np.int64) for allocatable, _ in parts)
-    return np.asarray(total, dtype=np.int64) // np.maximum(np.asarray(weights, dtype=np.int64), 1)
+def mean_percent(ask: Ask, usage: Usage, at: At, amounts: Ints) -> Ints:
+    """The mean over the scored resources of floor(amount * 100 / allocatable), each of weight 1; a resource of
+    which a node has none is left out there."""
+    table = usage.table
+    percents = amounts * SCORE_MAX // pick(table.divisors, ask.scored_rows, at)
+    if ask.is_everywhere:
+        return percents.sum(axis=0) // len(percents)
+    present = pick(table.allocatable, ask.scored_rows, at) > 0
+    return np.where(present, percents, 0).sum(axis=0) // np.maximum(present.sum(axis=0), 1)

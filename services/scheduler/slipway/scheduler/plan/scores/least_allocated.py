@@ -7,16 +7,13 @@ import numpy as np
 
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.nodes import At, Ints
-from slipway.scheduler.plan.scores.base import SCORE_MAX, scored_columns, weighted_mean
-from slipway.scheduler.plan.usage import Usage
+from slipway.scheduler.plan.scores.base import Extra, mean_percent, requested_with
+from slipway.scheduler.plan.usage import Usage, pick
 
 NAME = "LeastAllocated"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: int) -> Ints:
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     """0 where a resource would be more than full."""
-    parts: list[tuple[Ints, Ints]] = []
-    for allocatable, requested in scored_columns(ask, usage, at, extra):
-        left = np.maximum(allocatable - requested, 0)
-        parts.append((allocatable, left * SCORE_MAX // np.maximum(allocatable, 1)))
-    return weighted_mean(parts)
+    allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
+    return mean_percent(ask, usage, at, np.maximum(allocatable - requested_with(ask, usage, at, extra), 0))

@@ -7,12 +7,13 @@ import numpy as np
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.filters.node_affinity import PREFERRED, match_term, node_affinity
 from slipway.scheduler.plan.nodes import At, Ints
+from slipway.scheduler.plan.scores.base import Extra
 from slipway.scheduler.plan.usage import Usage
 
 NAME = "NodeAffinity"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: int) -> Ints:
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     """Raw: the sum of weights."""
     weights = np.zeros(len(usage.table), dtype=np.int64)
     for term in cast("list[dict[str, Any]]", node_affinity(ask.affinity).get(PREFERRED) or []):

@@ -6,13 +6,14 @@ from slipway.model.facts import Taint, Toleration
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.filters.taint_toleration import tolerates
 from slipway.scheduler.plan.nodes import At, Ints
+from slipway.scheduler.plan.scores.base import Extra
 from slipway.scheduler.plan.usage import Usage
 
 NAME = "TaintToleration"
 _SOFT = "PreferNoSchedule"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: int) -> Ints:
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     """Raw: the number of such taints."""
     table = usage.table
     soft = tuple(item for item in ask.tolerations if item.effect in ("", _SOFT))

@@ -8,14 +8,14 @@ import numpy as np
 
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.nodes import At, Ints
-from slipway.scheduler.plan.scores.base import SCORE_MAX
+from slipway.scheduler.plan.scores.base import SCORE_MAX, Extra
 from slipway.scheduler.plan.usage import Usage
 
 NAME = "TopologyPacking"
 ROOM_MAX = 1 << 20
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: int) -> Ints:
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     """100 for the domain with the least room left, down to 1 for the one with the most; 0 outside any domain."""
     if ask.topology is None:
         return np.zeros(len(usage.table), dtype=np.int64)[at]
