@@ -166,17 +166,29 @@ class HttpServer:
 
     async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
         """Answers until `until` returns, then finishes open requests within the drain time."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._server.serve(sockets=[self._listener]), name="http")
-            try:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._server.serve(sockets=[self._listener]), name="http")
                 await until()
-            finally:
                 self._server.should_exit = True
+        finally:
+            self._server.abandon()
 
 
 class _QuietServer(uvicorn.Server):
     """Leaves the signals to the service runner."""
 
+    servers: list[asyncio.Server]
+
     @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:  # pyright: ignore[reportIncompatibleMethodOverride] - same
+    def capture_signals(self) -> Generator[None]:
         yield
+
+    def abandon(self) -> None:
+        """Drops what a cancelled shutdown left open: closing the event loop would wait for it for ever."""
+        for server in getattr(self, "servers", ()):
+            server.close()
+        for connection in list(self.server_state.connections):
+            transport: asyncio.Transport | None = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()

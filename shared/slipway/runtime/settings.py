@@ -18,8 +18,9 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -233,7 +234,7 @@ def _decode(text: str, kind: Any) -> object:
         return msgspec.convert([part for part in parts if part], kind, strict=False)
     if origin is Literal:
         text = next((word for word in typing.get_args(base) if str(word).lower() == text.lower()), text)
-    if origin is dict or (isinstance(base, type) and issubclass(base, msgspec.Struct)):
+    if origin is dict or _is_subclass(base, msgspec.Struct):
         return msgspec.json.decode(text, type=kind)
     return msgspec.convert(text, kind, strict=False)
 
@@ -274,9 +275,15 @@ def _row(info: msgspec.structs.FieldInfo) -> SettingRow:
     )
 
 
+def _is_subclass(kind: Any, parent: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, parent)
+
+
 def _type_name(base: Any) -> str:
     if typing.get_origin(base) is Literal:
         return " | ".join(str(word) for word in typing.get_args(base))
+    if _is_subclass(base, Enum):
+        return " | ".join(str(member.value) for member in base)
     if typing.get_origin(base) is tuple:
         return "comma-separated list"
     return getattr(base, "__name__", str(base))
@@ -300,7 +307,7 @@ def _spelled(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(_spelled(part) for part in typing.cast(tuple[object, ...], value))
+        return ",".join(_spelled(part) for part in cast(tuple[object, ...], value))
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
 
 

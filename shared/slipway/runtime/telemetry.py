@@ -9,8 +9,9 @@ labels; offering a span never blocks; no exception text goes into a span.
 """
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,10 +70,11 @@ class SpanSink(Protocol):
 
 
 class ActiveSpan:
-    """The span that is being recorded."""
+    """The span that is being recorded. Attributes beyond the limit are dropped, so that the first ones stay."""
 
-    def __init__(self, inner: otel.Span) -> None:
+    def __init__(self, inner: otel.Span, keys: Iterable[str] = ()) -> None:
         self._inner = inner
+        self._keys = set(keys)
 
     @property
     def traceparent(self) -> str:
@@ -81,8 +83,11 @@ class ActiveSpan:
 
     def set(self, **attributes: Attribute) -> None:
         """Adds attributes; `__` in a name stands for a dot."""
-        for key, value in attributes.items():
-            self._inner.set_attribute(key.replace("__", "."), value)
+        for name, value in attributes.items():
+            key = name.replace("__", ".")
+            if key in self._keys or len(self._keys) < _ATTRIBUTES_MAX:
+                self._keys.add(key)
+                self._inner.set_attribute(key, value)
 
     def event(self, name: str, attributes: Mapping[str, Attribute] | None = None) -> None:
         """Something that happened at one instant of the span."""
@@ -169,9 +174,8 @@ def span(
         yield ActiveSpan(otel.INVALID_SPAN)
         return
     allocation_id = allocation_id or _allocation.get()
-    values: dict[str, Attribute] = dict(attributes or {})
-    if allocation_id:
-        values[ALLOCATION_ATTRIBUTE] = allocation_id
+    values: dict[str, Attribute] = {ALLOCATION_ATTRIBUTE: allocation_id} if allocation_id else {}
+    values.update(itertools.islice((attributes or {}).items(), _ATTRIBUTES_MAX - len(values)))
     inner = _State.tracer.start_span(
         name,
         context=_parent_context(parent),
@@ -181,7 +185,7 @@ def span(
     held_allocation = _allocation.set(allocation_id)
     held_context = otel_context.attach(otel.set_span_in_context(inner))
     try:
-        yield ActiveSpan(inner)
+        yield ActiveSpan(inner, values)
     except BaseException as error:
         inner.set_status(otel.Status(otel.StatusCode.ERROR, type(error).__name__))
         raise

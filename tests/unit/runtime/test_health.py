@@ -1,0 +1,135 @@
+"""Liveness is progress by the monotonic clock, readiness is every check; both say what is wrong and why."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.runtime.health import Address, Health, HealthApp, HttpServer, bind
+from tests.support.clock import FakeClock
+
+
+async def _get(app: HealthApp, path: str, method: str = "GET") -> tuple[int, dict[str, Any], bytes]:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({"type": "http", "path": path, "method": method}, receive, send)
+    body = sent[1]["body"]
+    is_json = (b"content-type", b"application/json") in sent[0]["headers"] and body
+    return sent[0]["status"], json.loads(body) if is_json else {}, body
+
+
+async def test_a_fresh_process_is_alive_and_ready():
+    """Nothing registered, nothing wrong."""
+    app = HealthApp(Health(FakeClock()))
+    assert (await _get(app, "/livez"))[:2] == (200, {"status": "ok", "problems": {}})
+    assert (await _get(app, "/readyz"))[0] == 200
+
+
+async def test_a_loop_past_its_deadline_fails_liveness_and_is_named():
+    """A hung loop is found; progress heals it; removal forgets it."""
+    clock = FakeClock()
+    health = Health(clock)
+    app = HealthApp(health)
+    health.register_loop("tick", deadline_s=10)
+    clock.advance(11)
+    status, body, _ = await _get(app, "/livez")
+    assert status == 503
+    assert body["problems"] == {"tick": "no progress for 11 s, allowed 10 s"}
+    assert (await _get(app, "/readyz"))[0] == 503
+    health.progress("tick")
+    assert health.liveness().ok
+    clock.advance(11)
+    health.remove_loop("tick")
+    assert health.liveness().ok
+
+
+def test_an_announced_pause_extends_the_deadline():
+    """A loop that backs off is not hung."""
+    clock = FakeClock()
+    health = Health(clock)
+    health.register_loop("tick", deadline_s=10)
+    health.failed("tick", "down", next_in_s=30)
+    clock.advance(39)
+    assert health.liveness().ok
+    clock.advance(2)
+    assert not health.liveness().ok
+
+
+def test_a_failing_dependency_never_fails_liveness():
+    """A restart would not bring the API server back; a required loop shows in readiness only."""
+    health = Health(FakeClock())
+    health.register_loop("feed", deadline_s=10)
+    health.register_loop("watch", deadline_s=10, required=True)
+    for name in ("feed", "watch"):
+        health.failed(name, "cannot reach redis://u:hunter2@h")
+        health.failed(name, "cannot reach redis://u:hunter2@h")
+    assert health.liveness().ok
+    assert health.readiness().problems == {"watch": "failed 2 times in a row: cannot reach redis://u:***@h"}
+    health.progress("watch")
+    assert health.readiness().ok
+
+
+def test_reports_of_unknown_loops_are_ignored():
+    """A step that outlives its loop does not bring it back."""
+    health = Health(FakeClock())
+    health.progress("gone")
+    health.failed("gone", "x")
+    assert health.liveness().ok
+
+
+async def test_readiness_lists_each_failing_check_with_its_reason():
+    """Checks are asked at every probe."""
+    health = Health(FakeClock())
+    reasons: dict[str, str | None] = {"pods": "not synced", "nodes": None}
+    for name in reasons:
+        health.add_check(name, lambda name=name: reasons[name])
+    status, body, _ = await _get(HealthApp(health), "/readyz")
+    assert (status, body) == (503, {"status": "failing", "problems": {"pods": "not synced"}})
+    reasons["pods"] = None
+    assert health.readiness().ok
+    reasons["pods"] = "lost"
+    health.remove_check("pods")
+    assert health.readiness().ok
+
+
+def test_a_draining_process_is_alive_but_not_ready():
+    """Traffic moves away before the process ends."""
+    health = Health(FakeClock())
+    health.drain()
+    assert health.liveness().ok
+    assert health.readiness().problems == {"drain": "the process is stopping"}
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [("/metrics", "GET", 200), ("/livez", "HEAD", 200), ("/livez", "POST", 405), ("/", "GET", 404)],
+)
+async def test_routes(path: str, method: str, status: int):
+    """Three paths, two methods; HEAD has no body."""
+    answered, _, body = await _get(HealthApp(Health(FakeClock())), path, method)
+    assert answered == status
+    assert (body == b"") is (method == "HEAD")
+
+
+async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
+    """Port 0 works, the real port is known before the first request, and stopping is prompt."""
+    stop = asyncio.Event()
+    with bind(Address("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        server = HttpServer(HealthApp(Health(FakeClock())), listener, drain_timeout_s=2, websockets=False)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve(stop.wait))
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
+                answer = await client.get("/livez")
+                assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+                assert "server" not in answer.headers
+                assert b"slipway_loop_steps" in (await client.get("/metrics")).content
+            stop.set()

@@ -1,0 +1,170 @@
+"""Spans carry a trace across processes and end in the allocation's sink; instruments are declared once, without ids."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from slipway.runtime import telemetry
+from slipway.runtime.traceparent import parse_traceparent, traceparent_from_uid
+
+_REMOTE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+_UNSAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, dict[str, Any]]] = []
+
+    def offer(self, allocation_id: str, span: dict[str, Any]) -> None:
+        self.spans.append((allocation_id, span))
+
+    def named(self, name: str) -> dict[str, Any]:
+        return next(span for _, span in self.spans if span["name"] == name)
+
+
+@pytest.fixture
+def sink() -> Iterator[_Sink]:
+    sink = _Sink()
+    telemetry.setup("test", sink=sink)
+    yield sink
+    telemetry.shutdown()
+
+
+def test_an_ended_span_reaches_the_sink_whole(sink: _Sink):
+    """The waterfall needs ids, links, times, status, attributes and events."""
+    link = traceparent_from_uid("other")
+    with telemetry.span(
+        "create", parent=_REMOTE, links=[link, "bad"], allocation_id="a-1", attributes={"rank": 3}
+    ) as span:
+        span.set(node="n1", k8s__verb="create")
+        span.event("retry", {"attempt": 1})
+    ((allocation_id, taken),) = sink.spans
+    assert allocation_id == "a-1"
+    assert taken["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert taken["parentSpanId"] == "00f067aa0ba902b7"
+    assert taken["links"] == [link]
+    assert (taken["name"], taken["service"], taken["status"]) == ("create", "test", "ok")
+    assert 0 < taken["startNs"] <= taken["endNs"]
+    assert taken["attributes"] == {
+        "rank": 3,
+        "node": "n1",
+        "k8s.verb": "create",
+        "slipway.allocation.id": "a-1",
+    }
+    assert [(event["name"], event["attributes"]) for event in taken["events"]] == [("retry", {"attempt": 1})]
+
+
+def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: _Sink):
+    """What happens inside an allocation's span is part of its waterfall."""
+    with telemetry.span("outer", allocation_id="a-1") as outer:
+        assert telemetry.current_traceparent() == outer.traceparent
+        with telemetry.span("inner"):
+            pass
+    inner = sink.named("inner")
+    assert inner["parentSpanId"] == sink.named("outer")["spanId"]
+    assert [allocation for allocation, _ in sink.spans] == ["a-1", "a-1"]
+    assert telemetry.current_traceparent() == ""
+
+
+def test_spans_of_no_allocation_do_not_reach_the_sink(sink: _Sink):
+    """The sink is per allocation."""
+    with telemetry.span("tick"):
+        pass
+    assert sink.spans == []
+
+
+def test_an_exception_fails_the_span_by_its_class_only(sink: _Sink):
+    """Texts of exceptions may hold secrets; they stay out of traces."""
+    with pytest.raises(ValueError), telemetry.span("work", allocation_id="a-1"):
+        raise ValueError("password hunter2")
+    taken = sink.named("work")
+    assert taken["status"] == "ValueError"
+    assert "hunter2" not in str(taken)
+
+
+def test_a_span_can_fail_without_an_exception(sink: _Sink):
+    """A refused write is a failed span, too."""
+    with telemetry.span("work", allocation_id="a-1") as span:
+        span.fail("stale")
+    assert sink.named("work")["status"] == "stale"
+
+
+def test_an_unsampled_parent_is_respected_and_passed_on(sink: _Sink):
+    """Sampling is decided once, at the root."""
+    with telemetry.span("work", parent=_UNSAMPLED, allocation_id="a-1") as span:
+        ref = parse_traceparent(span.traceparent)
+    assert ref is not None
+    assert not ref.sampled
+    assert sink.spans == []
+
+
+def test_suppressed_work_leaves_no_span(sink: _Sink):
+    """Polling does not drown the traces, nor does its context leak."""
+    with telemetry.suppressed(), telemetry.span("poll", allocation_id="a-1") as span:
+        span.set(count=1)
+        telemetry.add_event("looked")
+        assert span.traceparent == ""
+    assert sink.spans == []
+    with telemetry.span("work", allocation_id="a-1"):
+        pass
+    assert len(sink.spans) == 1
+
+
+def test_log_ids_are_those_of_the_current_span(sink: _Sink):
+    """A log line finds its trace."""
+    with telemetry.span("work", parent=_REMOTE, allocation_id="a-1"):
+        ids = telemetry.current_ids()
+    assert ids == ("4bf92f3577b34da6a3ce929d0e0e4736", sink.named("work")["spanId"])
+    assert telemetry.current_ids() is None
+
+
+def test_a_sink_may_come_later_and_go(sink: _Sink):
+    """Clients are built after tracing started, and closed before it ends."""
+    later = _Sink()
+    telemetry.set_sink(later)
+    with telemetry.span("one", allocation_id="a-1"):
+        pass
+    telemetry.set_sink(None)
+    with telemetry.span("two", allocation_id="a-1"):
+        pass
+    assert [span["name"] for _, span in later.spans] == ["one"]
+    assert sink.spans == []
+
+
+def test_without_setup_a_span_still_passes_the_trace_on():
+    """A process that records nothing does not break the trace of those around it."""
+    telemetry.shutdown()
+    with telemetry.span("work", parent=_REMOTE) as span:
+        assert span.traceparent == _REMOTE
+        assert telemetry.current_traceparent() == _REMOTE
+
+
+def test_long_values_and_many_attributes_are_cut(sink: _Sink):
+    """A span is small whatever is put into it."""
+    with telemetry.span("work", allocation_id="a-1", attributes={"text": "x" * 10_000}) as span:
+        for number in range(100):
+            span.event("e")
+            span.set(**{f"a{number}": number})
+    taken = sink.spans[0][1] if sink.spans else {}
+    assert len(taken["events"]) <= 32
+    assert len(taken["attributes"]) <= 32
+    assert len(taken["attributes"].get("text", "")) <= 256
+
+
+def test_instruments_have_unit_help_and_no_ids():
+    """The table is complete, names are unique, and labels are closed sets."""
+    assert len({row.name for row in telemetry.INSTRUMENTS}) == len(telemetry.INSTRUMENTS) > 20
+    for row in telemetry.INSTRUMENTS:
+        assert row.unit
+        assert row.help.endswith((".", "running."))
+        assert not {"id", "uid", "allocation", "pod", "user", "workspace", "node", "trace"} & set(row.labels), row.name
+
+
+def test_metrics_are_rendered_with_their_values():
+    """Prometheus finds what was counted."""
+    telemetry.LAUNCHES.labels(kind="notebook", outcome="created").inc()
+    text = telemetry.render_metrics().decode()
+    assert 'slipway_launches_total{kind="notebook",outcome="created"}' in text
+    assert "process_resident_memory_bytes" in text
+    assert "_created" not in text
