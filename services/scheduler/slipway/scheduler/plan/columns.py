@@ -42,6 +42,8 @@ class Columns:
         self._pods_of: dict[str, dict[PodKey, PodFact]] = {}
         self._allocations: dict[str, AllocationFact] = {}
         self._decisions: dict[str, OpenDecision] = {}
+        self._leaving: frozenset[tuple[str, int]] = frozenset()
+        """(uid, attempt) with an open decision to evict"""
         self._charges: dict[str, list[_Charge]] = {}
         self._holdings: dict[str, Holding] = {}
         self._pending: dict[str, AllocationFact] = {}
@@ -131,9 +133,7 @@ class Columns:
             usage=usage.copy(),
             pending=tuple(self._pending.values()),
             holdings=dict(self._holdings),
-            broken=tuple(
-                sorted(self._broken.values(), key=lambda holding: (holding.allocation.key, holding.allocation.uid))
-            ),
+            broken=self._still_broken(),
             use={queue: self._use_of(queue) for queue, _ in self._use},
             slots={job: count for job, count in self._slots.items() if count},
             queues=self._queues,
@@ -158,7 +158,10 @@ class Columns:
         return self._table, self._usage
 
     def _set_decisions(self, open_decisions: Iterable[OpenDecision]) -> None:
-        fresh = {entry[0].uid: entry for entry in open_decisions if entry[0].kind is DecisionKind.ADMIT}
+        entries = list(open_decisions)
+        fresh = {entry[0].uid: entry for entry in entries if entry[0].kind is DecisionKind.ADMIT}
+        leaving = [decision for decision, _ in entries if decision.kind is DecisionKind.EVICT]
+        self._leaving = frozenset((decision.uid, decision.attempt) for decision in leaving)
         for uid in fresh.keys() | self._decisions.keys():
             if fresh.get(uid) != self._decisions.get(uid):
                 self._dirty.add(uid)
@@ -218,6 +221,12 @@ class Columns:
         if fact.job:
             job = (fact.namespace, fact.job)
             self._slots[job] = self._slots.get(job, 0) + holding.slots * times
+
+    def _still_broken(self) -> tuple[Holding, ...]:
+        found = [
+            holding for uid, holding in self._broken.items() if (uid, holding.allocation.attempt) not in self._leaving
+        ]
+        return tuple(sorted(found, key=lambda holding: (holding.allocation.key, holding.allocation.uid)))
 
     def _use_of(self, queue: str) -> Use:
         return Use(
