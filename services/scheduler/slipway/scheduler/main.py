@@ -1,0 +1,92 @@
+"""The composition root of the scheduler: settings -> clients -> one candidate per pool."""
+
+import os
+import socket
+
+from slipway.kube import client
+from slipway.runtime import log, service, telemetry
+from slipway.runtime.service import Context, Stop
+from slipway.scheduler.leader import Parts, PoolScheduler
+from slipway.scheduler.scheduler import Scheduler
+from slipway.scheduler.settings import Settings
+from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.producer import BestEffort
+
+NAME = "scheduler"
+DISCOVER_S = 2.0
+BACKOFF_MAX_S = 10.0
+FOREVER_S = float("inf")
+
+_log = log.get_logger(__name__)
+
+
+def main() -> int:
+    """Entry point of `slipway-scheduler`."""
+    return service.run(NAME, Settings, build)
+
+
+async def build(context: Context[Settings]) -> None:
+    """Make the clients and start competing; with `--once`, tick every pool until nothing changes."""
+    settings = context.settings
+    kube = await context.resources.enter_async_context(
+        client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
+    )
+    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    context.resources.push_async_callback(streams.aclose)
+    behind = BestEffort(streams, context.clock, MetricTally())
+    telemetry.set_sink(TraceWriter(behind))
+    parts = Parts(
+        kube=kube,
+        streams=streams,
+        clock=context.clock,
+        random=context.random,
+        health=context.health,
+        settings=settings,
+        identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}",
+    )
+    scheduler = Scheduler(parts)
+    if context.once:
+        await _run_once(scheduler, behind)
+        return
+    context.tasks.create_task(write_behind(behind, context.stop))
+    context.tasks.create_task(_stop_with(scheduler, context.stop))
+
+    async def discover() -> float:
+        for candidate, stop in await scheduler.discover():
+            _compete(context, candidate, stop)
+        return DISCOVER_S
+
+    context.loop("discover", discover, min_interval_s=DISCOVER_S, max_backoff_s=BACKOFF_MAX_S, required=True)
+
+
+async def _run_once(scheduler: Scheduler, behind: BestEffort) -> None:
+    for candidate, _ in await scheduler.discover():
+        if not await candidate.run_once():
+            _log.info("idle: not leader", pool=candidate.pool)
+            print("idle: not leader")  # noqa: T201 - what a caller of --once reads
+    await behind.flush()
+
+
+def _compete(context: Context[Settings], candidate: PoolScheduler, stop: Stop) -> None:
+    """Run one candidate under the shared loop: an error of a leadership is logged, backed off and tried again."""
+    running = service.loop(
+        f"pool:{candidate.pool}",
+        lambda: candidate.compete(stop),
+        clock=context.clock,
+        random=context.random,
+        health=context.health,
+        stop=stop,
+        min_interval_s=0.0,
+        max_backoff_s=BACKOFF_MAX_S,
+        deadline_s=FOREVER_S,
+    )
+    context.tasks.create_task(running, name=f"pool:{candidate.pool}")
+
+
+async def _stop_with(scheduler: Scheduler, stop: Stop) -> None:
+    await stop.wait()
+    scheduler.stop()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,88 @@
+"""What a composition root asks for: the streams of a URL, or ones that are always absent; spans written behind.
+
+Owns the choice between a server and none (R0 mode: every call raises `UnavailableError`, as from a server that is
+away), and the adapters from telemetry to the streams and back.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from slipway.model.ids import AllocationId
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock, Random
+from slipway.streams import redis_streams
+from slipway.streams.client import RedisSettings
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import SpanRecord, Streams
+from slipway.streams.producer import BestEffort
+
+_DROPPED_SPANS = "spans_dropped"
+
+
+def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Streams:
+    """The streams at `url`; an empty one means that there is no Redis. Does no IO.
+
+    Raises:
+        InvalidError: not a Redis URL.
+    """
+    if url:
+        return redis_streams.connect(RedisSettings(url=url, name=name), clock=clock, random=random, tally=MetricTally())
+    nobody = MemoryServer(clock)
+    nobody.absent = True
+    return MemoryStreams(nobody)
+
+
+async def write_behind(behind: BestEffort, stop: StopSignal) -> None:
+    """Run the buffered writers until `stop`, then write what is left."""
+    writing = asyncio.ensure_future(behind.run())
+    try:
+        await stop.wait()
+    finally:
+        writing.cancel()
+        await asyncio.wait({writing})
+    await behind.flush()
+
+
+class StopSignal(Protocol):
+    """Set once; then it ends."""
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> object: ...
+
+
+class MetricTally:
+    """Counts of the streams as metrics."""
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to the counter of that name."""
+        if name == _DROPPED_SPANS:
+            telemetry.SPANS_DROPPED.inc(amount)
+        else:
+            telemetry.DELIVERIES.labels(stream="side", outcome=name).inc(amount)
+
+
+class TraceWriter:
+    """Ended spans of allocations -> `slipway:trace:{id}`, written behind (a `telemetry.SpanSink`)."""
+
+    def __init__(self, behind: BestEffort) -> None:
+        self._behind = behind
+
+    def offer(self, allocation_id: str, span: dict[str, Any]) -> None:
+        """Take one span; drops it when the buffer is full."""
+        attributes = {key: str(value) for key, value in span.get("attributes", {}).items()}
+        for event in span.get("events", ()):
+            attributes[f"event.{event.get('name', '')}"] = str(event.get("attributes", ""))
+        record = SpanRecord(
+            trace_id=span["traceId"],
+            span_id=span["spanId"],
+            parent_id=span.get("parentSpanId") or "",
+            name=span["name"],
+            service=span["service"],
+            start_ns=span["startNs"],
+            end_ns=span["endNs"],
+            ok=span.get("status") == "ok",
+            attributes=attributes,
+        )
+        self._behind.offer_span(AllocationId(allocation_id), record)
