@@ -6,13 +6,13 @@ Nobody here runs the core's controllers; whoever drives the test does (`core.set
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from slipway.crd.meta import RawObject
-from slipway.errors import ControlPlaneError, UnavailableError
+from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
@@ -25,14 +25,32 @@ from slipway.local.apiserver.paging import ListQuery
 from slipway.runtime.clock import Random
 
 T = TypeVar("T")
+R = TypeVar("R")
+Events = list[WatchEvent[T]]
 Patch = RawObject | list[RawObject]
+Hook = Callable[[Verb, str], Awaitable[None]]
 Permit = Callable[[str, Resource[Any], str | None, str], bool]
 
 BOOKMARK_S = 60.0
+SILENCE_S = 90.0
+
+
+async def _hop(_verb: Verb, _plural: str) -> None:
+    """Others run while a call is on its way."""
+    await asyncio.sleep(0)
+
+
+async def _at_once(_verb: Verb, _plural: str) -> None:
+    return None
 
 
 class CoreKube:
-    """One client of one core. `permit` answers `may`; `logs` serves the pods' logs."""
+    """One client of one core. `permit` answers `may`; `logs` serves the pods' logs.
+
+    Faults: `before` and `after` are awaited around every call with (verb, plural), `before` also when a watch opens;
+    one that raises loses the request or its answer, one that sleeps delays it. While `is_stalled`, open watches hear
+    nothing and break after `silence_s`. `lists_at` serves LISTs as a replica that lags at that version would.
+    """
 
     def __init__(
         self,
@@ -42,18 +60,25 @@ class CoreKube:
         logs: LogSource | None = None,
         permit: Permit | None = None,
         bookmark_s: float = BOOKMARK_S,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self.core = core
+        self.before: Hook = _hop
+        self.after: Hook = _at_once
+        self.is_stalled = False
+        self.lists_at: int | None = None
         self._random = random
         self._logs = logs
         self._permit = permit
         self._bookmark_s = bookmark_s
+        self._silence_s = silence_s
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
-        await _hop()
-        with _Explained(Verb.GET):
+        def act() -> T:
             record = self.core.record(self.core.kind(_named(resource)), namespace or "", name)
             return wire.codec_of(resource).decode(record.raw)
+
+        return await self._call(Verb.GET, resource, act)
 
     async def list(
         self,
@@ -65,9 +90,16 @@ class CoreKube:
         limit: int = 0,
         continue_: str = "",
     ) -> Listed[T]:
-        await _hop()
-        query = ListQuery(labels=label_selector, fields=field_selector, limit=limit, continue_token=continue_)
-        with _Explained(Verb.LIST):
+        query = ListQuery(
+            labels=label_selector,
+            fields=field_selector,
+            limit=limit,
+            continue_token=continue_,
+            version=self.lists_at or 0,
+            exact=self.lists_at is not None,
+        )
+
+        def act() -> Listed[T]:
             listing = self.core.list(_named(resource), namespace, query)
             codec = wire.codec_of(resource)
             return Listed(
@@ -77,30 +109,34 @@ class CoreKube:
                 remaining_item_count=listing.remaining,
             )
 
+        return await self._call(Verb.LIST, resource, act)
+
     async def watch(
         self, resource: Resource[T], *, resource_version: str, namespace: str | None = None, label_selector: str = ""
     ) -> AsyncIterator[WatchEvent[T]]:
-        await _hop()
+        await self.before(Verb.WATCH, resource.plural)
         loop = asyncio.get_running_loop()
-        codec, changed = wire.codec_of(resource), asyncio.Event()
-        ends_at = loop.time() + self._random.uniform(WATCH_S_MIN, WATCH_S_MAX)
-        bookmark_at = loop.time() + self._bookmark_s
+        changed = asyncio.Event()
+        heard_at = loop.time()
+        ends_at = heard_at + self._random.uniform(WATCH_S_MIN, WATCH_S_MAX)
         cursor = int(resource_version or 0)
         end_subscription = self.core.subscribe(lambda _: changed.set())
         try:
             while loop.time() < ends_at:
                 changed.clear()
-                with _Explained(Verb.WATCH):
-                    events = self.core.watch_since(_named(resource), cursor, namespace, labels=label_selector)
-                cursor = max(cursor, self.core.version)
-                for event in events:
-                    yield WatchEvent(
-                        WatchType(event.type), codec.decode(msgspec.json.encode(event.obj)), str(event.version)
-                    )
-                if loop.time() >= bookmark_at:
-                    bookmark_at = loop.time() + self._bookmark_s
-                    yield WatchEvent(WatchType.BOOKMARK, None, str(cursor))
-                await _wait(changed, min(ends_at, bookmark_at))
+                if not self.is_stalled:
+                    events = self._events(resource, cursor, namespace, label_selector)
+                    cursor = max(cursor, self.core.version)
+                    if not events and loop.time() - heard_at >= self._bookmark_s:
+                        bookmark: WatchEvent[T] = WatchEvent(WatchType.BOOKMARK, None, str(cursor))
+                        events = [bookmark]
+                    for event in events:
+                        heard_at = loop.time()
+                        yield event
+                elif loop.time() - heard_at >= self._silence_s:
+                    raise UnavailableError(f"watch of {resource.plural} went silent")
+                quiet_s = self._silence_s if self.is_stalled else self._bookmark_s
+                await _wait(changed, min(ends_at, heard_at + quiet_s))
         finally:
             end_subscription()
 
@@ -130,26 +166,30 @@ class CoreKube:
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
     ) -> T:
         ready = wire.outgoing(resource, body, namespace)
-        await _hop()
-        with _Explained(Verb.CREATE):
-            created = self.core.create(
-                _named(resource), ready.namespace or "", _sent(ready.body), WriteOptions(dry_run=dry_run)
-            )
-            return _answer(resource, created)
+        sent, where = _sent(ready.body), ready.namespace or ""
+
+        def act() -> T:
+            return _answer(resource, self.core.create(_named(resource), where, sent, WriteOptions(dry_run=dry_run)))
+
+        return await self._call(Verb.CREATE, resource, act)
 
     async def replace(self, resource: Resource[T], body: Any) -> T:
         ready = wire.fenced(resource, body)
-        await _hop()
-        with _Explained(Verb.UPDATE):
-            changed = self.core.update(_named(resource), ready.namespace or "", ready.name, _sent(ready.body))
-            return _answer(resource, changed)
+        sent, where = _sent(ready.body), ready.namespace or ""
+
+        def act() -> T:
+            return _answer(resource, self.core.update(_named(resource), where, ready.name, sent))
+
+        return await self._call(Verb.UPDATE, resource, act)
 
     async def replace_status(self, resource: Resource[T], body: Any) -> T:
         ready = wire.fenced(resource, body)
-        await _hop()
-        with _Explained(Verb.UPDATE):
-            changed = self.core.update_status(_named(resource), ready.namespace or "", ready.name, _sent(ready.body))
-            return _answer(resource, changed)
+        sent, where = _sent(ready.body), ready.namespace or ""
+
+        def act() -> T:
+            return _answer(resource, self.core.update_status(_named(resource), where, ready.name, sent))
+
+        return await self._call(Verb.UPDATE, resource, act)
 
     async def patch(
         self,
@@ -160,12 +200,13 @@ class CoreKube:
         namespace: str | None = None,
         type_: PatchType = PatchType.MERGE,
     ) -> T:
-        await _hop()
-        with _Explained(Verb.PATCH):
-            change = _sent(patch)
-            return _answer(
-                resource, self.core.patch(_named(resource), namespace or "", name, change, media=type_.value)
-            )
+        sent = _sent(patch)
+
+        def act() -> T:
+            changed = self.core.patch(_named(resource), namespace or "", name, sent, media=type_.value)
+            return _answer(resource, changed)
+
+        return await self._call(Verb.PATCH, resource, act)
 
     async def delete(
         self,
@@ -178,24 +219,41 @@ class CoreKube:
         grace_s: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        await _hop()
-        with _Explained(Verb.DELETE):
-            options = read_delete_options(wire.delete_options(uid, resource_version, grace_s, propagation))
-            self.core.delete(_named(resource), namespace or "", name, options)
+        options = read_delete_options(wire.delete_options(uid, resource_version, grace_s, propagation))
+        await self._call(
+            Verb.DELETE, resource, lambda: self.core.delete(_named(resource), namespace or "", name, options)
+        )
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
-        await _hop()
-        with _Explained(Verb.BIND):
-            self.core.bind(namespace, pod, wire.binding(namespace, pod, uid, node))
+        body = wire.binding(namespace, pod, uid, node)
+        await self._call(Verb.BIND, PODS, lambda: self.core.bind(namespace, pod, body))
 
     async def may(
         self, verb: str, resource: Resource[Any], *, namespace: str | None = None, subresource: str = ""
     ) -> bool:
-        await _hop()
-        return self._permit is None or self._permit(verb, resource, namespace, subresource)
+        permit = self._permit
+        return await self._call(
+            Verb.CREATE, resource, lambda: permit is None or permit(verb, resource, namespace, subresource)
+        )
+
+    async def _call(self, verb: Verb, resource: Resource[Any], act: Callable[[], R]) -> R:
+        await self.before(verb, resource.plural)
+        with _Explained(verb):
+            answer = act()
+        await self.after(verb, resource.plural)
+        return answer
+
+    def _events(self, resource: Resource[T], cursor: int, namespace: str | None, label_selector: str) -> Events[T]:
+        codec = wire.codec_of(resource)
+        with _Explained(Verb.WATCH):
+            events = self.core.watch_since(_named(resource), cursor, namespace, labels=label_selector)
+        return [
+            WatchEvent(WatchType(event.type), codec.decode(msgspec.json.encode(event.obj)), str(event.version))
+            for event in events
+        ]
 
     async def _log(self, namespace: str, pod: str, query: dict[str, str]) -> AsyncIterator[bytes]:
-        await _hop()
+        await self.before(Verb.LOG, PODS.plural)
         if self._logs is None:
             raise UnavailableError("this cluster keeps no logs")
         with _Explained(Verb.LOG):
@@ -225,11 +283,6 @@ class _Explained:
         return explain(self._verb, error.code, msgspec.convert(error.to_json(), ServerStatus))
 
 
-async def _hop() -> None:
-    """Others run while a call is on its way."""
-    await asyncio.sleep(0)
-
-
 async def _wait(changed: asyncio.Event, until: float) -> None:
     try:
         async with asyncio.timeout_at(until):
@@ -246,7 +299,7 @@ def _sent(body: Any) -> Any:
     """The body as the server would read it: plain JSON that shares nothing with the caller."""
     encoded = msgspec.json.encode(body)
     if len(encoded) > BODY_BYTES_MAX:
-        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {BODY_BYTES_MAX}")
+        raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
     return msgspec.json.decode(encoded)
 
 

@@ -312,7 +312,12 @@ class LeaseElector:
 
 
 async def _call(lead: Lead, leadership: Leadership) -> None:
-    await lead(leadership)
+    """The leader's work; a fence that refuses it once the lease is lost only ends the term."""
+    try:
+        await lead(leadership)
+    except StaleError:
+        if leadership.is_valid():
+            raise
 
 
 def _changed(before: Lease, after: Lease) -> bool:
