@@ -33,6 +33,14 @@ def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Stream
     return MemoryStreams(nobody)
 
 
+class StopSignal(Protocol):
+    """Set once; then it ends."""
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> object: ...
+
+
 async def write_behind(behind: BestEffort, stop: StopSignal) -> None:
     """Run the buffered writers until `stop`, then write what is left."""
     writing = asyncio.ensure_future(behind.run())
@@ -42,14 +50,6 @@ async def write_behind(behind: BestEffort, stop: StopSignal) -> None:
         writing.cancel()
         await asyncio.wait({writing})
     await behind.flush()
-
-
-class StopSignal(Protocol):
-    """Set once; then it ends."""
-
-    def is_set(self) -> bool: ...
-
-    async def wait(self) -> object: ...
 
 
 class MetricTally:
