@@ -1,0 +1,259 @@
+"""The feed: numbers without gap, one publisher, and a reader that never misses a break."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from slipway.errors import DeadlineError, StaleError, UnavailableError
+from slipway.streams.feed import (
+    BATCH_MAX,
+    BUFFER_MAX,
+    EPOCHS_PER_TERM,
+    BreakReason,
+    Delta,
+    FeedBatch,
+    FeedBroken,
+    FeedPublisher,
+    FeedReader,
+)
+from slipway.streams.memory import MemoryFeed
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import FeedEntry, FeedOp
+from tests.support.clock import FakeClock, wait_until
+
+
+class World:
+    """A server, a clock, and the processes on them."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.server = MemoryServer(self.clock)
+
+    def publisher(self, term: int = 1) -> FeedPublisher:
+        return FeedPublisher(MemoryStreams(self.server).feed, self.clock, term=term)
+
+    async def reader(self) -> FeedReader:
+        reader = FeedReader(MemoryStreams(self.server).feed, self.clock)
+        await reader.start()
+        return reader
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def a_delta(number: int) -> Delta:
+    return Delta(kind="pods", op=FeedOp.PUT, key=f"ns/{number}", rv=str(number), data=b"{}")
+
+
+async def read_keys(reader: FeedReader) -> list[str]:
+    answer = await reader.read(timeout_s=0)
+    assert isinstance(answer, FeedBatch)
+    return [delta.key for delta in answer.deltas]
+
+
+async def read_break(reader: FeedReader) -> BreakReason | None:
+    answer = await reader.read(timeout_s=0)
+    return answer.reason if isinstance(answer, FeedBroken) else None
+
+
+async def test_deltas_arrive_in_order_with_what_is_complete(world: World) -> None:
+    """A heartbeat follows the deltas and says how far each kind has been published."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    for number in range(BATCH_MAX + 10):
+        publisher.offer(a_delta(number))
+    publisher.reached("nodes", "77")
+    world.clock.advance(1)
+    await publisher.step()
+    assert await read_keys(reader) == [f"ns/{number}" for number in range(BATCH_MAX + 10)]
+    assert reader.versions == {"pods": str(BATCH_MAX + 9), "nodes": "77"}
+    assert reader.is_fresh
+
+
+async def test_a_beat_each_second_and_nothing_else_at_rest(world: World) -> None:
+    """At rest the feed costs one entry a second."""
+    publisher = world.publisher()
+    for _ in range(40):
+        await publisher.step()
+        world.clock.advance(0.1)
+    stream = world.server.stream("slipway:cluster")
+    assert stream is not None
+    assert len(stream.entries) == 4
+
+
+async def test_a_reader_is_fresh_only_after_it_heard_something(world: World) -> None:
+    """The end of a dead feed is no feed."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    assert not reader.is_fresh
+    world.clock.advance(1)
+    await publisher.step()
+    assert await read_keys(reader) == []
+    assert reader.is_fresh
+
+
+async def test_silence_is_a_break(world: World) -> None:
+    """Three seconds without an entry: LIST."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    world.clock.advance(2.9)
+    assert await read_break(reader) is None
+    world.clock.advance(0.2)
+    assert await read_break(reader) is BreakReason.SILENCE
+    await publisher.step()
+    assert await read_break(reader) is BreakReason.SILENCE  # until it starts again
+    await reader.start()
+    assert await read_break(reader) is None
+
+
+async def test_a_new_publisher_is_a_break_after_what_came_before(world: World) -> None:
+    """What the old one published still counts; then the reader must LIST."""
+    old, new = world.publisher(term=1), world.publisher(term=2)
+    await old.step()
+    reader = await world.reader()
+    old.offer(a_delta(1))
+    await old.step()
+    await new.step()
+    assert await read_keys(reader) == ["ns/1"]
+    assert await read_break(reader) is BreakReason.NEW_EPOCH
+    assert not reader.is_fresh
+
+
+async def test_the_old_publisher_learns_that_it_is_replaced(world: World) -> None:
+    """A zombie's entry never reaches a reader."""
+    old, new = world.publisher(term=1), world.publisher(term=2)
+    await old.step()
+    await new.step()
+    old.offer(a_delta(1))
+    with pytest.raises(StaleError):
+        await old.step()
+    with pytest.raises(StaleError):
+        await world.publisher(term=1).step()
+
+
+async def test_a_publisher_of_the_same_term_goes_on_above_its_predecessor(world: World) -> None:
+    """A restart within one lease term begins a new epoch of that term."""
+    first, second = world.publisher(), world.publisher()
+    await first.step()
+    await second.step()
+    assert (first.epoch, second.epoch) == (EPOCHS_PER_TERM + 1, EPOCHS_PER_TERM + 2)
+
+
+async def test_a_flush_begins_a_new_epoch(world: World) -> None:
+    """The publisher notices that its own end is gone; the reader that the numbers began again."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    world.server.flush()
+    publisher.offer(a_delta(1))
+    await publisher.step()
+    await publisher.step()
+    assert await read_break(reader) is BreakReason.NEW_EPOCH
+    assert publisher.epoch == EPOCHS_PER_TERM + 2
+
+
+class LosingFeed(MemoryFeed):
+    """A feed whose next append ends without an answer, before or after it took effect."""
+
+    loses: str | None = None
+
+    async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
+        loses, self.loses = self.loses, None
+        if loses == "before":
+            raise DeadlineError("no answer")
+        end = await super().append(entries, after=after)
+        if loses == "after":
+            raise DeadlineError("no answer")
+        return end
+
+
+@pytest.mark.parametrize("loses", ["before", "after"])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
+    world: World, loses: str, is_first: bool
+) -> None:
+    """Whether it took effect or not, the reader sees each delta once, and no break."""
+    feed = LosingFeed(world.server)
+    publisher = FeedPublisher(feed, world.clock, term=1)
+    if not is_first:
+        await publisher.step()
+    reader = await world.reader()
+    publisher.offer(a_delta(1))
+    feed.loses = loses
+    with pytest.raises(DeadlineError):
+        await publisher.step()
+    await publisher.step()
+    assert await read_keys(reader) == ["ns/1"]
+    assert await read_break(reader) is None
+
+
+async def test_an_absent_server_is_a_break_and_is_waited_out(world: World) -> None:
+    """The publisher keeps what it has; the reader LISTs meanwhile."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    world.server.absent = True
+    publisher.offer(a_delta(1))
+    with pytest.raises(UnavailableError):
+        await publisher.step()
+    assert await read_break(reader) is BreakReason.AWAY
+    world.server.absent = False
+    await reader.start()
+    await publisher.step()
+    assert await read_keys(reader) == ["ns/1"]
+
+
+async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
+    """Rather a new epoch than a hole that nobody sees."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    for number in range(BUFFER_MAX + 1):
+        publisher.offer(a_delta(number))
+    await publisher.step()
+    assert await read_break(reader) is BreakReason.NEW_EPOCH
+
+
+async def test_a_hostile_entry_is_a_break(world: World) -> None:
+    """What can not be understood may have mattered."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    world.server.add("slipway:cluster", {"e": b"x"})
+    assert await read_break(reader) is BreakReason.CORRUPT
+
+
+async def test_trimmed_entries_are_a_break(world: World) -> None:
+    """A reader that fell behind the cap must LIST."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    publisher.offer(a_delta(1))
+    await publisher.step()
+    publisher.offer(a_delta(2))
+    await publisher.step()
+    stream = world.server.stream("slipway:cluster")
+    assert stream is not None
+    del stream.entries[sorted(stream.entries)[1]]
+    assert await read_break(reader) is BreakReason.GAP
+
+
+async def test_a_running_publisher_publishes_at_once(world: World) -> None:
+    """An offer does not wait for the heartbeat; cancelling ends it."""
+    publisher = world.publisher()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(publisher.run())
+        await wait_until(lambda: publisher.epoch, "the first epoch")
+        reader = await world.reader()
+        publisher.offer(a_delta(1))
+        answer = await reader.read(timeout_s=3)
+        task.cancel()
+    assert isinstance(answer, FeedBatch)
+    assert [delta.key for delta in answer.deltas] == ["ns/1"]

@@ -1,0 +1,127 @@
+"""A ring tells what its stream lacks; offers never wait and what does not fit is counted."""
+
+from collections import Counter
+
+import pytest
+
+from slipway.errors import InvalidError, UnavailableError
+from slipway.runtime.clock import SystemClock
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import Entry, LogLine, SpanRecord
+from slipway.streams.producer import BestEffort, Ring, RingPublisher, missing_entries
+from tests.support.redis import an_event, an_id
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self.of[name] += amount
+
+
+def a_ring(*seqs: int, name: str = "train") -> Ring:
+    return Ring(events=tuple(an_event(seq, name=name) for seq in seqs))
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer(SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("seqs", "last", "expected"),
+    [
+        ((1, 2, 3), None, [(1, None), (2, None), (3, None)]),
+        ((1, 2, 3), 2, [(3, None)]),
+        ((1, 2, 3), 3, []),
+        ((1, 2, 3), 9, []),
+        ((5, 6), None, [(5, "1-4"), (6, None)]),
+        ((5, 6), 2, [(5, "3-4"), (6, None)]),
+        ((5, 6), 4, [(5, None), (6, None)]),
+        ((1, 4), 1, [(4, "2-3")]),
+        ((), 3, []),
+    ],
+)
+def test_what_is_missing(seqs: tuple[int, ...], last: int | None, expected: list[tuple[int, str | None]]) -> None:
+    """Everything after the last; what left the ring is bridged by an exact mark."""
+    entries = missing_entries(a_ring(*seqs), last)
+    assert [(entry.event.seq, entry.event.truncated) for entry in entries] == expected
+
+
+async def test_publishing_brings_the_stream_up_to_the_ring(server: MemoryServer) -> None:
+    """Idempotent, and complete again after a loss."""
+    streams = MemoryStreams(server)
+    publisher = RingPublisher(streams.events)
+    assert await publisher.publish([a_ring(1, 2, 3), a_ring(1, name="other")]) == 4
+    assert await publisher.publish([a_ring(1, 2, 3, 4)]) == 1
+    assert await publisher.publish([a_ring(1, 2, 3, 4)]) == 0
+    server.flush()
+    assert await publisher.publish([a_ring(1, 2, 3, 4)]) == 4
+    assert [each.event.seq for each in await streams.events.read(an_id())] == [1, 2, 3, 4]
+
+
+async def test_publishing_survives_a_flush_between_question_and_append(server: MemoryServer) -> None:
+    """A stream must not begin in the middle of what the ring still has."""
+    streams = MemoryStreams(server)
+    publisher = RingPublisher(streams.events)
+    await publisher.publish([a_ring(1, 2, 3)])
+
+    async def flush_once(operation: str) -> None:
+        if operation == "events.append":
+            server.on_call = None
+            server.flush()
+
+    server.on_call = flush_once
+    assert await publisher.publish([a_ring(1, 2, 3, 4)]) == 4
+    assert [each.event.seq for each in await streams.events.read(an_id())] == [1, 2, 3, 4]
+
+
+async def test_publishing_clears_what_is_not_ours(server: MemoryServer) -> None:
+    """A foreign entry is removed and the whole ring published."""
+    streams = MemoryStreams(server)
+    foreign = an_event(9, created_ms=1_900_000_000_000)
+    await streams.events.append([Entry(event=foreign)])
+    assert await RingPublisher(streams.events).publish([a_ring(1, 2, 10)]) == 3
+
+
+async def test_two_rings_of_one_allocation_are_a_mistake(server: MemoryServer) -> None:
+    """Which of them is the truth?"""
+    with pytest.raises(InvalidError):
+        await RingPublisher(MemoryStreams(server).events).publish([a_ring(1), a_ring(1, 2)])
+
+
+async def test_offers_are_written_behind(server: MemoryServer) -> None:
+    """Lines, spans and activity arrive after a flush, in order."""
+    streams, counts = MemoryStreams(server), Counts()
+    offers = BestEffort(streams, SystemClock(), counts)
+    span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2)
+    for number in range(5):
+        assert offers.offer_line(an_id(), LogLine(attempt=1, rank=0, stream="stdout", time="t", text=str(number)))
+    offers.offer_span(an_id(), span)
+    offers.offer_activity(an_id(), "proxy", 20.0)
+    offers.offer_activity(an_id(), "proxy", 10.0)
+    await offers.flush()
+    assert [each.line.text for each in await streams.logs.read(an_id())] == ["0", "1", "2", "3", "4"]
+    assert await streams.traces.read(an_id()) == [span]
+    assert await streams.activity.read([an_id()]) == [{"proxy": 20.0}]
+    assert counts.of == {}
+
+
+async def test_what_does_not_fit_or_can_not_be_written_is_counted(server: MemoryServer) -> None:
+    """Lossy, but never silently."""
+    counts = Counts()
+    offers = BestEffort(MemoryStreams(server), SystemClock(), counts, size=2)
+    line = LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x")
+    assert [offers.offer_line(an_id(), line) for _ in range(3)] == [True, True, False]
+    server.absent = True
+    await offers.flush()
+    assert counts.of == {"log_lines_dropped": 3}
+
+
+async def test_absent_means_unavailable(server: MemoryServer) -> None:
+    """The model's absent server raises what a real one's absence does."""
+    server.absent = True
+    with pytest.raises(UnavailableError):
+        await MemoryStreams(server).health.ping()
