@@ -56,12 +56,18 @@ class ApiServer:
         self._authorization = f"Bearer {token}" if token else ""
         self._bookmark_interval_s = bookmark_interval_s
         self._wakers = Wakers(core)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._controllers_due = False
         core.subscribe(lambda _: self._call_controllers())
 
     def close(self) -> None:
         """Ends all watches, so that the server can stop."""
         self._wakers.close()
+
+    def stop_soon(self) -> None:
+        """`close`, from another thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,6 +86,7 @@ class ApiServer:
 
     async def run_controllers(self) -> None:
         """Runs the controllers now and then, for what depends on time alone."""
+        self._loop = asyncio.get_running_loop()
         while True:
             self._call_controllers()
             await asyncio.sleep(CONTROLLER_PERIOD_S)

@@ -218,7 +218,7 @@ def _resource_causes(resources: Json, path: str) -> list[Cause]:
                 continue
             is_extended = "/" in name and not name.startswith("kubernetes.io/")
             if is_extended and name not in limits:
-                causes.append(missing(f"{path}.limits", "Limit must be set for non overcommitable resources"))
+                causes.append(missing(f"{path}.limits[{name}]", "Limit must be set for non overcommitable resources"))
             elif name in limits and _exceeds(amount, limits[name]):
                 causes.append(bad_value(f"{path}.requests", value, f"must be less than or equal to {name} limit"))
     return causes

@@ -1,0 +1,86 @@
+"""Fixtures: one server for the run, one namespace for each test."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import msgspec
+import pytest
+
+from tests.contract.kube.client import DEADLINE_S, KubeHttp
+from tests.contract.kube.samples import CRDS, GROUP, PLURAL, VERSION, definition
+from tests.contract.kube.target import Target, running_target
+
+POLL_S = 0.01
+Check = Callable[[], Awaitable[bool]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Paths inside the test's own namespace."""
+
+    name: str
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.name}"
+
+    def of(self, plural: str, name: str = "", sub: str = "") -> str:
+        return "/".join(part for part in (f"{self.path}/{plural}", name, sub) if part)
+
+    def widgets(self, name: str = "", sub: str = "") -> str:
+        base = f"/apis/{GROUP}/{VERSION}/namespaces/{self.name}/{PLURAL}"
+        return "/".join(part for part in (base, name, sub) if part)
+
+
+@pytest.fixture(scope="session")
+def target() -> Iterator[Target]:
+    with running_target() as found:
+        yield found
+
+
+@pytest.fixture
+def controllers(target: Target) -> None:
+    """For rules that the controller manager keeps."""
+    if not target.has_controllers:
+        pytest.skip("no controller manager beside this API server (set SLIPWAY_CONTRACT_CONTROLLERS=1)")
+
+
+@pytest.fixture
+async def kube(target: Target) -> AsyncIterator[KubeHttp]:
+    client = KubeHttp(target)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def place(kube: KubeHttp) -> AsyncIterator[Place]:
+    name = f"contract-{uuid.uuid4().hex[:10]}"
+    answer = await kube.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    assert answer.code == 201, answer.body
+    yield Place(name)
+    await kube.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+async def widgets(kube: KubeHttp, place: Place) -> Place:
+    """A namespace on a server that serves the custom kind."""
+    answer = await kube.post(CRDS, definition())
+    assert answer.code in (201, 409), answer.body
+
+    async def is_served() -> bool:
+        return (await kube.get(place.widgets())).code == 200
+
+    await eventually(is_served, "the custom kind is served")
+    return place
+
+
+async def eventually(check: Check, what: str, within_s: float = DEADLINE_S) -> None:
+    """Polls until `check` holds."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                if await check():
+                    return
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        pytest.fail(f"not within {within_s} s: {what}")

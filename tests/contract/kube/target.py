@@ -1,0 +1,102 @@
+"""Which API server the suite talks to: the local cluster's over a real socket, or the one a kubeconfig names.
+
+`SLIPWAY_CONTRACT_KUBECONFIG` names a kubeconfig of a throw-away server. `SLIPWAY_CONTRACT_CONTROLLERS=1` says that
+a controller manager runs beside it; without one, rules that controllers keep are skipped there.
+"""
+
+import base64
+import os
+import ssl
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+import yaml
+
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.http import create_app
+from tests.contract.kube.samples import TWINS
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a server. `core` is set for the local one only."""
+
+    url: str
+    headers: dict[str, str] = {}
+    tls: Any = None
+    has_controllers: bool = True
+    core: Any = None
+
+
+@contextmanager
+def running_target() -> Generator[Target]:
+    kubeconfig = os.environ.get("SLIPWAY_CONTRACT_KUBECONFIG", "")
+    if kubeconfig:
+        yield _of_kubeconfig(Path(kubeconfig))
+        return
+    core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=TWINS)  # noqa: TID251
+    core.bootstrap()
+    with serving(core) as url:
+        yield Target(url=url, core=core)
+
+
+@contextmanager
+def serving(core: ClusterCore, **options: Any) -> Generator[str]:
+    """Serves a core on a free port of the loopback, from a thread with a loop of its own; answers the URL."""
+    app = create_app(core, **options)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="local-apiserver")
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            threading.Event().wait(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        app.state.server.stop_soon()
+        server.should_exit = True
+        thread.join(timeout=10)
+
+
+def _of_kubeconfig(path: Path) -> Target:
+    config = yaml.safe_load(path.read_text())
+    context = next(each["context"] for each in config["contexts"] if each["name"] == config["current-context"])
+    cluster = next(each["cluster"] for each in config["clusters"] if each["name"] == context["cluster"])
+    user = next(each["user"] for each in config["users"] if each["name"] == context["user"])
+    headers = {"authorization": f"Bearer {user['token']}"} if user.get("token") else {}
+    has_controllers = os.environ.get("SLIPWAY_CONTRACT_CONTROLLERS") == "1"
+    tls = _tls(cluster, user) if cluster["server"].startswith("https") else None
+    return Target(url=cluster["server"], headers=headers, tls=tls, has_controllers=has_controllers)
+
+
+def _tls(cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority = _file(cluster, "certificate-authority")
+    if authority:
+        context.load_verify_locations(authority)
+    elif cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate = _file(user, "client-certificate")
+    if certificate:
+        context.load_cert_chain(certificate, _file(user, "client-key"))
+    return context
+
+
+def _file(section: dict[str, Any], name: str) -> str:
+    if section.get(name):
+        return str(section[name])
+    encoded = section.get(f"{name}-data")
+    if not encoded:
+        return ""
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(base64.b64decode(encoded))
+    return file.name

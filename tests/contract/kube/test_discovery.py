@@ -1,0 +1,67 @@
+"""Health, version, discovery, OpenAPI, reviews."""
+
+import pytest
+
+from tests.contract.kube.client import KubeHttp
+from tests.contract.kube.samples import GROUP, VERSION
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
+async def test_health(kube: KubeHttp, path: str) -> None:
+    """200 `ok`."""
+    answer = await kube.get(path)
+    assert (answer.code, answer.body.get("text")) == (200, "ok")
+
+
+async def test_version(kube: KubeHttp) -> None:
+    """A Kubernetes version of major 1."""
+    answer = await kube.get("/version")
+    assert answer.body["major"] == "1"
+    assert answer.body["gitVersion"].startswith("v1.")
+
+
+@pytest.mark.usefixtures("widgets")
+async def test_groups_and_resources(kube: KubeHttp) -> None:
+    """Custom groups and their resources are discovered, with status subresource and verbs."""
+    groups = (await kube.get("/apis")).body["groups"]
+    assert GROUP in [group["name"] for group in groups]
+    found = (await kube.get(f"/apis/{GROUP}/{VERSION}")).body["resources"]
+    by_name = {resource["name"]: resource for resource in found}
+    assert by_name["widgets"]["kind"] == "Widget"
+    assert set(by_name["widgets"]["verbs"]) >= {"create", "delete", "get", "list", "patch", "update", "watch"}
+    assert "widgets/status" in by_name
+
+
+async def test_core_resources(kube: KubeHttp) -> None:
+    """The core group lists what the system uses."""
+    names = {resource["name"] for resource in (await kube.get("/api/v1")).body["resources"]}
+    assert names >= {"pods", "pods/binding", "pods/log", "pods/status", "configmaps", "namespaces", "events", "nodes"}
+
+
+async def test_aggregated_discovery(kube: KubeHttp) -> None:
+    """One document for all groups, when asked for."""
+    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    answer = await kube.get("/apis", accept=accept)
+    assert answer.body["kind"] == "APIGroupDiscoveryList"
+    assert "coordination.k8s.io" in [item["metadata"]["name"] for item in answer.body["items"]]
+
+
+@pytest.mark.usefixtures("widgets")
+async def test_openapi_has_the_custom_kind(kube: KubeHttp) -> None:
+    """/openapi/v3 leads to a document whose schema names the group, version and kind."""
+    index = (await kube.get("/openapi/v3")).body["paths"]
+    document = (await kube.get(index[f"apis/{GROUP}/{VERSION}"]["serverRelativeURL"])).body
+    kinds = [
+        entry["kind"]
+        for schema in document["components"]["schemas"].values()
+        for entry in schema.get("x-kubernetes-group-version-kind", [])
+    ]
+    assert "Widget" in kinds
+
+
+async def test_access_review(kube: KubeHttp) -> None:
+    """SelfSubjectAccessReview answers whether the caller may."""
+    spec = {"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+    answer = await kube.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    assert (answer.code, answer.body["status"]["allowed"]) == (201, True)

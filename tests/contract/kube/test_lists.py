@@ -1,0 +1,131 @@
+"""Lists: selectors, pages, versions."""
+
+import pytest
+
+from tests.contract.kube.client import KubeHttp
+from tests.contract.kube.conftest import Place
+from tests.contract.kube.samples import a_config, a_widget
+
+NAMES = ("a", "b", "d", "e")
+
+
+async def _configs(kube: KubeHttp, place: Place) -> None:
+    for name in NAMES:
+        labels = {"own": "yes", "name": name, **({"even": "yes"} if name in "bd" else {})}
+        await kube.post(place.of("configmaps"), a_config(name, labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("own=yes", ["a", "b", "d", "e"]),
+        ("own==yes,even", ["b", "d"]),
+        ("own,!even", ["a", "e"]),
+        ("own,name!=a", ["b", "d", "e"]),
+        ("name in (a, d)", ["a", "d"]),
+        ("own,name notin (a,d)", ["b", "e"]),
+        ("name=none", []),
+    ],
+)
+async def test_label_selectors(kube: KubeHttp, place: Place, selector: str, names: list[str]) -> None:
+    """Equality and set based selectors."""
+    await _configs(kube, place)
+    assert (await kube.get(place.of("configmaps"), labelSelector=selector)).names == names
+
+
+async def test_bad_label_selector_is_refused(kube: KubeHttp, place: Place) -> None:
+    """400."""
+    assert (await kube.get(place.of("configmaps"), labelSelector="a in (b")).code == 400
+
+
+async def test_unknown_field_label_is_refused(kube: KubeHttp, place: Place) -> None:
+    """400 'field label not supported'."""
+    answer = await kube.get(place.of("configmaps"), fieldSelector="data.a=1")
+    assert (answer.code, answer.reason) == (400, "BadRequest")
+    assert "field label not supported" in answer.message
+
+
+async def test_name_is_a_field_label_of_every_kind(kube: KubeHttp, widgets: Place) -> None:
+    """metadata.name and metadata.namespace select, over all namespaces too."""
+    await kube.post(widgets.widgets(), a_widget("unique-name"))
+    everywhere = "/apis/contract.slipway.dev/v1/widgets"
+    found = await kube.get(everywhere, fieldSelector=f"metadata.name=unique-name,metadata.namespace={widgets.name}")
+    assert found.names == ["unique-name"]
+
+
+async def test_selectable_fields_of_custom_resources(kube: KubeHttp, widgets: Place) -> None:
+    """selectableFields are field labels, defaults included; others are refused."""
+    await kube.post(widgets.widgets(), a_widget("one"))
+    await kube.post(widgets.widgets(), a_widget("two", color="blue"))
+    await kube.patch(widgets.widgets("two", "status"), {"status": {"phase": "Done"}})
+    assert (await kube.get(widgets.widgets(), fieldSelector="status.phase=New")).names == ["one"]
+    assert (await kube.get(widgets.widgets(), fieldSelector="status.phase!=New,spec.color=blue")).names == ["two"]
+    assert (await kube.get(widgets.widgets(), fieldSelector="spec.size=1")).code == 400
+
+
+async def test_list_has_a_kind_and_a_version(kube: KubeHttp, place: Place) -> None:
+    """A list's resourceVersion is at or above that of every item."""
+    await _configs(kube, place)
+    answer = await kube.get(place.of("configmaps"))
+    assert answer.body["kind"] == "ConfigMapList"
+    assert all(int(item["metadata"]["resourceVersion"]) <= int(answer.version) for item in answer.body["items"])
+
+
+async def test_pages_cover_the_list_once(kube: KubeHttp, place: Place) -> None:
+    """limit and continue: all items, in order, with the number still to come."""
+    await _configs(kube, place)
+    whole = (await kube.get(place.of("configmaps"))).names
+    first = await kube.get(place.of("configmaps"), limit=2)
+    assert first.body["metadata"]["remainingItemCount"] == len(whole) - 2
+    found, token = first.names, first.body["metadata"]["continue"]
+    while token:
+        page = await kube.get(place.of("configmaps"), limit=2, **{"continue": token})
+        found += page.names
+        token = page.body["metadata"].get("continue", "")
+    assert found == whole
+
+
+async def test_pages_show_one_version(kube: KubeHttp, place: Place) -> None:
+    """What is written between two pages is not seen by the second."""
+    await _configs(kube, place)
+    first = await kube.get(place.of("configmaps"), limit=1, labelSelector="own")
+    await kube.post(place.of("configmaps"), a_config("c", labels={"own": "yes"}))
+    await kube.delete(place.of("configmaps", "e"))
+    token = first.body["metadata"]["continue"]
+    rest = await kube.get(place.of("configmaps"), labelSelector="own", **{"continue": token})
+    assert first.names + rest.names == ["a", "b", "d", "e"]
+    assert rest.version == first.version
+
+
+async def test_remaining_count_is_unknown_under_a_selector(kube: KubeHttp, place: Place) -> None:
+    """remainingItemCount is left out."""
+    await _configs(kube, place)
+    answer = await kube.get(place.of("configmaps"), limit=1, labelSelector="own")
+    assert answer.body["metadata"]["continue"]
+    assert "remainingItemCount" not in answer.body["metadata"]
+
+
+async def test_bad_continue_token_is_refused(kube: KubeHttp, place: Place) -> None:
+    """400."""
+    assert (await kube.get(place.of("configmaps"), limit=1, **{"continue": "nonsense"})).code == 400
+
+
+async def test_list_at_an_exact_version(kube: KubeHttp, place: Place) -> None:
+    """resourceVersionMatch=Exact shows the past."""
+    made = await kube.post(place.of("configmaps"), a_config("a", labels={"own": "yes"}))
+    await kube.post(place.of("configmaps"), a_config("b", labels={"own": "yes"}))
+    query = {"resourceVersion": made.version, "resourceVersionMatch": "Exact", "labelSelector": "own"}
+    assert (await kube.get(place.of("configmaps"), **query)).names == ["a"]
+
+
+async def test_lists_are_ordered_by_namespace_and_name(kube: KubeHttp, place: Place) -> None:
+    """Key order."""
+    for name in ("z", "m", "k"):
+        await kube.post(place.of("configmaps"), a_config(name, labels={"own": "yes"}))
+    assert (await kube.get(place.of("configmaps"), labelSelector="own")).names == ["k", "m", "z"]
+
+
+async def test_path_of_no_resource_is_not_found(kube: KubeHttp, place: Place) -> None:
+    """404, not an empty list."""
+    assert (await kube.get(place.of("gadgets"))).code == 404
+    assert (await kube.get("/apis/nowhere.dev/v1/things")).code == 404

@@ -1,0 +1,187 @@
+"""Pods: defaults, binding, what may change, quotas."""
+
+import pytest
+
+from tests.contract.kube.client import JSON_PATCH, KubeHttp
+from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.samples import Json, a_pod
+
+NODE = "contract-node"
+
+
+def _binding(node: str = NODE, **meta: str) -> Json:
+    return {"metadata": {"name": "p", **meta}, "target": {"kind": "Node", "name": node}}
+
+
+async def test_pod_gets_its_defaults(kube: KubeHttp, place: Place) -> None:
+    """What readers of pods rely on is filled in."""
+    made = await kube.post(place.of("pods"), a_pod())
+    spec, status = made.body["spec"], made.body["status"]
+    assert spec["restartPolicy"] == "Always"
+    assert spec["terminationGracePeriodSeconds"] == 30
+    assert spec["schedulerName"] == "default-scheduler"
+    assert spec["dnsPolicy"] == "ClusterFirst"
+    assert status["phase"] == "Pending"
+    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+
+
+async def test_limits_become_requests(kube: KubeHttp, place: Place) -> None:
+    """A limit without a request is a request too."""
+    container = {"name": "main", "image": "i:1", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    made = await kube.post(place.of("pods"), a_pod(containers=[container]))
+    assert made.body["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+
+
+async def test_binding_sets_the_node_and_the_condition(kube: KubeHttp, place: Place) -> None:
+    """201, spec.nodeName and PodScheduled=True."""
+    made = await kube.post(place.of("pods"), a_pod())
+    answer = await kube.post(place.of("pods", "p", "binding"), _binding(uid=made.uid))
+    assert (answer.code, answer.body["status"]) == (201, "Success")
+    pod = (await kube.get(place.of("pods", "p"))).body
+    assert pod["spec"]["nodeName"] == NODE
+    scheduled = [item for item in pod["status"]["conditions"] if item["type"] == "PodScheduled"]
+    assert [item["status"] for item in scheduled] == ["True"]
+
+
+async def test_binding_of_another_uid_is_a_conflict(kube: KubeHttp, place: Place) -> None:
+    """409: that pod is not the one meant."""
+    await kube.post(place.of("pods"), a_pod())
+    answer = await kube.post(place.of("pods", "p", "binding"), _binding(uid="00000000-0000-0000-0000-000000000000"))
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    assert "nodeName" not in (await kube.get(place.of("pods", "p"))).body["spec"]
+
+
+async def test_second_binding_is_a_conflict(kube: KubeHttp, place: Place) -> None:
+    """409 'already assigned to node', also for the same node."""
+    await kube.post(place.of("pods"), a_pod())
+    await kube.post(place.of("pods", "p", "binding"), _binding())
+    answer = await kube.post(place.of("pods", "p", "binding"), _binding())
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    assert f'is already assigned to node "{NODE}"' in answer.message
+
+
+async def test_binding_of_a_deleting_pod_is_a_conflict(kube: KubeHttp, place: Place) -> None:
+    """409 'is being deleted'."""
+    await kube.post(place.of("pods"), a_pod(meta={"finalizers": ["slipway.dev/test"]}))
+    await kube.delete(place.of("pods", "p"))
+    answer = await kube.post(place.of("pods", "p", "binding"), _binding())
+    assert answer.code == 409
+    assert "is being deleted" in answer.message
+    await kube.patch(place.of("pods", "p"), {"metadata": {"finalizers": None}})
+
+
+async def test_binding_of_a_gated_pod_is_a_conflict(kube: KubeHttp, place: Place) -> None:
+    """409 while scheduling gates are present; none when they are gone."""
+    await kube.post(place.of("pods"), a_pod(schedulingGates=[{"name": "slipway.dev/gate"}]))
+    gated = await kube.post(place.of("pods", "p", "binding"), _binding())
+    assert gated.code == 409
+    assert "schedulingGates" in gated.message
+    opened = await kube.patch(place.of("pods", "p"), [{"op": "remove", "path": "/spec/schedulingGates"}], JSON_PATCH)
+    assert opened.code == 200
+    assert (await kube.post(place.of("pods", "p", "binding"), _binding())).code == 201
+
+
+async def test_failed_pod_can_be_bound(kube: KubeHttp, place: Place) -> None:
+    """Binding does not look at the phase."""
+    await kube.post(place.of("pods"), a_pod())
+    await kube.patch(place.of("pods", "p", "status"), {"status": {"phase": "Failed"}})
+    assert (await kube.post(place.of("pods", "p", "binding"), _binding())).code == 201
+
+
+async def test_binding_of_a_missing_pod_is_not_found(kube: KubeHttp, place: Place) -> None:
+    """404."""
+    assert (await kube.post(place.of("pods", "none", "binding"), _binding())).code == 404
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodeName": "other"},
+        {"restartPolicy": "Never"},
+        {"hostname": "h"},
+        {"containers": [{"name": "main", "image": "i:1", "command": ["x"]}]},
+    ],
+)
+async def test_pod_spec_is_fixed(kube: KubeHttp, place: Place, change: Json) -> None:
+    """422 Forbidden on spec."""
+    await kube.post(place.of("pods"), a_pod())
+    answer = await kube.patch(place.of("pods", "p"), {"spec": change})
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert "pod updates may not change fields other than" in answer.message
+
+
+async def test_image_of_a_pod_may_change(kube: KubeHttp, place: Place) -> None:
+    """One of the few mutable fields."""
+    made = await kube.post(place.of("pods"), a_pod())
+    made.body["spec"]["containers"][0]["image"] = "example.invalid/other:2"
+    assert (await kube.put(place.of("pods", "p"), made.body)).code == 200
+
+
+async def test_pod_status_write_keeps_the_spec(kube: KubeHttp, place: Place) -> None:
+    """PUT on pods/status changes status only."""
+    made = await kube.post(place.of("pods"), a_pod())
+    changed = {**made.body, "spec": {**made.body["spec"], "hostname": "h"}, "status": {"phase": "Running"}}
+    answer = await kube.put(place.of("pods", "p", "status"), changed)
+    assert answer.body["status"]["phase"] == "Running"
+    assert "hostname" not in answer.body["spec"]
+
+
+async def test_unbound_running_pod_may_be_labelled(kube: KubeHttp, place: Place) -> None:
+    """Metadata of a pod is free."""
+    await kube.post(place.of("pods"), a_pod())
+    answer = await kube.patch(place.of("pods", "p"), {"metadata": {"labels": {"a": "b"}}})
+    assert (answer.code, answer.body["metadata"]["labels"]) == (200, {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"containers": []}, "spec.containers"),
+        ({"containers": [{"name": "main"}]}, "spec.containers[0].image"),
+        ({"containers": [{"name": "Bad_Name", "image": "i:1"}]}, "spec.containers[0].name"),
+        ({"restartPolicy": "Sometimes"}, "spec.restartPolicy"),
+        (
+            {"containers": [{"name": "m", "image": "i:1", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]},
+            "spec.containers[0].volumeMounts[0].name",
+        ),
+    ],
+)
+async def test_bad_pods_are_invalid(kube: KubeHttp, place: Place, spec: Json, field: str) -> None:
+    """422 with the field in a cause."""
+    answer = await kube.post(place.of("pods"), a_pod(**spec))
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert field in [cause["field"] for cause in answer.causes]
+
+
+async def test_extended_resources_need_a_limit(kube: KubeHttp, place: Place) -> None:
+    """A request for a device without a limit is 422."""
+    container = {"name": "main", "image": "i:1", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    answer = await kube.post(place.of("pods"), a_pod(containers=[container]))
+    assert answer.code == 422
+    assert "Limit must be set for non overcommitable resources" in answer.message
+
+
+async def test_pods_are_selected_by_phase_and_node(kube: KubeHttp, place: Place) -> None:
+    """status.phase and spec.nodeName are field labels."""
+    await kube.post(place.of("pods"), a_pod("p"))
+    await kube.post(place.of("pods"), a_pod("q"))
+    await kube.post(place.of("pods", "p", "binding"), _binding())
+    on_node = await kube.get(place.of("pods"), fieldSelector=f"spec.nodeName={NODE}")
+    unbound = await kube.get(place.of("pods"), fieldSelector="spec.nodeName=,status.phase=Pending")
+    assert on_node.names == ["p"]
+    assert unbound.names == ["q"]
+
+
+@pytest.mark.usefixtures("controllers")
+async def test_quota_refuses_the_pod_too_many(kube: KubeHttp, place: Place) -> None:
+    """403 'exceeded quota:' once the hard limit is reached, also for a name that exists."""
+    await kube.post(place.of("resourcequotas"), {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
+
+    async def is_ready() -> bool:
+        return bool((await kube.get(place.of("resourcequotas", "q"))).body.get("status", {}).get("hard"))
+
+    await eventually(is_ready, "the quota is observed")
+    assert (await kube.post(place.of("pods"), a_pod())).code == 201
+    answer = await kube.post(place.of("pods"), a_pod("second"))
+    assert (answer.code, answer.reason) == (403, "Forbidden")
+    assert "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1" in answer.message
