@@ -1,0 +1,149 @@
+"""Why a released attempt is to end now, if it is: what was decided first, then what its ranks did.
+
+Owns the order of the causes and the course of a preemption. Pure. What an end comes to is `ends.py`.
+
+Invariants: a user's cancel comes before everything; completed work is not taken for preempted or timed out; ranks that
+were told to make room get the whole grace unless they all end sooner.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Event, Phase, RankState
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time
+from slipway.watcher import ends, exits
+from slipway.watcher.exits import Exit
+from slipway.watcher.gang import Gang, Rank
+from slipway.watcher.view import View
+
+_MESSAGE_IN_RING_MAX = 160
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the attempt ends; `rank` and `end` when it was one rank's doing."""
+
+    reason: Reason
+    rank: Rank | None = None
+    end: Exit | None = None
+
+    @property
+    def at(self) -> float | None:
+        """When the rank ended, if it did."""
+        return self.end.at if self.end is not None and self.rank is not None and self.rank.exit is not None else None
+
+    def data(self) -> dict[str, Any]:
+        """For the ring."""
+        data: dict[str, Any] = {}
+        if self.rank is not None:
+            data["rank"] = self.rank.index
+            if self.rank.node:
+                data["node"] = self.rank.node
+        if self.end is not None:
+            if self.end.code is not None:
+                data["exitCode"] = self.end.code
+            if self.end.message:
+                data["message"] = self.end.message[:_MESSAGE_IN_RING_MAX]
+        return data
+
+    def sentence(self) -> str:
+        """What happened, for people; empty when the reason says all."""
+        if self.end is None:
+            return ""
+        if self.rank is None:
+            return self.end.message
+        where = f" on {self.rank.node}" if self.rank.node else ""
+        text = f"rank {self.rank.index}{where}: {self.end.message or self.end.reason.value}"
+        return text[: exits.MESSAGE_CHARS_MAX]
+
+
+def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | None]:
+    """The allocation told to make room, if it is asked to and can use the time; the cause when that ends it now."""
+    preempt, found = ends.preemption(allocation), view.gang
+    if preempt is None or view.stop in ends.CANCELS:
+        return allocation, None
+    if ends.is_preempting(allocation):
+        return allocation, _preemption_over(view, allocation, preempt)
+    if found.has_succeeded:
+        return allocation, None
+    is_heard = any(rank.has_started for rank in found.ranks)
+    if preempt.by_system:
+        is_heard = allocation.status.ready and allocation.status.phase is Phase.RUNNING
+    if not is_heard or found.is_broken:
+        return allocation, Cause(reason=Reason.PREEMPTED)
+    deadline = format_time(view.now + ends.preemption_grace_s(allocation, view.policy))
+    data: dict[str, Any] = {"n": preempt.n, "requeue": preempt.requeue, "deadline": deadline}
+    if preempt.by:
+        data["by"] = preempt.by
+    told = record(
+        allocation,
+        Event.PREEMPTING,
+        now=view.now,
+        reason=Reason.PREEMPTED.value,
+        data=data,
+        deadlines={**allocation.status.deadlines, ends.DEADLINE_PREEMPTION: deadline},
+    )
+    return told, None
+
+
+def ending(view: View, allocation: Allocation) -> Cause | None:
+    """The cause of an end that is due now."""
+    stop, found = view.stop, view.gang
+    if stop is not None and stop in ends.CANCELS:
+        return Cause(reason=stop)
+    refused = ends.refusal(allocation)
+    if refused is not None:
+        end = Exit(state=RankState.FAILED, reason=refused.reason, message=refused.message)
+        return Cause(reason=refused.reason, end=end)
+    preempt = ends.preemption(allocation)
+    is_preempting = preempt is not None and ends.is_preempting(allocation)
+    if found.has_succeeded:
+        return Cause(reason=Reason.USER_STOPPED if is_preempting else Reason.COMPLETED)
+    if stop is not None and not (preempt is not None and preempt.by_system):
+        return Cause(reason=stop)
+    is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
+    first = found.cause
+    if found.is_broken and first is not None and first.failure is not None and not is_excused:
+        return Cause(reason=first.failure.reason, rank=first, end=first.failure)
+    stuck_until = ends.stuck_until(allocation, view.policy)
+    if stuck_until is not None and view.now >= stuck_until:
+        return Cause(reason=Reason.LAUNCH_STUCK)
+    return _blocked(view)
+
+
+def next_look(view: View, allocation: Allocation) -> float | None:
+    """When time alone changes the answer (epoch seconds)."""
+    times = [ends.stuck_until(allocation, view.policy), ends.preemption_deadline(allocation)]
+    for rank in view.gang.ranks:
+        held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
+        if held is not None:
+            times.append(view.blocked_until(held))
+    return min((at for at in times if at is not None and at > view.now), default=None)
+
+
+def _preemption_over(view: View, allocation: Allocation, preempt: ends.Preemption) -> Cause | None:
+    found, deadline = view.gang, ends.preemption_deadline(allocation)
+    is_acknowledged = ends.is_acknowledged(allocation, preempt)
+    if is_acknowledged and (found.has_ended or _is_lost_to_infrastructure(found)):
+        return Cause(reason=Reason.PREEMPTED)
+    if deadline is not None and view.now >= deadline and not found.has_succeeded:
+        return Cause(reason=Reason.PREEMPTION_GRACE)
+    return None
+
+
+def _blocked(view: View) -> Cause | None:
+    """A rank whose container can not be started for longer than the limit."""
+    for rank in view.gang.ranks:
+        held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
+        if held is not None and view.now >= view.blocked_until(held):
+            end = Exit(state=RankState.FAILED, reason=held.reason, message=held.message)
+            return Cause(reason=held.reason, rank=rank, end=end)
+    return None
+
+
+def _is_lost_to_infrastructure(found: Gang) -> bool:
+    first = found.cause
+    return found.is_broken and first is not None and first.failure is not None and first.failure.is_infrastructure

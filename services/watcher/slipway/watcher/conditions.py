@@ -1,0 +1,84 @@
+"""The conditions that follow from a transition, for `kubectl wait`, Argo CD and Flux.
+
+Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted, and Admitted at the end of an attempt.
+Pure. The scheduler writes Admitted while an attempt waits, the pod worker Stuck and Refused.
+
+Invariants: they are a function of the rest of the status; they change only in a write that also holds a transition;
+`observedGeneration` is the object's generation (`kubectl wait` ignores older ones).
+"""
+
+import msgspec
+
+from slipway.crd.meta import Condition, condition_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Reason, Result
+from slipway.model.times import format_time
+
+ACCEPTED = "Accepted"
+ADMITTED = "Admitted"
+PODS_READY = "PodsReady"
+READY = "Ready"
+COMPLETE = "Complete"
+FAILED = "Failed"
+PREEMPTED = "Preempted"
+
+_PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
+
+
+class _Fact(msgspec.Struct, frozen=True):
+    type: str
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def conditions_of(allocation: Allocation, *, now: float) -> list[Condition]:
+    """All conditions of the allocation as it stands; one that never held is left out."""
+    status = allocation.status
+    kept = list(status.conditions)
+    for fact in _facts(allocation):
+        before = condition_of(kept, fact.type)
+        if before is None and not fact.holds:
+            continue
+        if before is not None and (before.status == "True") == fact.holds and fact.type == ADMITTED:
+            continue
+        kept = [item for item in kept if item.type != fact.type]
+        kept.append(_condition(allocation, fact, before, now=now))
+    return kept
+
+
+def _facts(allocation: Allocation) -> list[_Fact]:
+    status = allocation.status
+    ended = status.phase is Phase.TERMINATED
+    reason = status.reason or status.phase.value
+    facts = [
+        _Fact(ACCEPTED, True, "Accepted"),
+        _Fact(PODS_READY, status.phase is Phase.RUNNING, status.phase.value),
+        _Fact(READY, status.ready and status.phase is Phase.RUNNING, status.phase.value),
+        _Fact(COMPLETE, status.result is Result.SUCCEEDED, reason, status.message),
+        _Fact(FAILED, ended and status.result is not Result.SUCCEEDED, reason, status.message),
+        _Fact(PREEMPTED, status.result is Result.PREEMPTED or _was_preempted(allocation), reason),
+    ]
+    if status.phase is Phase.PENDING and status.attempt > 1:
+        facts.append(_Fact(ADMITTED, False, "Restarted", f"attempt {status.attempt} has not been admitted yet"))
+    return facts
+
+
+def _was_preempted(allocation: Allocation) -> bool:
+    """Whether the attempt before this one made room."""
+    status = allocation.status
+    return status.phase is Phase.PENDING and status.attempt > 1 and status.reason in _PREEMPTIONS
+
+
+def _condition(allocation: Allocation, fact: _Fact, before: Condition | None, *, now: float) -> Condition:
+    word = "True" if fact.holds else "False"
+    is_same = before is not None and before.status == word and before.last_transition_time
+    return Condition(
+        type=fact.type,
+        status=word,
+        reason=fact.reason,
+        message=fact.message,
+        observed_generation=allocation.metadata.generation,
+        last_transition_time=before.last_transition_time if before is not None and is_same else format_time(now),
+    )

@@ -1,0 +1,249 @@
+"""How an attempt ends: for good, or with another attempt.
+
+Owns the table of results, whose fault counts, the backoff, and what a preemption comes to. Pure. Must not know when
+an attempt ends; `reduce.py` does.
+
+Invariants: a user's cancel is never followed by another attempt; an invalid spec is never tried again; the fault of
+the infrastructure never counts against `maxRestarts`.
+"""
+
+import msgspec
+
+from slipway.crd.meta import Condition, condition_of
+from slipway.crd.transitions import stop_reason
+from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Stop
+from slipway.model.duration import parse_duration
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
+from slipway.model.times import parse_time
+
+CONDITION_REFUSED = "Refused"
+CONDITION_INVALID = "Invalid"
+CONDITION_STUCK = "Stuck"
+DEADLINE_PREEMPTION = "preemption"
+DEADLINE_MAX_RUNTIME = "maxRuntime"
+AVOID_NODES_MAX = 16
+
+CANCELS = frozenset({Reason.KILLED, Reason.DELETED, Reason.NAMESPACE_TERMINATING})
+_RESULTS: dict[Reason, Result] = {
+    Reason.COMPLETED: Result.SUCCEEDED,
+    Reason.USER_STOPPED: Result.SUCCEEDED,
+    Reason.KILLED: Result.CANCELED,
+    Reason.DELETED: Result.CANCELED,
+    Reason.NAMESPACE_TERMINATING: Result.CANCELED,
+    Reason.PREEMPTED: Result.PREEMPTED,
+    Reason.PREEMPTION_GRACE: Result.PREEMPTED,
+    Reason.EVICTED: Result.EVICTED,
+    Reason.IDLE: Result.TIMED_OUT,
+    Reason.MAX_RUNTIME: Result.TIMED_OUT,
+    Reason.PENDING_TIMEOUT: Result.TIMED_OUT,
+    Reason.INVALID_SPEC: Result.INVALID,
+    Reason.TOO_LARGE: Result.INVALID,
+}
+_NODE_FAULTS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED})
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that the decisions depend on; durations in seconds."""
+
+    image_pull_limit_s: float = 300.0
+    stuck_limit_s: float = 600.0
+    rank_detail_interval_s: float = 1.0
+    preemption_grace_s: float = 3600.0
+    restart_backoff_s: float = 1.0
+    restart_backoff_max_s: float = 30.0
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It is over."""
+
+    result: Result
+    reason: Reason
+    message: str = ""
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Another attempt. `counted`: the user's fault; `not_before` is epoch seconds, 0 for at once."""
+
+    reason: Reason
+    counted: bool = False
+    not_before: float = 0.0
+    avoid_nodes: tuple[str, ...] = ()
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether a fault of the infrastructure ended the attempt, rather than the user or a decision."""
+        return not self.counted and self.not_before > 0
+
+
+class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to preempt this attempt. `requeue`: another attempt follows."""
+
+    n: int
+    requeue: bool
+    by_system: bool
+    by: str = ""
+
+
+def result_of(reason: Reason) -> Result:
+    """The result of an end for `reason`."""
+    return _RESULTS.get(reason, Result.FAILED)
+
+
+def refusal(allocation: Allocation) -> End | None:
+    """The end of a launch that can never succeed, as the pod worker or the scheduler found it."""
+    for type_ in (CONDITION_REFUSED, CONDITION_INVALID):
+        found = _condition(allocation, type_)
+        if found is not None:
+            reason = Reason(found.reason) if found.reason in set(Reason) else Reason.INVALID_SPEC
+            return End(result=Result.INVALID, reason=reason, message=found.message)
+    return None
+
+
+def stuck_until(allocation: Allocation, policy: Policy) -> float | None:
+    """When a launch that is stuck is given up (epoch seconds), or None when it is not stuck."""
+    found = _condition(allocation, CONDITION_STUCK)
+    if found is None or not found.last_transition_time:
+        return None
+    return parse_time(found.last_transition_time) + policy.stuck_limit_s
+
+
+def standing_stop(allocation: Allocation) -> Stop | None:
+    """`status.stop`, when it is of this attempt."""
+    stop = allocation.status.stop
+    return stop if stop is not None and stop.attempt == allocation.status.attempt else None
+
+
+def preemption(allocation: Allocation) -> Preemption | None:
+    """Who asks this attempt to make room, if anybody does."""
+    spec, stop = allocation.spec, standing_stop(allocation)
+    signal = _preempt_signal(allocation)
+    by_system = stop is not None and stop.requeue and stop.reason in (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
+    if by_system and stop is not None:
+        return Preemption(n=signal.n if signal else 0, requeue=True, by_system=True, by=stop.by)
+    # A preemption of a held allocation is a pause: the next attempt waits until it is resumed.
+    return Preemption(n=signal.n, requeue=spec.hold, by_system=False) if signal else None
+
+
+def is_preempting(allocation: Allocation) -> bool:
+    """Whether the ranks of this attempt have been told to make room."""
+    return DEADLINE_PREEMPTION in allocation.status.deadlines
+
+
+def preemption_deadline(allocation: Allocation) -> float | None:
+    """When the grace of the preemption runs out (epoch seconds)."""
+    at = allocation.status.deadlines.get(DEADLINE_PREEMPTION)
+    return parse_time(at) if at else None
+
+
+def is_acknowledged(allocation: Allocation, preempt: Preemption) -> bool:
+    """Whether a rank has said that it makes room."""
+    signals = allocation.spec.signals
+    if signals is None or signals.attempt != allocation.status.attempt:
+        return False
+    return any(n >= preempt.n for n in signals.acks.values())
+
+
+def preemption_grace_s(allocation: Allocation, policy: Policy) -> float:
+    """How long the ranks have, in seconds."""
+    grace = allocation.spec.preemption_grace
+    return parse_duration(grace) if grace else policy.preemption_grace_s
+
+
+def outcome(
+    allocation: Allocation,
+    cause: Reason,
+    *,
+    now: float,
+    policy: Policy,
+    namespace_terminating: bool = False,
+) -> End | Again:
+    """What follows from an attempt that was ended for `cause` and of which nothing runs any more."""
+    stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
+    if stop is not None and stop in CANCELS:
+        return _end(stop)
+    refused = refusal(allocation)
+    if refused is not None:
+        return refused
+    if cause in (Reason.COMPLETED, Reason.USER_STOPPED):
+        return _end(cause)
+    preempt = preemption(allocation)
+    if preempt is not None and (cause in INFRASTRUCTURE or cause is Reason.PREEMPTION_GRACE):
+        reason = cause if cause is Reason.PREEMPTION_GRACE else Reason.PREEMPTED
+        return Again(reason=reason) if preempt.requeue else _end(reason)
+    standing = standing_stop(allocation)
+    if standing is not None and (cause.value == standing.reason or cause in INFRASTRUCTURE):
+        return Again(reason=cause) if standing.requeue else _end(Reason(standing.reason))
+    if cause in INFRASTRUCTURE:
+        return _again(allocation, cause, counted=False, now=now, policy=policy)
+    is_retried = result_of(cause) is Result.FAILED and cause is not Reason.IMAGE_PULL
+    if is_retried and allocation.status.restarts < allocation.spec.max_restarts:
+        return _again(allocation, cause, counted=True, now=now, policy=policy)
+    return _end(cause)
+
+
+def unstarted(
+    allocation: Allocation, *, now: float, policy: Policy, namespace_terminating: bool = False
+) -> End | Again | None:
+    """What becomes of an attempt that was never released, if it is not to go on."""
+    stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
+    if stop is not None and stop in CANCELS:
+        return _end(stop)
+    refused = refusal(allocation)
+    if refused is not None:
+        return refused
+    preempt = preemption(allocation)
+    if preempt is not None:
+        return Again(reason=Reason.PREEMPTED) if preempt.requeue else _end(Reason.PREEMPTED)
+    standing = standing_stop(allocation)
+    if standing is not None and stop is not None:
+        return Again(reason=stop) if standing.requeue else _end(stop)
+    if allocation.status.phase is Phase.TERMINATING:
+        return outcome(allocation, cause_of(allocation), now=now, policy=policy)
+    until = stuck_until(allocation, policy)
+    if until is not None and now >= until:
+        return _again(allocation, Reason.LAUNCH_STUCK, counted=False, now=now, policy=policy)
+    return None
+
+
+def cause_of(allocation: Allocation) -> Reason:
+    """Why a Terminating attempt was ended: its transition said so."""
+    reason = allocation.status.reason
+    return Reason(reason) if reason in set(Reason) else Reason.UNKNOWN_EXIT
+
+
+def _end(reason: Reason) -> End:
+    return End(result=result_of(reason), reason=reason)
+
+
+def _again(allocation: Allocation, reason: Reason, *, counted: bool, now: float, policy: Policy) -> Again:
+    """Another attempt after a backoff that doubles with each attempt of the same kind of fault."""
+    status = allocation.status
+    before = status.restarts if counted else status.infra_restarts
+    wait_s = min(policy.restart_backoff_s * 2.0 ** min(before, 30), policy.restart_backoff_max_s)
+    avoid, node = list(status.avoid_nodes), _failed_node(allocation)
+    if node and reason in _NODE_FAULTS:
+        avoid = [*(name for name in avoid if name != node), node]
+    return Again(reason=reason, counted=counted, not_before=now + wait_s, avoid_nodes=tuple(avoid[-AVOID_NODES_MAX:]))
+
+
+def _failed_node(allocation: Allocation) -> str:
+    """The node that the transition to Terminating blames."""
+    for entry in reversed(allocation.status.transitions):
+        if entry.type is Event.TERMINATING and entry.attempt == allocation.status.attempt:
+            return str(entry.data.get("node", ""))
+    return ""
+
+
+def _preempt_signal(allocation: Allocation) -> PreemptSignal | None:
+    signals, attempt = allocation.spec.signals, allocation.status.attempt
+    if signals is None or signals.attempt != attempt or signals.preempt is None:
+        return None
+    return signals.preempt if signals.preempt.attempt == attempt else None
+
+
+def _condition(allocation: Allocation, type_: str) -> Condition | None:
+    """The condition, when it is True and of this attempt (which its observedGeneration names)."""
+    found = condition_of(allocation.status.conditions, type_)
+    is_current = found is not None and found.observed_generation == allocation.status.attempt
+    return found if found is not None and is_current and found.status == "True" else None

@@ -1,0 +1,285 @@
+"""One pod, read: how far its main container is, how it ended, and whose fault that was.
+
+Owns the mapping of a pod to a rank state and of an exit to a reason. Pure; knows nothing of allocations, gangs or
+retries. Only the main container decides; init containers can fail a rank, sidecars neither decide nor block.
+
+Invariants: an exit comes from a container status or from a phase Failed, never from absence; what was killed after a
+deletion was asked for is not the container's own end.
+"""
+
+from math import floor
+
+import msgspec
+
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, condition_of
+from slipway.kube.objects import ContainerStatus, Pod, StateTerminated
+from slipway.model.lifecycle import RankState
+from slipway.model.reasons import INFRASTRUCTURE, Reason
+from slipway.model.times import parse_time
+
+MAIN = "main"
+MESSAGE_CHARS_MAX = 512
+
+_TERMINAL = ("Succeeded", "Failed")
+_NODE_LOST_REASONS = frozenset({"NodeLost", "DeletionByPodGC"})
+_EVICTED_REASONS = frozenset(
+    {
+        "Evicted",
+        "Preempting",
+        "Shutdown",
+        "NodeShutdown",
+        "Terminated",
+        "DeletionByTaintManager",
+        "EvictionByEvictionAPI",
+        "PreemptionByScheduler",
+        "PreemptionByKubeScheduler",
+        "TerminationByKubelet",
+    }
+)
+_PULL_REFUSED = "InvalidImageName"
+_PULL_WAITS = frozenset({"ImagePullBackOff", _PULL_REFUSED, "ErrImageNeverPull"})
+_CREATE_WAITS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank ended. `at` is epoch seconds (None: unknown); `killed`: it ended after its deletion was asked for."""
+
+    state: RankState
+    code: int | None = None
+    reason: Reason = Reason.NONE
+    message: str = ""
+    at: float | None = None
+    killed: bool = False
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether this is not the user's fault."""
+        return self.reason in INFRASTRUCTURE
+
+
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that can not start, since when (epoch seconds) and why."""
+
+    reason: Reason
+    message: str
+    since: float | None
+
+
+def is_over(pod: Pod) -> bool:
+    """Whether nothing of the pod can run any more: it has ended, or is deleted before it had a node.
+
+    A deleting pod is never bound (the binding is refused), and no kubelet ever moves its phase.
+    """
+    return pod.status.phase in _TERMINAL or (not is_bound(pod) and pod.metadata.deletion_timestamp is not None)
+
+
+def is_bound(pod: Pod) -> bool:
+    """Whether the pod has a node."""
+    return bool(pod.spec.node_name)
+
+
+def main_name(pod: Pod) -> str:
+    """The name of the main container: the annotation's, else `main`, else the first."""
+    names = [container.name for container in pod.spec.containers]
+    named = pod.metadata.annotations.get(ANNOTATION_MAIN_CONTAINER, "")
+    if named in names:
+        return named
+    return MAIN if MAIN in names or not names else names[0]
+
+
+def main_status(pod: Pod) -> ContainerStatus | None:
+    """The main container's status, if the kubelet has reported one."""
+    name = main_name(pod)
+    return next((status for status in pod.status.container_statuses if status.name == name), None)
+
+
+def rank_state(pod: Pod) -> RankState:
+    """The pod as gang schedulers map it, by the main container."""
+    exit_ = exit_of(pod)
+    if exit_ is not None:
+        return exit_.state
+    match pod.status.phase:
+        case "Pending" | "Running" if pod.metadata.deletion_timestamp is not None:
+            return RankState.RELEASING
+        case "Pending":
+            return RankState.BOUND if is_bound(pod) else RankState.PENDING
+        case "Running":
+            return RankState.RUNNING if is_running(pod) else RankState.BOUND
+        case _:
+            return RankState.UNKNOWN
+
+
+def is_running(pod: Pod) -> bool:
+    """Whether the main container runs now."""
+    main = main_status(pod)
+    return main is not None and main.state.running is not None and not is_over(pod)
+
+
+def has_started(pod: Pod) -> bool:
+    """Whether the main container has ever run."""
+    main = main_status(pod)
+    if main is None:
+        return False
+    ended = main.state.terminated
+    return main.state.running is not None or (ended is not None and ended.started_at is not None)
+
+
+def started_at(pod: Pod) -> float | None:
+    """When the main container started (epoch seconds), if known."""
+    main = main_status(pod)
+    if main is None:
+        return None
+    running, ended = main.state.running, main.state.terminated
+    return _epoch(running.started_at if running else ended.started_at if ended else None)
+
+
+def is_pod_ready(pod: Pod) -> bool:
+    """Whether the pod answers its readiness probes."""
+    ready = condition_of(pod.status.conditions, "Ready")
+    return ready is not None and ready.status == "True" and is_running(pod)
+
+
+def exit_of(pod: Pod) -> Exit | None:
+    """How the rank ended, or None while it has not."""
+    main = main_status(pod)
+    ended = main.state.terminated if main else None
+    if ended is not None:
+        return _exit_of_main(pod, ended)
+    if pod.status.phase == "Succeeded":
+        return Exit(state=RankState.SUCCEEDED, code=0)
+    if pod.status.phase == "Failed":
+        return _exit_without_main(pod)
+    if is_over(pod):
+        asked_at = deletion_asked_at(pod)
+        return Exit(state=RankState.FAILED, reason=Reason.POD_DELETED, message="never ran", at=asked_at, killed=True)
+    return None
+
+
+def leaving(pod: Pod) -> Exit | None:
+    """The loss that is certain although the pod still lives: somebody asked for its deletion."""
+    asked_at = deletion_asked_at(pod)
+    if asked_at is None or exit_of(pod) is not None:
+        return None
+    reason = _disruption(pod) or Reason.POD_DELETED
+    return Exit(state=RankState.FAILED, reason=reason, message=_disruption_message(pod), at=asked_at, killed=True)
+
+
+def deletion_asked_at(pod: Pod) -> float | None:
+    """When the pod's deletion was asked for (epoch seconds): the deadline less the grace."""
+    deadline = _epoch(pod.metadata.deletion_timestamp)
+    return None if deadline is None else deadline - (pod.metadata.deletion_grace_period_seconds or 0)
+
+
+def blocked(pod: Pod) -> Blocked | None:
+    """The first container that can not start: its image can not be had, or its configuration is missing."""
+    if is_over(pod):
+        return None
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is None:
+            continue
+        image = status.image or _image_of(pod, status.name)
+        if waiting.reason in _PULL_WAITS:
+            text = f"image {image} can not be pulled ({waiting.reason}): {waiting.message}"
+            return Blocked(reason=Reason.IMAGE_PULL, message=_short(text), since=_waiting_since(pod, waiting.reason))
+        if waiting.reason in _CREATE_WAITS:
+            text = f"container {status.name} can not be created ({waiting.reason}): {waiting.message}"
+            return Blocked(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=_waiting_since(pod, ""))
+    return None
+
+
+def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
+    at = _epoch(ended.finished_at)
+    killed = _was_killed(pod, ended, at)
+    if ended.reason == "ContainerStatusUnknown":
+        message = "the node lost the container; its exit is not known"
+        return Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
+    if ended.exit_code == 0:
+        return Exit(state=RankState.SUCCEEDED, code=0, at=at, killed=killed)
+    reason = _disruption(pod)
+    if reason is None and killed:
+        reason = Reason.POD_DELETED
+    if reason is None:
+        reason = Reason.OUT_OF_MEMORY if ended.reason == "OOMKilled" else Reason.RANK_FAILED
+    text = f"exit code {ended.exit_code}" + (f" ({ended.reason})" if ended.reason not in ("", "Error") else "")
+    text += f": {ended.message.strip()}" if ended.message.strip() else ""
+    return Exit(state=RankState.FAILED, code=ended.exit_code, reason=reason, message=_short(text), at=at, killed=killed)
+
+
+def _exit_without_main(pod: Pod) -> Exit:
+    """A Failed pod whose main container never reported an exit."""
+    disruption = _disruption(pod)
+    if disruption is not None:
+        return Exit(state=RankState.FAILED, reason=disruption, message=_disruption_message(pod))
+    for status in pod.status.init_container_statuses:
+        ended = status.state.terminated
+        if ended is not None and ended.exit_code != 0:
+            text = f"init container {status.name}: exit code {ended.exit_code}"
+            text += f": {ended.message.strip()}" if ended.message.strip() else ""
+            return Exit(
+                state=RankState.FAILED,
+                code=ended.exit_code,
+                reason=Reason.INIT_FAILED,
+                message=_short(text),
+                at=_epoch(ended.finished_at),
+            )
+    if deletion_asked_at(pod) is not None:
+        return Exit(state=RankState.FAILED, reason=Reason.POD_DELETED, at=deletion_asked_at(pod), killed=True)
+    text = _short(": ".join(part for part in (pod.status.reason, pod.status.message) if part))
+    if pod.status.reason == "DeadlineExceeded":
+        return Exit(state=RankState.FAILED, reason=Reason.RANK_FAILED, message=text)
+    if pod.status.reason and not any(_has_run(status) for status in pod.status.container_statuses):
+        return Exit(state=RankState.FAILED, reason=Reason.REJECTED, message=text)
+    return Exit(state=RankState.FAILED, reason=Reason.UNKNOWN_EXIT, message=text or "the pod failed without an exit")
+
+
+def _has_run(status: ContainerStatus) -> bool:
+    return status.state.running is not None or status.state.terminated is not None
+
+
+def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
+    """Whether the end followed the deletion; both times have whole seconds, so a tie is told by the exit code."""
+    asked_at = deletion_asked_at(pod)
+    if asked_at is None:
+        return False
+    if at is None:
+        return ended.exit_code != 0
+    return floor(at) > floor(asked_at) or (floor(at) == floor(asked_at) and ended.exit_code != 0)
+
+
+def _disruption(pod: Pod) -> Reason | None:
+    """The infrastructure's reason for the end of the pod, if it says one."""
+    target = condition_of(pod.status.conditions, "DisruptionTarget")
+    words = {pod.status.reason}
+    if target is not None and target.status == "True":
+        words.add(target.reason or "Evicted")
+    if words & _NODE_LOST_REASONS:
+        return Reason.NODE_LOST
+    return Reason.EVICTED if words & _EVICTED_REASONS else None
+
+
+def _disruption_message(pod: Pod) -> str:
+    target = condition_of(pod.status.conditions, "DisruptionTarget")
+    return _short(pod.status.message or (target.message if target else ""))
+
+
+def _waiting_since(pod: Pod, reason: str) -> float | None:
+    """Since when it waits: at latest since the pod was scheduled. A name that is no image never gets better."""
+    if reason == _PULL_REFUSED:
+        return 0.0
+    scheduled = condition_of(pod.status.conditions, "PodScheduled")
+    return _epoch(pod.status.start_time or (scheduled.last_transition_time if scheduled else None))
+
+
+def _image_of(pod: Pod, name: str) -> str:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return next((container.image for container in containers if container.name == name), "")
+
+
+def _epoch(stamp: str | None) -> float | None:
+    return parse_time(stamp) if stamp else None
+
+
+def _short(text: str) -> str:
+    text = text.strip().rstrip(":")
+    return text if len(text) <= MESSAGE_CHARS_MAX else text[: MESSAGE_CHARS_MAX - 1] + "…"

@@ -1,0 +1,356 @@
+"""The ranks of one attempt: what the object remembers of each, joined with what is seen of its pod.
+
+Owns which pod is which rank (by the uids of the release), when a gang has succeeded, and when it has lost too much.
+Pure. Must not decide what follows from that.
+
+Invariants: an end that is recorded stays as it is recorded; a pod that is merely not seen changes nothing; only a
+consistent read (`consistent`) turns "not seen" into "gone".
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ATTEMPT
+from slipway.crd.transitions import is_released
+from slipway.crd.v1alpha1 import Allocation, Placement, RankStatus
+from slipway.kube.facts import pod_fact
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import Phase, RankState
+from slipway.model.reasons import Reason
+from slipway.watcher import exits
+from slipway.watcher.exits import Exit
+
+ENDED = frozenset({RankState.SUCCEEDED, RankState.FAILED})
+NODES_CHARS_MAX = 96
+_DECIDED = frozenset(
+    {
+        Reason.COMPLETED,
+        Reason.KILLED,
+        Reason.DELETED,
+        Reason.NAMESPACE_TERMINATING,
+        Reason.PREEMPTED,
+        Reason.PREEMPTION_GRACE,
+        Reason.IDLE,
+        Reason.MAX_RUNTIME,
+        Reason.PENDING_TIMEOUT,
+        Reason.LAUNCH_STUCK,
+        Reason.INVALID_SPEC,
+        Reason.LAUNCH_REFUSED,
+    }
+)
+"""Reasons that concern an attempt as a whole, not one rank of it."""
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One placed rank. `exit`: it has ended; `loss`: it lives, but its loss is certain; `missing`: not seen."""
+
+    index: int
+    role: str
+    uid: str
+    pod: Pod | None = None
+    stored: RankStatus | None = None
+    exit: Exit | None = None
+    loss: Exit | None = None
+    missing: bool = False
+    daemon: bool = False
+    placed_on: str = ""
+    ended_by: str = ""
+    """why the whole attempt is being ended: the reason of a rank that is killed for it"""
+
+    @property
+    def node(self) -> str:
+        """Where it is, was, or was to be."""
+        seen = self.pod.spec.node_name if self.pod else ""
+        return seen or (self.stored.node if self.stored else "") or self.placed_on
+
+    @property
+    def is_live(self) -> bool:
+        """Whether something of it may still run."""
+        return self.pod is not None and not exits.is_over(self.pod)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has, or had, a node."""
+        return self.exit is not None or (self.pod is not None and exits.is_bound(self.pod))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its main container runs or has run."""
+        if self.pod is not None and exits.has_started(self.pod):
+            return True
+        return self.exit is not None and self.exit.state is RankState.SUCCEEDED
+
+    @property
+    def failure(self) -> Exit | None:
+        """Why the gang can not count on it, if so: a failed end, a certain loss, or a killed success."""
+        if self.loss is not None:
+            return self.loss
+        if self.exit is None:
+            return None
+        if self.exit.state is RankState.FAILED:
+            return self.exit
+        return msgspec.structs.replace(self.exit, reason=Reason.POD_DELETED) if self.exit.killed else None
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it ended well and by itself."""
+        return self.exit is not None and self.failure is None
+
+    def status(self) -> RankStatus:
+        """As it is to be recorded."""
+        node = self.pod.spec.node_name if self.pod else self.stored.node if self.stored else ""
+        if self.stored is not None and self.stored.phase in ENDED:
+            return self.stored
+        if self.exit is not None:
+            return RankStatus(
+                pod_uid=self.uid,
+                node=node,
+                phase=self.exit.state,
+                exit_code=self.exit.code,
+                reason=self._reason_of_end(),
+            )
+        if self.pod is None:
+            return self.stored or RankStatus(pod_uid=self.uid)
+        reason = self.loss.reason.value if self.loss else ""
+        return RankStatus(pod_uid=self.uid, node=node, phase=exits.rank_state(self.pod), reason=reason)
+
+    def _reason_of_end(self) -> str:
+        if self.exit is not None and self.exit.killed and self.ended_by:
+            is_blamed = self.stored is not None and self.stored.reason
+            return self.stored.reason if self.stored is not None and is_blamed else self.ended_by
+        return self.failure.reason.value if self.failure else ""
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """The placed ranks of the attempt, in order; empty before the release. `count` is all ranks, placed or not."""
+
+    ranks: tuple[Rank, ...]
+    count: int
+    spare: int
+    """how many placed ranks the gang can lose"""
+    spare_by_role: Mapping[str, int]
+
+    @property
+    def workers(self) -> tuple[Rank, ...]:
+        """The ranks that keep the gang alive: all but the daemons, or all when there are only daemons."""
+        workers = tuple(rank for rank in self.ranks if not rank.daemon)
+        return workers or self.ranks
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every worker has ended."""
+        return bool(self.ranks) and all(rank.exit is not None for rank in self.workers)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether every worker has ended, and enough of them well."""
+        if not self.has_ended:
+            return False
+        failed = [rank for rank in self.workers if not rank.has_succeeded]
+        return len(failed) < len(self.workers) and not self._exceeds(failed)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether more ranks are lost than the minimum allows."""
+        lost = self.lost
+        if self.has_ended and not self.has_succeeded:
+            return True
+        return self._exceeds(lost)
+
+    @property
+    def lost(self) -> list[Rank]:
+        """Ranks that failed or are certain to. A daemon that ended well is not one."""
+        return [rank for rank in self.ranks if rank.failure is not None]
+
+    @property
+    def cause(self) -> Rank | None:
+        """The first failure; of those seen together, infrastructure's before the user's."""
+        lost = [(rank.failure, rank) for rank in self.lost]
+        keyed = [
+            ((not end.is_infrastructure, end.at is None, end.at or 0.0, rank.index), rank)
+            for end, rank in lost
+            if end is not None
+        ]
+        return min(keyed, key=lambda item: item[0])[1] if keyed else None
+
+    @property
+    def live(self) -> list[Rank]:
+        """Ranks of which something may still run."""
+        return [rank for rank in self.ranks if rank.is_live]
+
+    @property
+    def missing(self) -> list[Rank]:
+        """Ranks whose end is not known and whose pod is not seen."""
+        return [rank for rank in self.ranks if rank.missing]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether every placed rank has a node."""
+        return bool(self.ranks) and all(rank.is_bound for rank in self.ranks)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether every placed rank runs or has run."""
+        return bool(self.ranks) and all(rank.has_started for rank in self.ranks)
+
+    @property
+    def slots(self) -> int:
+        """Whole GPUs that its pods ask for."""
+        return sum(pod_fact(rank.pod).requests.gpus() for rank in self.ranks if rank.pod is not None)
+
+    def statuses(self) -> list[RankStatus]:
+        """`status.ranks`: index = rank, with an empty entry for a rank that was not placed."""
+        by_index = {rank.index: rank.status() for rank in self.ranks}
+        return [by_index.get(index) or RankStatus() for index in range(self.count)]
+
+    def nodes(self) -> str:
+        """The nodes in short: `a,b +2`."""
+        names = sorted({rank.pod.spec.node_name for rank in self.ranks if rank.pod and rank.pod.spec.node_name})
+        shown: list[str] = []
+        for name in names:
+            if shown and len(",".join([*shown, name])) > NODES_CHARS_MAX:
+                break
+            shown.append(name)
+        rest = len(names) - len(shown)
+        return ",".join(shown) + (f" +{rest}" if rest else "")
+
+    def exit_counts(self) -> dict[str, int]:
+        """{exit code: how many ranks}, `?` for ends without a code."""
+        counts: dict[str, int] = {}
+        for rank in self.ranks:
+            if rank.exit is not None:
+                code = "?" if rank.exit.code is None else str(rank.exit.code)
+                counts[code] = counts.get(code, 0) + 1
+        return counts
+
+    def _exceeds(self, lost: Sequence[Rank]) -> bool:
+        if len(lost) > self.spare:
+            return True
+        by_role: dict[str, int] = {}
+        for rank in lost:
+            by_role[rank.role] = by_role.get(rank.role, 0) + 1
+        return any(count > self.spare_by_role.get(role, 0) for role, count in by_role.items())
+
+
+def is_unrecorded(allocation: Allocation, found: Gang) -> bool:
+    """Whether an end is seen that is not on record yet."""
+    recorded = {rank.pod_uid for rank in allocation.status.ranks or () if rank.phase in ENDED}
+    return any(rank.exit is not None and rank.uid not in recorded for rank in found.ranks)
+
+
+def attempt_of(pod: Pod) -> int:
+    """The attempt that the pod's label names; 0 when it names none."""
+    text = pod.metadata.labels.get(LABEL_ATTEMPT, "")
+    return int(text) if text.isdigit() else 0
+
+
+def rank_count(allocation: Allocation) -> int:
+    """All ranks of the spec; an allocation without roles has one."""
+    return sum(role.count for role in allocation.spec.ranks) or 1
+
+
+def assemble(
+    allocation: Allocation, pods: Iterable[Pod], *, nodes_gone: Set[str] = frozenset(), consistent: bool = False
+) -> Gang:
+    """The gang of the current attempt; `consistent` says that `pods` come from a consistent read."""
+    status = allocation.status
+    if not is_released(allocation) or status.release is None:
+        return Gang(ranks=(), count=rank_count(allocation), spare=0, spare_by_role={})
+    seen = {pod.metadata.uid: pod for pod in pods}
+    roles = _roles(allocation)
+    placements = _placements(allocation)
+    stored = status.ranks or []
+    signals = allocation.spec.signals
+    daemons = set(signals.daemons) if signals is not None and signals.attempt == status.attempt else set[int]()
+    ended_by = _ended_by(allocation)
+    ranks: list[Rank] = []
+    for placement, uid in zip(placements, status.release.pod_uids, strict=False):
+        index = placement.rank
+        known = stored[index] if index < len(stored) and stored[index].pod_uid == uid else None
+        rank = Rank(
+            index=index,
+            role=placement.role or roles.get(index, ""),
+            uid=uid,
+            pod=seen.get(uid),
+            stored=known,
+            daemon=index in daemons,
+            placed_on=placement.node,
+            ended_by=ended_by,
+        )
+        ranks.append(_judged(rank, nodes_gone=nodes_gone, consistent=consistent))
+    minimum, by_role = _minimums(allocation)
+    placed: dict[str, int] = {}
+    for rank in ranks:
+        placed[rank.role] = placed.get(rank.role, 0) + 1
+    return Gang(
+        ranks=tuple(ranks),
+        count=max(rank_count(allocation), len(stored), *(rank.index + 1 for rank in ranks)),
+        spare=max(0, len(ranks) - minimum),
+        spare_by_role={role: max(0, count - by_role.get(role, 0)) for role, count in placed.items()},
+    )
+
+
+def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
+    """The rank with its end or its loss, if it has one."""
+    stored, pod = rank.stored, rank.pod
+    if stored is not None and stored.phase in ENDED:
+        return msgspec.structs.replace(rank, exit=_recorded(stored))
+    if pod is None:
+        if not consistent:
+            return msgspec.structs.replace(rank, missing=True)
+        lost = Exit(state=RankState.FAILED, reason=Reason.POD_LOST, message="the pod is gone", killed=True)
+        return msgspec.structs.replace(rank, exit=lost)
+    end = exits.exit_of(pod)
+    if end is not None:
+        return msgspec.structs.replace(rank, exit=end)
+    if pod.spec.node_name in nodes_gone:
+        text = f"node {pod.spec.node_name} is gone"
+        return msgspec.structs.replace(
+            rank, loss=Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=text, killed=True)
+        )
+    return msgspec.structs.replace(rank, loss=exits.leaving(pod))
+
+
+def _ended_by(allocation: Allocation) -> str:
+    """The decision that ends the attempt, or that the gang fell below its minimum when one rank's failure does."""
+    status = allocation.status
+    if status.phase is not Phase.TERMINATING or not status.reason:
+        return ""
+    is_decided = status.reason in _DECIDED
+    return status.reason if is_decided else Reason.BELOW_MINIMUM.value
+
+
+def _recorded(stored: RankStatus) -> Exit:
+    reason = Reason.UNKNOWN_EXIT if stored.phase is RankState.FAILED else Reason.NONE
+    with suppress(ValueError):
+        reason = Reason(stored.reason)
+    text = f"exit code {stored.exit_code}" if stored.exit_code else ""
+    killed = stored.phase is RankState.SUCCEEDED and reason is Reason.POD_DELETED
+    return Exit(state=stored.phase, code=stored.exit_code, reason=reason, message=text, killed=killed)
+
+
+def _placements(allocation: Allocation) -> list[Placement]:
+    """The placements that the release's uids stand beside."""
+    status = allocation.status
+    if status.admission is not None and status.admission.placements:
+        return status.admission.placements
+    uids = status.release.pod_uids if status.release else []
+    return [Placement(rank=index, node="") for index in range(len(uids))]
+
+
+def _roles(allocation: Allocation) -> dict[int, str]:
+    names = [role.name for role in allocation.spec.ranks for _ in range(role.count)] or ["worker"]
+    return dict(enumerate(names))
+
+
+def _minimums(allocation: Allocation) -> tuple[int, dict[str, int]]:
+    """The gang's minimum, and each role's: all its ranks, or none when the allocation states a minimum itself."""
+    spec = allocation.spec
+    by_role: dict[str, int] = {}
+    for role in spec.ranks:
+        default = 0 if spec.min_available is not None else role.count
+        by_role[role.name] = role.min_available if role.min_available is not None else default
+    total = spec.min_available if spec.min_available is not None else sum(by_role.values())
+    return (total if spec.ranks else 1), by_role

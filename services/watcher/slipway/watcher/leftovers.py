@@ -1,0 +1,67 @@
+"""What an attempt leaves behind: finalizers to give up, pods that no node will ever end, work for the pod worker.
+
+Pure. Must not know why the attempt ended.
+
+Invariants: a finalizer is given up only when the exit is on record or the pod can not have run; a pod is force-deleted
+only when its node is confirmed gone.
+"""
+
+from slipway.crd.meta import TRACKING_FINALIZER
+from slipway.crd.transitions import is_released
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import Phase
+from slipway.watcher import exits
+from slipway.watcher.gang import ENDED, attempt_of
+from slipway.watcher.view import View
+
+
+def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
+    """Pods whose tracking finalizer has served, once `after` is written."""
+    return tuple(
+        pod
+        for pod in view.pods
+        if TRACKING_FINALIZER in pod.metadata.finalizers and (view.namespace_terminating or _is_done(view, pod, after))
+    )
+
+
+def unreachable(view: View, after: Allocation) -> tuple[Pod, ...]:
+    """Pods to be torn down whose node is gone: no kubelet will ever confirm their end."""
+    if after.status.phase not in (Phase.TERMINATING, Phase.TERMINATED):
+        return ()
+    return tuple(pod for pod in view.live_pods if pod.spec.node_name in view.nodes_gone)
+
+
+def needs_worker(view: View, after: Allocation) -> bool:
+    """Whether the pod worker has something to do for `after`."""
+    status = after.status
+    if status.admission is None:
+        return False
+    match status.phase:
+        case Phase.PENDING:
+            return bool(view.pods)
+        case Phase.ASSIGNED:
+            return not view.gang.is_bound
+        case Phase.TERMINATING:
+            return bool(view.live_pods)
+        case Phase.TERMINATED:
+            return True
+        case _:
+            return any(attempt_of(pod) < status.attempt for pod in view.pods)
+
+
+def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
+    """Whether nothing more is to be learnt from the pod."""
+    is_leaving = pod.metadata.deletion_timestamp is not None
+    if not is_leaving and not exits.is_over(pod):
+        return False
+    status, attempt = after.status, attempt_of(pod)
+    if attempt < status.attempt:
+        return True
+    if attempt > status.attempt:
+        return False
+    if is_released(after) and status.release is not None and pod.metadata.uid in status.release.pod_uids:
+        is_recorded = any(rank.pod_uid == pod.metadata.uid and rank.phase in ENDED for rank in status.ranks or ())
+        return is_recorded or (is_leaving and pod.spec.node_name in view.nodes_gone)
+    # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
+    return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))

@@ -1,0 +1,330 @@
+"""One allocation and its pods -> the allocation as it should be recorded, and what else is to be done.
+
+Owns when a phase moves. Pure: no clock, no IO. `exits.py` reads a pod, `gang.py` joins ranks, `causes.py` says why an
+attempt ends and `ends.py` what that comes to; `crd/transitions.py` writes the ring.
+
+Promises
+- Level-triggered: the answer depends on what is, not on what happened; reducing its own answer changes nothing more.
+- Only legal transitions, several in one write if need be; Terminated is absorbing; an exit is written once.
+- Absence is no evidence: a pod that is not seen changes nothing until `consistent` says that it was looked for.
+- A pod's finalizer is given up only when its exit is in the allocation that this reduction answers (which the caller
+  writes first), or when the pod never ran.
+- Another attempt is recorded only from a recorded Terminating (or an attempt that never started), on a consistent
+  read that shows no pod of an earlier attempt that is not over.
+"""
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.crd.transitions import is_released, record, with_status
+from slipway.crd.v1alpha1 import Allocation, RankStatus
+from slipway.kube.objects import Pod
+from slipway.model.duration import parse_duration
+from slipway.model.lifecycle import Event, Kind, Phase, has_reached
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time
+from slipway.watcher import causes, ends, exits, gang, leftovers, usage
+from slipway.watcher.conditions import conditions_of
+from slipway.watcher.ends import Again, End, Policy
+from slipway.watcher.gang import ENDED
+from slipway.watcher.view import View, last_transition_at
+
+DEFAULT_POLICY = Policy()
+_SERVICES = (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD)
+"""Kinds that are ready when their pods are."""
+_GOOD_ENDS = (Reason.COMPLETED, Reason.USER_STOPPED)
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller is to arrange. `recheck_at` is epoch seconds."""
+
+    hint: bool = False
+    """the pod worker has something to do"""
+    consistent_list: bool = False
+    """read the pods from the API server and reduce again"""
+    recheck_at: float | None = None
+
+
+class Reduction(msgspec.Struct, frozen=True, kw_only=True):
+    """`allocation` is to be written when `changed`; the rest follows that write."""
+
+    allocation: Allocation
+    changed: bool = False
+    drop_pod_finalizers: tuple[Pod, ...] = ()
+    force_deletes: tuple[Pod, ...] = ()
+    """pods on nodes that are gone: no kubelet will ever confirm their end"""
+    drop_cr_finalizer: bool = False
+    """it has ended and no pod is seen: look for what is left, then let the object go"""
+    needs: Needs = Needs()
+
+
+class _Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocation after the moves; `look` asks for a consistent read, `at` for another look at that time.
+
+    `urgent`: the ends of the ranks are to be recorded now, because the next step waits for that.
+    """
+
+    allocation: Allocation
+    look: bool = False
+    at: float | None = None
+    urgent: bool = False
+
+
+def reduce(
+    allocation: Allocation,
+    pods: Iterable[Pod],
+    *,
+    now: float,
+    policy: Policy = DEFAULT_POLICY,
+    namespace_terminating: bool = False,
+    nodes_gone: Set[str] = frozenset(),
+    consistent: bool = False,
+    written_at: float | None = None,
+) -> Reduction:
+    """The reduction of `allocation` with all `pods` that carry its uid, at `now` (epoch seconds).
+
+    `nodes_gone` are nodes whose deletion is confirmed; `consistent` says that `pods` come from a consistent read made
+    after `allocation` was read; `written_at` is when the status was last written (None: at its last transition).
+    """
+    found = tuple(pods)
+    view = View(
+        allocation=allocation,
+        pods=found,
+        gang=gang.assemble(allocation, found, nodes_gone=nodes_gone, consistent=consistent),
+        now=now,
+        policy=policy,
+        namespace_terminating=namespace_terminating,
+        nodes_gone=nodes_gone,
+        consistent=consistent,
+        written_at=last_transition_at(allocation) if written_at is None else written_at,
+    )
+    if allocation.status.phase is Phase.TERMINATED:
+        moved = _Moved(allocation=allocation)
+    else:
+        moved = _with_details(view, _started(view) if is_released(allocation) else _unstarted(view))
+    after = moved.allocation
+    is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
+    return Reduction(
+        allocation=after,
+        changed=after is not allocation,
+        drop_pod_finalizers=leftovers.droppable(view, after),
+        force_deletes=leftovers.unreachable(view, after),
+        drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
+        needs=Needs(hint=leftovers.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
+    )
+
+
+# --- before the release
+
+
+def _unstarted(view: View) -> _Moved:
+    """Nothing of this attempt can run: it ends, or begins again, without more ado."""
+    allocation = view.allocation
+    decision = ends.unstarted(
+        allocation, now=view.now, policy=view.policy, namespace_terminating=view.namespace_terminating
+    )
+    match decision:
+        case None:
+            return _Moved(allocation=allocation, at=ends.stuck_until(allocation, view.policy))
+        case End():
+            return _Moved(allocation=_terminated(view, allocation, decision))
+        case Again():
+            return _unstarted_again(view, decision)
+
+
+def _unstarted_again(view: View, again: Again) -> _Moved:
+    allocation = view.allocation
+    if allocation.status.phase is Phase.PENDING:
+        # There is nothing to take back; a stop that stands would only keep it from being admitted.
+        if ends.standing_stop(allocation) is None:
+            return _Moved(allocation=allocation)
+        return _Moved(allocation=with_status(allocation, msgspec.structs.replace(allocation.status, stop=None)))
+    if not view.live_pods:
+        if view.consistent:
+            return _Moved(allocation=_restarted(view, allocation, again))
+        return _Moved(allocation=allocation, look=True)
+    if allocation.status.phase is Phase.TERMINATING:
+        return _Moved(allocation=allocation)
+    return _Moved(allocation=record(allocation, Event.TERMINATING, now=view.now, reason=again.reason.value))
+
+
+# --- after it
+
+
+def _started(view: View) -> _Moved:
+    """The pods of this attempt may run: follow them, and see whether the attempt is to end."""
+    if view.allocation.status.phase is Phase.TERMINATING:
+        return _finished(view, view.allocation)
+    allocation, cause = causes.preempted(view, _ready(view, _progressed(view, view.allocation)))
+    cause = cause or causes.ending(view, allocation)
+    if cause is None:
+        look = bool(view.gang.missing) and not view.consistent
+        return _Moved(allocation=allocation, look=look, at=causes.next_look(view, allocation))
+    if cause.reason in _GOOD_ENDS and all(rank.exit is not None for rank in view.gang.ranks):
+        end = End(result=ends.result_of(cause.reason), reason=cause.reason)
+        return _Moved(allocation=_terminated(view, allocation, end))
+    ended = record(
+        allocation,
+        Event.TERMINATING,
+        now=view.moment(allocation, cause.at),
+        reason=cause.reason.value,
+        data=cause.data(),
+        message=cause.sentence(),
+    )
+    return _finished(view, ended)
+
+
+def _progressed(view: View, allocation: Allocation) -> Allocation:
+    """Pulling and Starting once all ranks have a node, Running once all run."""
+    found = view.gang
+    if has_reached(allocation.status.phase, Phase.RUNNING) or not found.is_bound:
+        return allocation
+    changes: dict[str, Any] = {"nodes": found.nodes(), "slots": found.slots}
+    if allocation.status.phase is Phase.ASSIGNED:
+        allocation = record(allocation, Event.PULLING, now=view.now, **changes)
+    if allocation.status.phase is Phase.PULLING:
+        allocation = record(allocation, Event.STARTING, now=view.now, **changes)
+    if not found.has_started:
+        return allocation
+    starts = [exits.started_at(rank.pod) for rank in found.ranks if rank.pod is not None]
+    at = view.moment(allocation, max((start for start in starts if start is not None), default=None))
+    limit = allocation.spec.max_runtime
+    if limit:
+        deadline = format_time(at + parse_duration(limit))
+        changes["deadlines"] = {**allocation.status.deadlines, ends.DEADLINE_MAX_RUNTIME: deadline}
+    return record(
+        allocation,
+        Event.RUNNING,
+        now=at,
+        data={"ranks": len(found.ranks), "nodes": found.nodes(), "slots": found.slots},
+        started_at=format_time(at),
+        message="",
+        **changes,
+    )
+
+
+def _ready(view: View, allocation: Allocation) -> Allocation:
+    """`ready` once it says so itself or, for a service, once its pods do; `waiting` as it says."""
+    status, signals = allocation.status, allocation.spec.signals
+    if status.phase is not Phase.RUNNING:
+        return allocation
+    is_current = signals is not None and signals.attempt == status.attempt
+    if signals is not None and is_current and signals.waiting != status.waiting:
+        allocation = record(
+            allocation, Event.UPDATED, now=view.now, data={"waiting": signals.waiting}, waiting=signals.waiting
+        )
+    if status.ready:
+        return allocation
+    says_so = signals is not None and is_current and signals.ready
+    serves = allocation.spec.kind in _SERVICES and all(
+        rank.pod is not None and exits.is_pod_ready(rank.pod) for rank in view.gang.ranks
+    )
+    return record(allocation, Event.READY, now=view.now, ready=True) if says_so or serves else allocation
+
+
+def _finished(view: View, allocation: Allocation) -> _Moved:
+    """The end of a Terminating attempt: once nothing of it runs, and that is certain."""
+    found = view.gang
+    if found.missing and not view.consistent:
+        return _Moved(allocation=allocation, look=True)
+    if found.live:
+        return _Moved(allocation=allocation)
+    decision = ends.outcome(
+        allocation,
+        ends.cause_of(allocation),
+        now=view.now,
+        policy=view.policy,
+        namespace_terminating=view.namespace_terminating,
+    )
+    match decision:
+        case End():
+            return _Moved(allocation=_terminated(view, allocation, decision))
+        case Again():
+            if view.allocation.status.phase is not Phase.TERMINATING:
+                # First the exits are recorded: the next attempt clears the ranks.
+                return _Moved(allocation=allocation, at=view.now)
+            if gang.is_unrecorded(allocation, found):
+                return _Moved(allocation=allocation, at=view.now, urgent=True)
+            if not view.consistent:
+                return _Moved(allocation=allocation, look=True)
+            if view.live_pods:
+                return _Moved(allocation=allocation)
+            return _Moved(allocation=_restarted(view, allocation, decision))
+
+
+def _terminated(view: View, allocation: Allocation, end: End) -> Allocation:
+    found, status = view.gang, allocation.status
+    times = [rank.exit.at for rank in found.ranks if rank.exit is not None]
+    last = max((at for at in times if at is not None), default=None) if end.reason is Reason.COMPLETED else None
+    at = view.moment(allocation, last)
+    data: dict[str, Any] = {"result": end.result.value, **usage.of_attempt(allocation, at)}
+    if found.ranks:
+        data["exits"] = found.exit_counts()
+    return record(
+        allocation,
+        Event.TERMINATED,
+        now=at,
+        reason=end.reason.value,
+        data=data,
+        result=end.result,
+        message=end.message or ("" if end.reason is Reason.COMPLETED else status.message),
+        ended_at=format_time(at),
+        ready=False,
+        waiting=False,
+    )
+
+
+def _restarted(view: View, allocation: Allocation, again: Again) -> Allocation:
+    status = allocation.status
+    said = f": {status.message}" if status.message else ""
+    data: dict[str, Any] = {"counted": again.counted, **usage.of_attempt(allocation, view.now)}
+    if again.not_before:
+        data["notBefore"] = format_time(again.not_before)
+    return record(
+        allocation,
+        Event.RESTARTED,
+        now=view.now,
+        reason=again.reason.value,
+        data=data,
+        restarts=status.restarts + again.counted,
+        infra_restarts=status.infra_restarts + again.is_infrastructure,
+        not_before=format_time(again.not_before) if again.not_before else "",
+        avoid_nodes=list(again.avoid_nodes) or status.avoid_nodes,
+        deadlines={},
+        started_at="",
+        slots=0,
+        message=f"attempt {status.attempt} ended with {again.reason.value}{said}"[: exits.MESSAGE_CHARS_MAX],
+    )
+
+
+# --- what else the write holds
+
+
+def _with_details(view: View, moved: _Moved) -> _Moved:
+    """Ranks and conditions beside a transition; without one, what changed of the ranks, at most once an interval."""
+    before, after = view.allocation, moved.allocation
+    same_attempt = after.status.attempt == before.status.attempt
+    ranks = view.gang.statuses() if view.gang.ranks and same_attempt else after.status.ranks
+    if after.status.seq > before.status.seq:
+        # The conditions follow from the rest, so they come last.
+        after = with_status(after, msgspec.structs.replace(after.status, ranks=ranks))
+        conditions = conditions_of(after, now=view.now)
+        after = with_status(after, msgspec.structs.replace(after.status, conditions=conditions))
+        return msgspec.structs.replace(moved, allocation=after)
+    if not _is_news(before.status.ranks, ranks):
+        return moved
+    due_at = view.written_at + view.policy.rank_detail_interval_s
+    if view.now < due_at and not moved.urgent:
+        return msgspec.structs.replace(moved, at=due_at if moved.at is None else min(moved.at, due_at))
+    status = msgspec.structs.replace(after.status, ranks=ranks)
+    return msgspec.structs.replace(moved, allocation=with_status(after, status))
+
+
+def _is_news(before: list[RankStatus] | None, after: list[RankStatus] | None) -> bool:
+    """Whether the ranks are worth a write of their own; the first nodes are told with the next transition."""
+    if before is None:
+        return any(rank.phase in ENDED or rank.reason for rank in after or ())
+    return before != after

@@ -1,0 +1,27 @@
+"""What one attempt used, exactly, from the times of its transitions.
+
+Owns the fold of the ring into seconds per phase. Pure. A whole allocation's usage is the sum over its `restarted` and
+`terminated` transitions, which carry these figures.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+from slipway.crd.transitions import ring_of
+from slipway.crd.v1alpha1 import Allocation, RingEntry
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+
+
+def of_attempt(allocation: Allocation, until: float) -> dict[str, Any]:
+    """{slots, seconds: {phase: seconds}} of the current attempt up to `until` (epoch seconds)."""
+    steps = [(entry.phase, parse_time(entry.time)) for entry in _of_attempt(allocation) if entry.time]
+    seconds: dict[str, float] = {}
+    for (phase, begun), (_, ended) in pairwise([*steps, (Phase.TERMINATED, until)]):
+        seconds[phase.value] = seconds.get(phase.value, 0.0) + max(0.0, ended - begun)
+    rounded = {phase: round(spent, 3) for phase, spent in seconds.items() if spent > 0}
+    return {"slots": allocation.status.slots, "seconds": rounded}
+
+
+def _of_attempt(allocation: Allocation) -> list[RingEntry]:
+    return [entry for entry in ring_of(allocation) if entry.attempt == allocation.status.attempt]

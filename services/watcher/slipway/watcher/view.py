@@ -1,0 +1,62 @@
+"""What one reduction looks at, gathered once: the object, its pods, its gang, the time and the rules.
+
+Pure values. Owns the times of transitions: never before the last one, never in the future.
+"""
+
+from collections.abc import Set
+
+import msgspec
+
+from slipway.crd.transitions import stop_reason
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.model.reasons import Reason
+from slipway.model.times import parse_time
+from slipway.watcher import exits
+from slipway.watcher.ends import Policy
+from slipway.watcher.gang import Gang
+
+GRAIN_S = 1.0
+"""Kubernetes cuts times to whole seconds: the moment may be up to this much later."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a reduction may look at; `allocation` is the object as it was read."""
+
+    allocation: Allocation
+    pods: tuple[Pod, ...]
+    gang: Gang
+    now: float
+    policy: Policy
+    namespace_terminating: bool
+    nodes_gone: Set[str]
+    consistent: bool
+    written_at: float
+
+    @property
+    def stop(self) -> Reason | None:
+        """Why this attempt is to stop."""
+        return stop_reason(self.allocation, namespace_terminating=self.namespace_terminating)
+
+    @property
+    def live_pods(self) -> list[Pod]:
+        """Pods of any attempt of which something may still run, or may yet be bound."""
+        return [pod for pod in self.pods if not exits.is_over(pod)]
+
+    def moment(self, allocation: Allocation, seen: float | None) -> float:
+        """When something happened that the node dated `seen`, as the time of the next transition."""
+        if seen is None:
+            return self.now
+        return max(last_transition_at(allocation), min(self.now, seen + GRAIN_S))
+
+    def blocked_until(self, held: exits.Blocked) -> float:
+        """When a container that can not start is given up."""
+        since = self.written_at if held.since is None else held.since
+        return since + self.policy.image_pull_limit_s
+
+
+def last_transition_at(allocation: Allocation) -> float:
+    """The time of the last transition (epoch seconds)."""
+    ring = allocation.status.transitions
+    stamp = ring[-1].time if ring else allocation.metadata.creation_timestamp
+    return parse_time(stamp) if stamp else 0.0

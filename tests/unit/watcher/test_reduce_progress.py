@@ -1,0 +1,155 @@
+"""How an attempt comes up: from the release to Running and ready."""
+
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation, Signals
+from slipway.kube.objects import ContainerState, StateRunning
+from slipway.model.lifecycle import Event, Phase, RankState
+from slipway.watcher.reduce import reduce
+from tests.support.builders import T0, PodStory, a_pod, an_allocation
+
+
+def events_of(allocation: Allocation) -> list[Event]:
+    return [entry.type for entry in allocation.status.transitions]
+
+
+def test_an_unassigned_allocation_waits_for_the_scheduler() -> None:
+    """Nothing is written for an allocation that nothing has happened to."""
+    done = reduce(an_allocation().it, [], now=T0 + 9)
+    assert not done.changed
+    assert not done.needs.hint
+
+
+def test_an_assignment_asks_for_the_pod_worker_and_writes_nothing() -> None:
+    """Assigned without a release: only a hint."""
+    done = reduce(an_allocation().assigned().it, [], now=T0 + 9)
+    assert not done.changed
+    assert done.needs.hint
+
+
+def test_nothing_moves_until_every_rank_has_a_node() -> None:
+    """Starting needs all N pods scheduled."""
+    allocation = an_allocation(2).assigned().released().it
+    done = reduce(allocation, [a_pod(0).bound().it, a_pod(1).it], now=T0 + 2)
+    assert not done.changed
+    assert done.needs.hint
+
+
+def test_pulling_and_starting_come_in_one_write() -> None:
+    """All scheduled: both transitions, each once, with the ranks."""
+    allocation = an_allocation(2).assigned().released().it
+    done = reduce(allocation, [a_pod(0).bound().it, a_pod(1).bound().it], now=T0 + 2)
+    assert events_of(done.allocation)[-2:] == [Event.PULLING, Event.STARTING]
+    assert done.allocation.status.nodes == "n0,n1"
+    assert [rank.phase for rank in done.allocation.status.ranks or []] == [RankState.BOUND, RankState.BOUND]
+    assert not done.needs.hint
+
+
+def test_running_needs_every_rank_to_run() -> None:
+    """One rank that still pulls holds the gang at Starting; its peer's state waits for the interval."""
+    allocation = an_allocation(2).assigned().released().started().it
+    pods = [a_pod(0).running().it, a_pod(1).waiting("ErrImagePull").it]
+    done = reduce(allocation, pods, now=T0 + 3)
+    assert done.allocation.status.phase is Phase.STARTING
+    both = reduce(allocation, [a_pod(0).running().it, a_pod(1).running().it], now=T0 + 3)
+    assert events_of(both.allocation)[-1] is Event.RUNNING
+
+
+def test_running_says_where_since_when_and_with_how_much() -> None:
+    """startedAt is the last container's start, which Kubernetes cut to the second; slots are whole GPUs."""
+    allocation = an_allocation(2).assigned().released().it
+    gpus = {"nvidia.com/gpu": "4"}
+    pods = [a_pod(rank, requests=gpus).running(at_s=2).it for rank in range(2)]
+    status = reduce(allocation, pods, now=T0 + 9).allocation.status
+    assert status.slots == 8
+    assert status.nodes == "n0,n1"
+    assert status.started_at.startswith("2023-11-14T22:13:29")
+    live = reduce(allocation, pods, now=T0 + 2.25).allocation.status
+    assert live.transitions[-1].time == "2023-11-14T22:13:22.250Z"
+
+
+def test_the_run_limit_becomes_a_stored_deadline() -> None:
+    """`status.deadlines.maxRuntime` counts from Running."""
+    allocation = an_allocation(maxRuntime="1h").assigned().released().it
+    status = reduce(allocation, [a_pod().running(at_s=3).it], now=T0 + 3).allocation.status
+    assert status.deadlines == {"maxRuntime": "2023-11-14T23:13:23.000Z"}
+
+
+@pytest.mark.parametrize("kind", ["notebook", "shell", "tensorboard"])
+def test_a_service_is_ready_with_its_pod(kind: str) -> None:
+    """Kinds with a port are ready when the pod's Ready condition is true, in the same write as Running."""
+    allocation = an_allocation(kind=kind).assigned().released().it
+    done = reduce(allocation, [a_pod().running(ready=True).it], now=T0 + 3)
+    assert events_of(done.allocation)[-2:] == [Event.RUNNING, Event.READY]
+    assert done.allocation.status.ready
+
+
+def test_a_command_is_ready_when_it_says_so() -> None:
+    """Other kinds are ready by their own word only, and only in the attempt that said it."""
+    story = an_allocation().assigned().released().running()
+    pods = [a_pod().running(ready=True).it]
+    assert (
+        not reduce(story.it, pods, now=T0 + 5).changed or not reduce(story.it, pods, now=T0 + 5).allocation.status.ready
+    )
+    said = story.with_spec(signals=Signals(ready=True, attempt=1)).it
+    assert reduce(said, pods, now=T0 + 5).allocation.status.ready
+    stale = story.with_spec(signals=Signals(ready=True, attempt=2)).it
+    assert not reduce(stale, pods, now=T0 + 5).allocation.status.ready
+
+
+def test_waiting_follows_the_signal() -> None:
+    """A TensorBoard without files says `waiting`; the stream hears it as `updated`."""
+    story = an_allocation().assigned().released().running().with_spec(signals=Signals(waiting=True, attempt=1))
+    done = reduce(story.it, [a_pod().running().it], now=T0 + 5)
+    assert done.allocation.status.waiting
+    assert events_of(done.allocation)[-1] is Event.UPDATED
+
+
+@pytest.mark.parametrize(
+    ("pod", "main"),
+    [
+        (a_pod(containers=("main", "proxy"), main="proxy"), "proxy"),
+        (a_pod(containers=("proxy", "main")), "main"),
+        (a_pod(containers=("proxy", "other")), "proxy"),
+    ],
+)
+def test_only_the_main_container_counts(pod: PodStory, main: str) -> None:
+    """Main is the annotation's container, else `main`, else the first; a sidecar neither decides nor blocks."""
+    allocation = an_allocation().assigned().released().it
+    statuses = [
+        status
+        if status.name != main
+        else type(status)(name=main, state=ContainerState(running=StateRunning(started_at="2023-11-14T22:13:22Z")))
+        for status in pod.waiting("PodInitializing").it.status.container_statuses
+    ]
+    seen = pod.bound().with_status(phase="Running", container_statuses=statuses).it
+    assert reduce(allocation, [seen], now=T0 + 3).allocation.status.phase is Phase.RUNNING
+
+
+def test_rank_detail_is_written_at_most_once_a_second() -> None:
+    """A rank that starts while its peers do not is told after the interval since the last write."""
+    first = reduce(
+        an_allocation(2).assigned().released().it, [a_pod(0).bound().it, a_pod(1).bound().it], now=T0 + 2
+    ).allocation
+    pods = [a_pod(0).running().it, a_pod(1).bound().it]
+    early = reduce(first, pods, now=T0 + 2.4)
+    assert not early.changed
+    assert early.needs.recheck_at == T0 + 3
+    late = reduce(first, pods, now=T0 + 3)
+    assert late.changed
+    assert late.allocation.status.seq == first.status.seq
+
+
+def test_a_pod_of_another_attempt_or_uid_is_no_rank() -> None:
+    """Only the uids of the release are ranks: a pod that took a rank's name over counts for nothing."""
+    allocation = an_allocation().assigned().released().it
+    impostor = a_pod().running().with_metadata(uid="another").it
+    assert not reduce(allocation, [impostor], now=T0 + 3).changed
+
+
+def test_a_pod_that_is_not_seen_changes_nothing() -> None:
+    """Absence is no evidence: it only asks for a consistent read."""
+    allocation = an_allocation().assigned().released().running().it
+    done = reduce(allocation, [], now=T0 + 60)
+    assert not done.changed
+    assert done.needs.consistent_list
