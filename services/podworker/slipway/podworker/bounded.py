@@ -8,7 +8,9 @@ one that matters most is raised.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Iterator
 
 from slipway.errors import ControlPlaneError, PermanentError, StaleError
 
@@ -61,3 +63,28 @@ def _gravity(error: ControlPlaneError) -> int:
     if isinstance(error, PermanentError):
         return 0
     return 1 if isinstance(error, StaleError) else 2
+
+
+class Turns:
+    """One at a time per key, within this process: a delete never overtakes the create that it undoes."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._users: Counter[Hashable] = Counter()
+
+    def is_taken(self, key: Hashable) -> bool:
+        """Whether somebody is at it now."""
+        return key in self._locks
+
+    @contextlib.asynccontextmanager
+    async def of(self, key: Hashable) -> AsyncGenerator[None]:
+        """Waits for the turn of `key`, and holds it inside."""
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._users[key] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]

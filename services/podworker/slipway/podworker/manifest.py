@@ -20,7 +20,7 @@ from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
-from slipway.errors import InvariantError
+from slipway.errors import InvalidError
 from slipway.model import ids
 from slipway.podworker import files, podspec
 from slipway.podworker.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
@@ -49,6 +49,8 @@ class Manifests(msgspec.Struct, frozen=True, kw_only=True):
     configmap: RawObject
     service: RawObject | None
     pods: tuple[RankPod, ...]
+    is_delegate: bool = False
+    """kube-scheduler binds the pods, once their gates are open"""
 
 
 def build(
@@ -75,6 +77,7 @@ def build(
         configmap=envelope.wrap("ConfigMap", names.bundle, configmap),
         service=envelope.wrap("Service", names.service, _service_body(envelope)) if names.service else None,
         pods=_pods(envelope, spec, pool, places, bundle=bundle, options=options, traceparent=traceparent),
+        is_delegate=pool.spec.binding == "delegate",
     )
 
 
@@ -82,25 +85,35 @@ def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, 
     """The ranks that are launched, in the order of the release: the admission's placements by rank.
 
     Raises:
-        InvariantError: the admission places a rank that the spec does not have.
+        InvalidError: the admission places no rank, or one that the spec does not have.
     """
-    admission = allocation.status.admission
-    placements: list[Placement] = sorted(admission.placements, key=_rank) if admission else []
+    placements = placed(allocation)
     roles = [role.name for role in spec.ranks for _ in range(role.count)]
     if not placements or placements[-1].rank >= len(roles):
-        raise InvariantError(f"the admission of {id_of(allocation)} does not match its ranks")
+        raise InvalidError(f"the admission of {id_of(allocation)} does not match its ranks")
     return tuple(
         RankPlace(
             rank=placement.rank,
             position=position,
             world_size=len(placements),
-            pod=ids.pod_name(id_of(allocation), allocation.status.attempt, placement.rank),
+            pod=pod_name(allocation, placement.rank),
             node=placement.node,
             role=roles[placement.rank],
             devices=tuple(placement.device),
         )
         for position, placement in enumerate(placements)
     )
+
+
+def placed(allocation: Allocation) -> list[Placement]:
+    """The admission's placements by rank: the order of the release."""
+    admission = allocation.status.admission
+    return sorted(admission.placements, key=_rank) if admission else []
+
+
+def pod_name(allocation: Allocation, rank: int) -> str:
+    """The name of a rank's pod in the current attempt."""
+    return ids.pod_name(id_of(allocation), allocation.status.attempt, rank)
 
 
 def hash_of(manifest: Mapping[str, Any]) -> str:

@@ -1,0 +1,269 @@
+"""The launch of one attempt: ConfigMap, Service, pods, then the release; and after it the bindings.
+
+Owns the order of these effects and what each answer means. Must not decide whether to launch (`intent.py`) nor how
+often to try (`worker.py`): every method may be called again at any time, by any replica, and goes on where things
+stand.
+
+Promises: no pod is bound before the release that lists its uid is committed; the release lists exactly the pods of all
+placed ranks; a pod that exists already is adopted only when it is ours, of the same content, unbound and not on its
+way out. Not promised: that a pod of a failed launch is gone (the teardown sees to it; unbound, it runs nowhere).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, ObjectMeta, RawObject
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import (
+    AlreadyExistsError,
+    BoundError,
+    InvalidError,
+    NotFoundError,
+    StaleError,
+    UnavailableError,
+)
+from slipway.kube.objects import Pod
+from slipway.kube.ports import PatchType
+from slipway.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.wire import metadata_of
+from slipway.podworker import manifest, status
+from slipway.podworker.adopt import Verdict, judge
+from slipway.podworker.bounded import Lanes
+from slipway.podworker.manifest import Manifests, RankPod
+from slipway.podworker.podspec import LAUNCH_GATE, SCHEDULER_NAME, TaskOptions
+from slipway.podworker.pools import Pinned
+from slipway.podworker.ports import Kube
+from slipway.podworker.steps import step
+from slipway.runtime.clock import Clock
+
+FRESH_S = 10.0
+"""How long after its creation a pod is taken to be unbound and pending without looking."""
+REPLACED_AFTER_S = 0.5
+LIST_RANKS_MIN = 3
+"""From so many ranks on, one LIST is cheaper than asking pod by pod what is there already."""
+
+
+class Made:
+    """What this process has made of one attempt: spares the next try the calls that the last one finished.
+
+    Memory, never truth: what it says may have been deleted since, and then a binding fails.
+    """
+
+    def __init__(self, uid: str, attempt: int) -> None:
+        self.uid = uid
+        self.attempt = attempt
+        self.manifests: Manifests | None = None
+        self.is_shared_made = False
+        self.pod_uids: dict[int, str] = {}
+        self.fresh_until_s = 0.0
+
+    def is_of(self, allocation: Allocation) -> bool:
+        """Whether it is about this attempt of this object."""
+        return (self.uid, self.attempt) == (allocation.metadata.uid, allocation.status.attempt)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A released pod and where it belongs; a gated one is bound by kube-scheduler once its gate is open."""
+
+    pod: str
+    uid: str
+    node: str
+    is_gated: bool = False
+
+
+class Launcher:
+    """Carries out launches."""
+
+    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions) -> None:
+        self._kube = kube
+        self._lanes = lanes
+        self._clock = clock
+        self._options = options
+
+    async def release(self, allocation: Allocation, pinned: Pinned, made: Made, traceparent: str) -> Allocation:
+        """Creates everything, then commits the release; answers the allocation with it.
+
+        Raises:
+            StaleError: the allocation has changed: decide again.
+            InvalidError, TooLargeError, AlreadyExistsError: this can never be launched.
+            TerminatingError, NotFoundError: the namespace is going or gone.
+        """
+        if made.manifests is None:
+            made.manifests = manifest.build(
+                allocation, pinned.spec, pinned.pool, options=self._options, traceparent=traceparent
+            )
+        manifests = made.manifests
+        if not made.is_shared_made:
+            with step("configmap", self._clock):
+                await self._shared(allocation, manifests, made)
+        missing = [pod for pod in manifests.pods if pod.position not in made.pod_uids]
+        if missing:
+            made.fresh_until_s = self._clock.monotonic() + FRESH_S
+            with step("pods", self._clock, count=len(missing)):
+                await self._lanes.all([partial(self._create_pod, pod, made) for pod in missing])
+        uids = [made.pod_uids[pod.position] for pod in manifests.pods]
+        with step("release", self._clock):
+            try:
+                return await status.release(self._kube, allocation, uids)
+            except InvalidError as error:
+                # The rules of the resource refuse it, so the allocation is not what we read.
+                raise StaleError(f"the release was refused: {error}") from error
+
+    async def bind(self, allocation: Allocation, made: Made) -> int:
+        """Binds the released pods that are not bound yet; answers how many it bound.
+
+        Raises:
+            StaleError: a released pod is gone, going, replaced or bound elsewhere: this attempt is broken.
+        """
+        targets = _targets(allocation)
+        if not self._is_fresh(made, targets):
+            targets = await self._unbound(allocation, targets)
+        with step("bind", self._clock, count=len(targets)):
+            namespace = allocation.metadata.namespace
+            await self._lanes.all([partial(self._bind, namespace, target) for target in targets])
+        return len(targets)
+
+    async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
+        """The ConfigMap, then the Service. When the ConfigMap was there, somebody has begun: see what else is."""
+        _, is_new = await self._ensure(CONFIG_MAPS, manifests.configmap, made.uid)
+        if manifests.service is not None:
+            await self._ensure(SERVICES, manifests.service, made.uid)
+        if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
+            await self._find_pods(allocation, manifests, made)
+        made.is_shared_made = True
+
+    async def _find_pods(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
+        found = {pod.metadata.name: pod for pod in await self._pods(allocation)}
+        for pod in manifests.pods:
+            known = found.get(pod.name)
+            if known is not None and _judge_pod(known, pod, made.uid) is Verdict.ADOPT:
+                made.pod_uids[pod.position] = known.metadata.uid
+
+    async def _create_pod(self, pod: RankPod, made: Made) -> None:
+        found, _ = await self._ensure(PODS, pod.manifest, made.uid)
+        made.pod_uids[pod.position] = found.uid
+
+    async def _ensure(self, resource: Resource[Any], body: RawObject, uid: str) -> tuple[ObjectMeta, bool]:
+        """Creates the object or adopts it; (its metadata, whether it is new)."""
+        try:
+            return metadata_of(await self._kube.create(resource, body)), True
+        except AlreadyExistsError:
+            return await self._adopt(resource, body, uid), False
+
+    async def _adopt(self, resource: Resource[Any], body: RawObject, uid: str) -> ObjectMeta:
+        name, namespace = str(body["metadata"]["name"]), str(body["metadata"]["namespace"])
+        what = f"{resource.kind} {name}"
+        try:
+            found: Any = await self._kube.get(resource, name, namespace=namespace)
+        except NotFoundError as error:
+            raise UnavailableError(f"{what} went away as it was looked at", retry_after_s=0.0) from error
+        meta = metadata_of(found)
+        verdict = judge(meta, uid=uid, spec_hash=manifest.hash_of(body))
+        if verdict is Verdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
+            verdict = Verdict.REPLACE
+        match verdict:
+            case Verdict.ADOPT:
+                return meta
+            case Verdict.WAIT:
+                raise UnavailableError(f"{what} is on its way out")
+            case Verdict.REPLACE:
+                await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid)
+                raise UnavailableError(f"{what} is of another version and was deleted", retry_after_s=REPLACED_AFTER_S)
+            case Verdict.FOREIGN:
+                raise AlreadyExistsError(f"{what} exists and belongs to somebody else")
+
+    async def _pods(self, allocation: Allocation) -> list[Pod]:
+        selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid},{LABEL_ATTEMPT}={allocation.status.attempt}"
+        return (await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)).items
+
+    def _is_fresh(self, made: Made, targets: Sequence[Target]) -> bool:
+        """Whether these are pods that this process has just made to be bound: nobody needs to look at them again."""
+        if made.manifests is None or made.manifests.is_delegate or self._clock.monotonic() >= made.fresh_until_s:
+            return False
+        return [made.pod_uids.get(pod.position) for pod in made.manifests.pods] == [item.uid for item in targets]
+
+    async def _unbound(self, allocation: Allocation, released: Sequence[Target]) -> list[Target]:
+        """Those of the released pods that wait for their node, or behind their gate."""
+        pods = {pod.metadata.uid: pod for pod in await self._pods(allocation)}
+        waiting: list[Target] = []
+        for target in released:
+            pod = pods.get(target.uid)
+            if pod is None:
+                raise StaleError(f"pod {target.pod} of the release is gone")
+            if pod.spec.node_name:
+                _check_node(pod, target)
+            elif not _is_usable(pod) or pod.metadata.deletion_timestamp is not None:
+                raise StaleError(f"pod {target.pod} ended before it was bound")
+            elif pod.spec.scheduling_gates or pod.spec.scheduler_name == SCHEDULER_NAME:
+                waiting.append(msgspec.structs.replace(target, is_gated=bool(pod.spec.scheduling_gates)))
+        return waiting
+
+    async def _bind(self, namespace: str, target: Target) -> None:
+        try:
+            if target.is_gated:
+                await self._open_gate(namespace, target)
+            else:
+                await self._kube.bind(namespace, target.pod, target.uid, target.node)
+        except BoundError:
+            await self._check_bound(namespace, target)
+        except (NotFoundError, InvalidError) as error:
+            raise StaleError(f"pod {target.pod} can not be bound: {error}") from error
+
+    async def _open_gate(self, namespace: str, target: Target) -> None:
+        """For pools that leave the binding to kube-scheduler: the pod is pinned to its node, the gate is all it has.
+
+        A repetition finds no gate to test and is refused: then the pod itself tells.
+        """
+        change: list[RawObject] = [
+            {"op": "test", "path": "/metadata/uid", "value": target.uid},
+            {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": LAUNCH_GATE}]},
+            {"op": "remove", "path": "/spec/schedulingGates"},
+        ]
+        try:
+            await self._kube.patch(PODS, target.pod, change, namespace=namespace, type_=PatchType.JSON)
+        except (StaleError, InvalidError) as error:
+            pod = await self._kube.get(PODS, target.pod, namespace=namespace)
+            is_open = pod.metadata.uid == target.uid and not pod.spec.scheduling_gates
+            if not is_open or pod.metadata.deletion_timestamp is not None:
+                raise StaleError(f"the gate of pod {target.pod} can not be opened: {error}") from error
+
+    async def _check_bound(self, namespace: str, target: Target) -> None:
+        """Bound already: by us, when it is this pod on this node."""
+        try:
+            pod = await self._kube.get(PODS, target.pod, namespace=namespace)
+        except NotFoundError as error:
+            raise StaleError(f"pod {target.pod} of the release is gone") from error
+        if pod.metadata.uid != target.uid:
+            raise StaleError(f"pod {target.pod} is another one than the released")
+        _check_node(pod, target)
+
+
+def _targets(allocation: Allocation) -> list[Target]:
+    """The pods of the release with the nodes of the admission, in the order of both."""
+    places = manifest.placed(allocation)
+    release = allocation.status.release
+    uids = release.pod_uids if release else []
+    if len(uids) != len(places):
+        raise StaleError("the release does not match the admission")
+    return [
+        Target(pod=manifest.pod_name(allocation, placement.rank), uid=uid, node=placement.node)
+        for placement, uid in zip(places, uids, strict=True)
+    ]
+
+
+def _check_node(pod: Pod, target: Target) -> None:
+    if pod.spec.node_name != target.node:
+        raise StaleError(f"pod {target.pod} is bound to {pod.spec.node_name}, not to {target.node}")
+
+
+def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> Verdict:
+    verdict = judge(found.metadata, uid=uid, spec_hash=wanted.spec_hash)
+    return Verdict.REPLACE if verdict is Verdict.ADOPT and not _is_usable(found) else verdict
+
+
+def _is_usable(pod: Pod) -> bool:
+    """Pending and nowhere: a Failed pod could be bound, and would then count as a rank that failed."""
+    return pod.status.phase == "Pending" and not pod.spec.node_name

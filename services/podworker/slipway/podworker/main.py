@@ -1,0 +1,134 @@
+"""The composition root of the pod worker: settings -> clients -> the consumer of hints and the poll."""
+
+import asyncio
+import os
+import socket
+
+import msgspec
+
+from slipway.errors import TransientError
+from slipway.kube import client
+from slipway.podworker.bounded import Lanes
+from slipway.podworker.launch import Launcher
+from slipway.podworker.podspec import TaskOptions
+from slipway.podworker.poll import Poller
+from slipway.podworker.pools import Pools
+from slipway.podworker.ports import Kube, Pinger
+from slipway.podworker.settings import Settings
+from slipway.podworker.teardown import Remover
+from slipway.podworker.worker import Worker
+from slipway.runtime import log, retry, service, telemetry
+from slipway.runtime.clock import Clock, Random
+from slipway.runtime.service import Context, Stop
+from slipway.streams.consumer import ConsumerSettings, WorkConsumer
+from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.ports import Streams
+from slipway.streams.producer import BestEffort
+
+NAME = "podworker"
+BACKOFF_MAX_S = 10.0
+READS_MAX = 64
+"""Connections beyond those of the bounded writes, for the reads that precede them."""
+
+_log = log.get_logger(__name__)
+
+
+def main() -> int:
+    """Entry point of `slipway-podworker`."""
+    return service.run(NAME, Settings, build)
+
+
+async def build(context: Context[Settings]) -> None:
+    """Make the clients and start working; with `--once`, do what there is to do."""
+    settings = context.settings
+    kube = await context.resources.enter_async_context(
+        client.connect(
+            settings.kubeconfig or None,
+            clock=context.clock,
+            random=context.random,
+            pool_size=settings.worker_calls + READS_MAX,
+        )
+    )
+    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    context.resources.push_async_callback(streams.aclose)
+    behind = BestEffort(streams, context.clock, MetricTally())
+    telemetry.set_sink(TraceWriter(behind))
+    worker = make_worker(kube, settings, context.clock, context.random, once=context.once)
+    pinger = streams.health if settings.redis_url else None
+    poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
+    if context.once:
+        await _run_once(poller)
+        await behind.flush()
+        return
+    context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
+    context.loop("poll", poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
+    if settings.redis_url:
+        consumer = make_consumer(streams, worker, settings, context.clock)
+        context.tasks.create_task(_consume(consumer, context.stop), name="consumer")
+
+
+def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random, *, once: bool = False) -> Worker:
+    """A worker on these clients; with `once` nothing is tried twice."""
+    lanes = Lanes(settings.worker_calls)
+    patience = msgspec.structs.replace(
+        retry.KUBE_WRITE, name="podworker_hint", total_s=0.0 if once else settings.worker_patience_s
+    )
+    options = TaskOptions(api_url=settings.task_api_url, token_audience=settings.task_token_audience)
+    return Worker(
+        kube=kube,
+        launcher=Launcher(kube, lanes, clock, options),
+        remover=Remover(kube, lanes, clock),
+        pools=Pools(kube, clock),
+        clock=clock,
+        random=random,
+        patience=patience,
+        stuck_after_s=settings.worker_stuck_after_s,
+    )
+
+
+def make_poller(
+    kube: Kube, worker: Worker, settings: Settings, clock: Clock, random: Random, pinger: Pinger | None
+) -> Poller:
+    """The poll beside a worker."""
+    return Poller(
+        kube=kube,
+        worker=worker,
+        lanes=Lanes(settings.worker_hints),
+        clock=clock,
+        random=random,
+        pinger=pinger,
+        interval_s=settings.worker_poll_s,
+    )
+
+
+def make_consumer(streams: Streams, worker: Worker, settings: Settings, clock: Clock) -> WorkConsumer:
+    """The consumer of the work stream that feeds a worker."""
+    return WorkConsumer(
+        streams.work_queue(settings.worker_identity or f"{socket.gethostname()}-{os.getpid()}"),
+        worker.handle,
+        clock,
+        settings=ConsumerSettings(concurrency=settings.worker_hints),
+        tally=MetricTally(),
+    )
+
+
+async def _consume(consumer: WorkConsumer, stop: Stop) -> None:
+    """Until the stop, then the hints in hand are finished."""
+    ended = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(consumer.run(ended))
+        await stop.wait()
+        ended.set()
+
+
+async def _run_once(poller: Poller) -> None:
+    """One pass. Raises what says that the API server can not be reached."""
+    failures = await poller.run_once()
+    _log.info("one pass", failures=len(failures))
+    unreachable = [error for error in failures if isinstance(error, TransientError)]
+    if unreachable:
+        _log.warning("some work is left for the next pass", count=len(unreachable), first=str(unreachable[0]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""Work without hints: what consistent LISTs say, while Redis is absent or silent, and for `--once`.
+
+Owns which LISTs find which work. Must not know what the work is: everything found goes to the same handler, which
+reads the object again.
+
+The quick pass finds launches and ends in progress; the full pass finds everything else that asks for something: a
+gang that was bound in part, and objects that outlived their attempt. An object whose allocation is gone is the
+watcher's to sweep.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_MANAGED_BY, MANAGED_BY
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ControlPlaneError, InvariantError, StaleError, TransientError
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.wire import metadata_of
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
+from slipway.podworker.bounded import Lanes
+from slipway.podworker.ports import Kube, Pinger
+from slipway.podworker.teardown import attempt_of
+from slipway.podworker.worker import Worker
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock, Random
+from slipway.streams.ports import WorkHint
+
+QUICK_PHASES = (Phase.ASSIGNED, Phase.TERMINATING)
+FULL_EVERY_S = 20.0
+JITTER = 0.25
+OWN_KINDS: tuple[Resource[Any], ...] = (PODS, CONFIG_MAPS, SERVICES)
+
+
+class Poller:
+    """Looks for work itself. `pinger` None means that there is no Redis at all."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        worker: Worker,
+        lanes: Lanes,
+        clock: Clock,
+        random: Random,
+        pinger: Pinger | None,
+        interval_s: float,
+    ) -> None:
+        self._kube = kube
+        self._worker = worker
+        self._lanes = lanes
+        self._clock = clock
+        self._random = random
+        self._pinger = pinger
+        self._interval_s = interval_s
+        self._full_at_s = 0.0
+
+    async def step(self) -> float:
+        """One look; answers after how many seconds the next one is due."""
+        if not await self._redis_answers():
+            with telemetry.suppressed():
+                hints = await self._due()
+            await self.handle_all(hints)
+        return self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+
+    async def run_once(self) -> list[ControlPlaneError]:
+        """Everything that asks for something now; answers what went wrong."""
+        return await self.handle_all(await self._full())
+
+    async def handle_all(self, hints: Iterable[WorkHint]) -> list[ControlPlaneError]:
+        """Handles each, several at a time; those that are being handled already are left out."""
+        failures: list[ControlPlaneError] = []
+        idle = [hint for hint in hints if not self._worker.is_busy(hint)]
+        await self._lanes.all([partial(self._handle, hint, failures) for hint in idle])
+        return failures
+
+    async def _handle(self, hint: WorkHint, failures: list[ControlPlaneError]) -> None:
+        try:
+            await self._worker.handle(hint)
+        except InvariantError:
+            raise
+        except ControlPlaneError as error:
+            # The handler has logged it, and the next look finds the work again.
+            failures.append(error)
+
+    async def _redis_answers(self) -> bool:
+        if self._pinger is None:
+            return False
+        try:
+            await self._pinger.ping()
+        except (TransientError, StaleError):
+            return False
+        return True
+
+    async def _due(self) -> list[WorkHint]:
+        now_s = self._clock.monotonic()
+        if now_s >= self._full_at_s:
+            self._full_at_s = now_s + FULL_EVERY_S
+            return await self._full()
+        found: list[Allocation] = []
+        for phase in QUICK_PHASES:
+            found += (await self._kube.list(ALLOCATIONS, field_selector=f"status.phase={phase}")).items
+        return self._demands(found)
+
+    async def _full(self) -> list[WorkHint]:
+        # The objects first: one that was made after the LIST of allocations must not look like a leftover of them.
+        owned = [(metadata_of(item)) for kind in OWN_KINDS for item in await self._own(kind)]
+        live = (await self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")).items
+        attempts = {item.metadata.uid: item.status.attempt for item in live}
+        hints = {hint.key: hint for hint in self._demands(live)}
+        for meta in owned:
+            uid = meta.labels.get(LABEL_ALLOCATION_UID, "")
+            if attempt_of(meta) < attempts.get(uid, attempt_of(meta) + 1) and meta.deletion_timestamp is None:
+                allocation = AllocationId(meta.labels.get(LABEL_ALLOCATION, ""))
+                hint = WorkHint(namespace=meta.namespace, allocation=allocation)
+                hints.setdefault(hint.key, hint)
+        return list(hints.values())
+
+    async def _own(self, kind: Resource[Any]) -> list[Any]:
+        return (await self._kube.list(kind, label_selector=f"{LABEL_MANAGED_BY}={MANAGED_BY}")).items
+
+    def _demands(self, allocations: Iterable[Allocation]) -> list[WorkHint]:
+        return [
+            WorkHint(namespace=item.metadata.namespace, allocation=id_of(item))
+            for item in allocations
+            if not self._worker.is_settled(item)
+        ]

@@ -1,0 +1,80 @@
+"""The resource pools as the pod worker knows them: a small cache, because every launch needs its pool.
+
+Owns how old a pool may be. A pool's defaults are part of the spec that was admitted, and the admission carries the
+hash of it: a cached pool that gives that hash is good however old it is, and one that does not is read again.
+"""
+
+import msgspec
+
+from slipway.crd.resolve import Resolved, resolve
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.errors import InvalidError, NotFoundError
+from slipway.kube.resources import RESOURCE_POOLS
+from slipway.podworker.ports import Kube
+from slipway.runtime.clock import Clock
+
+AGE_MAX_S = 30.0
+POOLS_MAX = 1024
+
+
+class Pinned(msgspec.Struct, frozen=True, tag=True):
+    """The spec as it was admitted, and its pool."""
+
+    spec: AllocationSpec
+    pool: ResourcePool
+
+
+class Drifted(msgspec.Struct, frozen=True, tag=True):
+    """What was admitted can not be had any more: `reason` is PoolChanged or PoolGone."""
+
+    reason: str
+    message: str
+
+
+class Pools:
+    """Reads pools, remembers them for `AGE_MAX_S` seconds."""
+
+    def __init__(self, kube: Kube, clock: Clock) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._known: dict[str, tuple[float, ResourcePool]] = {}
+
+    async def pinned(self, allocation: Allocation) -> Pinned | Drifted:
+        """The resolved spec that the admission of `allocation` was given to.
+
+        Raises:
+            InvalidError: the spec is not sound.
+        """
+        name = allocation.spec.pool
+        wanted = allocation.status.admission.spec_hash if allocation.status.admission else ""
+        pool = self._remembered(name)
+        if pool is not None:
+            resolved = resolve(allocation, pool)
+            if not wanted or resolved.spec_hash == wanted:
+                return _sound(resolved, pool)
+        try:
+            pool = await self._read(name)
+        except NotFoundError:
+            return Drifted("PoolGone", f"pool {name} does not exist any more")
+        resolved = resolve(allocation, pool)
+        if wanted and resolved.spec_hash != wanted:
+            return Drifted("PoolChanged", f"pool {name} gives other defaults than it gave at the admission")
+        return _sound(resolved, pool)
+
+    def _remembered(self, name: str) -> ResourcePool | None:
+        read_s, pool = self._known.get(name, (0.0, None))
+        return pool if self._clock.monotonic() - read_s < AGE_MAX_S else None
+
+    async def _read(self, name: str) -> ResourcePool:
+        pool = await self._kube.get(RESOURCE_POOLS, name)
+        if len(self._known) >= POOLS_MAX:
+            self._known.clear()
+        self._known[name] = (self._clock.monotonic(), pool)
+        return pool
+
+
+def _sound(resolved: Resolved, pool: ResourcePool) -> Pinned:
+    if resolved.errors:
+        first = resolved.errors[0]
+        raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
+    return Pinned(resolved.spec, pool)

@@ -1,0 +1,111 @@
+"""The three things that the pod worker writes to an allocation: its release, and the conditions Stuck and Refused.
+
+Owns their form. Every write is a PUT of `/status` under the resourceVersion that the decision was made on: a cancel,
+a deletion or a new attempt in between makes it fail, and the caller decides again. Everything else in the status
+is sent back as it was read.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import Condition, condition_of
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus, Release
+from slipway.errors import AlreadyExistsError, DeniedError, PermanentError, TooLargeError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time
+from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK
+from slipway.podworker.ports import Kube
+
+MESSAGE_CHARS_MAX = 1024
+
+
+async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
+    """Commits the launch: from here on these pods, and no others, may be bound.
+
+    Raises:
+        StaleError: the allocation has changed since it was read: decide again.
+        InvalidError: the server's own rules refuse it, such as a release of a stopped allocation.
+    """
+    status = msgspec.structs.replace(
+        allocation.status,
+        release=Release(attempt=allocation.status.attempt, pod_uids=list(pod_uids)),
+        conditions=[item for item in allocation.status.conditions if item.type != CONDITION_STUCK],
+    )
+    return await _put(kube, allocation, status)
+
+
+async def set_condition(
+    kube: Kube, allocation: Allocation, type_: str, status: str, *, reason: str, message: str, now: float
+) -> bool:
+    """Writes a condition of the current attempt; False when it says so already and nothing was written.
+
+    Raises:
+        StaleError: the allocation has changed since it was read.
+    """
+    attempt = allocation.status.attempt
+    known = condition_of(allocation.status.conditions, type_)
+    is_same = known is not None and (known.status, known.observed_generation) == (status, attempt)
+    wanted = Condition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message[:MESSAGE_CHARS_MAX],
+        observed_generation=attempt,
+        last_transition_time=known.last_transition_time if is_same and known else format_time(now),
+    )
+    if known == wanted or (is_same and known and known.reason == reason):
+        # The message may differ from try to try (times, addresses): that alone is no news.
+        return False
+    others = [item for item in allocation.status.conditions if item.type != type_]
+    await _put(kube, allocation, msgspec.structs.replace(allocation.status, conditions=[*others, wanted]))
+    return True
+
+
+def refusal(error: PermanentError) -> Reason:
+    """Why a launch can never succeed, in the word that the watcher ends it with."""
+    match error:
+        case TooLargeError():
+            return Reason.TOO_LARGE
+        case AlreadyExistsError():
+            return Reason.LAUNCH_REFUSED
+        case _:
+            return Reason.INVALID_SPEC
+
+
+def is_never_the_spec(error: PermanentError) -> bool:
+    """Whether it is our own account that is refused: stuck, never an end."""
+    return isinstance(error, DeniedError)
+
+
+def stuck_reason(error: Exception) -> str:
+    """The condition's reason, from the class of the error: `QuotaExceeded`, `Denied`, `Unavailable`..."""
+    return type(error).__name__.removesuffix("Error")
+
+
+async def _put(kube: Kube, allocation: Allocation, status: AllocationStatus) -> Allocation:
+    """Sends the status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
+    meta = allocation.metadata
+    body: dict[str, Any] = {
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        },
+        "status": status,
+    }
+    return await kube.replace_status(ALLOCATIONS, body)
+
+
+__all__ = [
+    "CONDITION_REFUSED",
+    "CONDITION_STUCK",
+    "is_never_the_spec",
+    "refusal",
+    "release",
+    "set_condition",
+    "stuck_reason",
+]

@@ -1,0 +1,128 @@
+"""The end of attempts: their pods, Service and ConfigMap are deleted.
+
+Owns what belongs to an attempt and the order of its deletion. Must not decide whether an attempt is over.
+
+Promises: only what carries the allocation's uid as label and as owner is deleted, or what its release names; always
+with the uid as precondition, so that a name used again is safe. Pods get their own grace period (the server takes
+none for those that never ran). What is being deleted already is left alone. It can be called again at any time.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, ObjectMeta
+from slipway.crd.transitions import id_of, is_released
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError, StaleError
+from slipway.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.wire import metadata_of
+from slipway.model import ids
+from slipway.model.lifecycle import Phase
+from slipway.podworker import manifest
+from slipway.podworker.adopt import is_ours
+from slipway.podworker.bounded import Lanes
+from slipway.podworker.ports import Kube
+from slipway.podworker.steps import step
+from slipway.runtime.clock import Clock
+
+BY_NAME_MAX = 8
+"""Up to so many pods are looked up by their names; beyond, a LIST is cheaper for us and for the server."""
+
+
+class Remover:
+    """Carries out teardowns."""
+
+    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock) -> None:
+        self._kube = kube
+        self._lanes = lanes
+        self._clock = clock
+
+    async def remove(self, allocation: Allocation, through: int) -> int:
+        """Deletes what the attempts up to `through` still have; answers how many deletes were sent.
+
+        While the current attempt is Terminating its ConfigMap and Service stay: containers may still run.
+        """
+        is_current = through >= allocation.status.attempt
+        keeps_shared = is_current and allocation.status.phase is Phase.TERMINATING
+        with step("deletes", self._clock, through=through) as span:
+            count = _rank_count(allocation)
+            by_name = through * count <= BY_NAME_MAX
+            found = await (self._named_pods if by_name else self._listed_pods)(allocation, through)
+            doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
+            if not keeps_shared:
+                shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if count > 1 else [CONFIG_MAPS]
+                for resource in shared:
+                    metas = await self._shared(resource, allocation, through, by_name=by_name)
+                    doomed.extend((resource, meta) for meta in metas)
+            waiting = [(resource, meta) for resource, meta in doomed if meta.deletion_timestamp is None]
+            namespace = allocation.metadata.namespace
+            await self._lanes.all([partial(self._delete, resource, namespace, meta) for resource, meta in waiting])
+            span.set(deletes=len(waiting))
+        return len(waiting)
+
+    async def _named_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
+        """By name, which needs no LIST; those of the current release are known by uid and are not even read."""
+        found: list[ObjectMeta] = []
+        alloc = id_of(allocation)
+        known = _released(allocation)
+        for attempt in range(1, through + 1):
+            for rank in range(_rank_count(allocation)):
+                name = ids.pod_name(alloc, attempt, rank)
+                if name in known:
+                    found.append(ObjectMeta(name=name, uid=known[name]))
+                else:
+                    found.extend(await self._own(PODS, allocation, name))
+        return found
+
+    async def _listed_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
+        return await self._listed(PODS, allocation, through)
+
+    async def _shared(
+        self, resource: Resource[Any], allocation: Allocation, through: int, *, by_name: bool
+    ) -> list[ObjectMeta]:
+        if not by_name:
+            return await self._listed(resource, allocation, through)
+        names = [ids.bundle_name(id_of(allocation), attempt) for attempt in range(1, through + 1)]
+        return [meta for name in names for meta in await self._own(resource, allocation, name)]
+
+    async def _own(self, resource: Resource[Any], allocation: Allocation, name: str) -> Iterable[ObjectMeta]:
+        try:
+            found = metadata_of(await self._kube.get(resource, name, namespace=allocation.metadata.namespace))
+        except NotFoundError:
+            return ()
+        return (found,) if is_ours(found, allocation.metadata.uid) else ()
+
+    async def _listed(self, resource: Resource[Any], allocation: Allocation, through: int) -> list[ObjectMeta]:
+        uid = allocation.metadata.uid
+        listed = await self._kube.list(
+            resource, namespace=allocation.metadata.namespace, label_selector=f"{LABEL_ALLOCATION_UID}={uid}"
+        )
+        metas = (metadata_of(item) for item in listed.items)
+        return [meta for meta in metas if is_ours(meta, uid) and attempt_of(meta) <= through]
+
+    async def _delete(self, resource: Resource[Any], namespace: str, meta: ObjectMeta) -> None:
+        try:
+            await self._kube.delete(resource, meta.name, namespace=namespace, uid=meta.uid)
+        except (NotFoundError, StaleError):
+            # Gone, or the name is another object's by now: either way this one is no more.
+            return
+
+
+def attempt_of(meta: ObjectMeta) -> int:
+    """The attempt that an object of ours belongs to; 0 (long past) when the label is no number."""
+    text = meta.labels.get(LABEL_ATTEMPT, "")
+    return int(text) if text.isdigit() else 0
+
+
+def _rank_count(allocation: Allocation) -> int:
+    return sum(role.count for role in allocation.spec.ranks) or 1
+
+
+def _released(allocation: Allocation) -> dict[str, str]:
+    """{pod name: uid} of the current release."""
+    status = allocation.status
+    if status.release is None or not is_released(allocation):
+        return {}
+    names = (manifest.pod_name(allocation, placement.rank) for placement in manifest.placed(allocation))
+    return dict(zip(names, status.release.pod_uids, strict=False))

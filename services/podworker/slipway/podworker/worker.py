@@ -1,0 +1,278 @@
+"""What happens for one hint: read the allocation, decide, do it, and come back well or badly.
+
+Owns the order read -> decide -> act, the retries of the whole, and what is told to the user when they run out. Must
+not know where hints come from: the stream, the poll and `--once` all call `handle`.
+
+Promises: an allocation is read before anything is done about it, and again before each retry; for one key nothing
+overlaps within this process; a conflict leads to a new decision; a transient error is never the user's failure. What
+exceeds the patience of one hint is left to the next one (the watcher sends one every 30 s), so that an allocation
+that cannot be helped now holds nobody up. After `stuck_after_s` of that the condition Stuck is True and the hint goes
+to the dead letters.
+"""
+
+import contextlib
+from collections import OrderedDict
+from functools import partial
+
+from slipway.crd.meta import ANNOTATION_TRACE, Condition, condition_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import (
+    DeniedError,
+    InvariantError,
+    NotFoundError,
+    PermanentError,
+    StaleError,
+    TerminatingError,
+    TransientError,
+)
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.ids import split_allocation_id
+from slipway.model.times import parse_time
+from slipway.podworker import status
+from slipway.podworker.bounded import Turns
+from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Launch, Nothing, Teardown, decide
+from slipway.podworker.launch import Launcher, Made
+from slipway.podworker.pools import Drifted, Pools
+from slipway.podworker.ports import Kube
+from slipway.podworker.teardown import Remover
+from slipway.runtime import log, retry, telemetry
+from slipway.runtime.clock import Clock, Random
+from slipway.runtime.retry import Policy
+from slipway.runtime.telemetry import ActiveSpan
+from slipway.streams.ports import WorkHint
+
+DECISIONS_MAX = 5
+"""How often a conflict leads to a new decision before the hint is given back."""
+BOUND_MAX = 8192
+"""How many finished launches are remembered, to answer the hints that they cause themselves without a LIST."""
+REASON_BIND_REFUSED = "BindRefused"
+
+_log = log.get_logger(__name__)
+
+
+class Sight:
+    """What the tries for one hint have in common: the last state read, and what they made."""
+
+    def __init__(self) -> None:
+        self.allocation: Allocation | None = None
+        self.made: Made | None = None
+
+    def made_for(self, allocation: Allocation) -> Made:
+        """The memory of this attempt; that of another is dropped."""
+        if self.made is None or not self.made.is_of(allocation):
+            self.made = Made(allocation.metadata.uid, allocation.status.attempt)
+        return self.made
+
+
+class Worker:
+    """Handles hints; one per process."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        launcher: Launcher,
+        remover: Remover,
+        pools: Pools,
+        clock: Clock,
+        random: Random,
+        patience: Policy,
+        stuck_after_s: float,
+    ) -> None:
+        self._kube = kube
+        self._launcher = launcher
+        self._remover = remover
+        self._pools = pools
+        self._clock = clock
+        self._random = random
+        self._patience = patience
+        self._stuck_after_s = stuck_after_s
+        self._turns = Turns()
+        self._bound: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def is_busy(self, hint: WorkHint) -> bool:
+        """Whether a hint for the same allocation is being handled now."""
+        return self._turns.is_taken(hint.key)
+
+    def is_settled(self, allocation: Allocation) -> bool:
+        """Whether nothing needs to be done for `allocation` as it stands, as far as this process knows."""
+        match decide(allocation):
+            case Nothing():
+                return True
+            case Bind():
+                return _attempt_key(allocation) in self._bound
+            case _:
+                return False
+
+    async def handle(self, hint: WorkHint) -> None:
+        """Does what the allocation asks for now.
+
+        Raises:
+            TransientError, StaleError: not now; the hint should come again.
+            PermanentError: given up; the hint is a dead letter.
+        """
+        sight = Sight()
+        async with self._turns.of(hint.key):
+            with (
+                log.bind(allocation=hint.allocation, namespace=hint.namespace),
+                log.canonical_line(_log, "hint handled", clock=self._clock) as line,
+            ):
+                attempt = partial(self._try, hint, sight)
+                try:
+                    line.outcome = await retry.call(self._patience, attempt, clock=self._clock, random=self._random)
+                except TransientError as error:
+                    await self._give_up(sight.allocation, error)
+                    line.outcome = "stuck"
+
+    async def _try(self, hint: WorkHint, sight: Sight) -> str:
+        """One pass: read, decide, act; again on a conflict. Answers the outcome, a short constant."""
+        parts = split_allocation_id(hint.allocation)
+        if parts is None:
+            raise PermanentError(f"{hint.allocation!r} is not an AllocationID")
+        name, uid_prefix = parts
+        for turn in range(1, DECISIONS_MAX + 1):
+            sight.allocation = None
+            try:
+                allocation = await self._kube.get(ALLOCATIONS, name, namespace=hint.namespace)
+            except NotFoundError:
+                return "gone"
+            if not allocation.metadata.uid.startswith(uid_prefix):
+                return "another object"
+            sight.allocation = allocation
+            try:
+                return await self._act(allocation, sight, hint.traceparent)
+            except (StaleError, NotFoundError):
+                # Somebody else wrote first, or the allocation is gone: look again.
+                if turn == DECISIONS_MAX:
+                    raise
+        raise InvariantError("unreachable")
+
+    async def _act(self, allocation: Allocation, sight: Sight, hint_trace: str) -> str:
+        match decide(allocation):
+            case Nothing(why):
+                return why
+            case Teardown(through):
+                with self._span("teardown", allocation, hint_trace):
+                    count = await self._remover.remove(allocation, through)
+                return f"deleted {count}" if count else "clean"
+            case Bind(past):
+                if _attempt_key(allocation) in self._bound:
+                    return "bound before"
+                with self._span("launch", allocation, hint_trace):
+                    return await self._finish(allocation, sight, past)
+            case Launch(past):
+                with self._span("launch", allocation, hint_trace) as span:
+                    return await self._launch(allocation, sight, past, span.traceparent)
+
+    async def _launch(self, allocation: Allocation, sight: Sight, past: int, traceparent: str) -> str:
+        made = sight.made_for(allocation)
+        try:
+            pinned = await self._pools.pinned(allocation)
+            if isinstance(pinned, Drifted):
+                return await self._mark_stuck(allocation, pinned.reason, pinned.message)
+            released = await self._launcher.release(allocation, pinned, made, traceparent or _trace_of(allocation))
+        except (TerminatingError, NotFoundError):
+            return await self._leave_namespace(allocation)
+        except DeniedError as error:
+            return await self._mark_stuck(allocation, status.stuck_reason(error), str(error))
+        except InvariantError:
+            raise
+        except PermanentError as error:
+            return await self._refuse(allocation, error)
+        sight.allocation = released
+        return await self._finish(released, sight, past)
+
+    async def _finish(self, allocation: Allocation, sight: Sight, past: int) -> str:
+        """Binds what the release lists, then removes what earlier attempts left."""
+        try:
+            await self._launcher.bind(allocation, sight.made_for(allocation))
+        except StaleError as error:
+            return await self._mark_stuck(allocation, REASON_BIND_REFUSED, str(error))
+        except DeniedError as error:
+            return await self._mark_stuck(allocation, status.stuck_reason(error), str(error))
+        self._bound[_attempt_key(allocation)] = None
+        if len(self._bound) > BOUND_MAX:
+            self._bound.popitem(last=False)
+        if _stuck_of(allocation) is not None:
+            await self._condition(allocation, CONDITION_STUCK, "False", reason="Recovered")
+        if past:
+            await self._remover.remove(allocation, past)
+        return "bound"
+
+    async def _leave_namespace(self, allocation: Allocation) -> str:
+        intent = decide(allocation, namespace_terminating=True)
+        if isinstance(intent, Teardown):
+            await self._remover.remove(allocation, intent.through)
+        return "namespace is going"
+
+    async def _refuse(self, allocation: Allocation, error: PermanentError) -> str:
+        """Tells the watcher that this can never be launched, with the server's own words."""
+        reason = status.refusal(error)
+        await self._condition(allocation, CONDITION_REFUSED, "True", reason=reason, message=str(error))
+        return "refused"
+
+    async def _mark_stuck(self, allocation: Allocation, reason: str, message: str) -> str:
+        await self._condition(allocation, CONDITION_STUCK, "True", reason=reason, message=message)
+        return "stuck"
+
+    async def _give_up(self, allocation: Allocation | None, error: TransientError) -> None:
+        """Says on the allocation what is in the way; returns when it is known to be stuck, else raises `error`.
+
+        Raises:
+            PermanentError: it has been so for too long; this is a dead letter.
+        """
+        if allocation is None or not isinstance(decide(allocation), Launch | Bind):
+            raise error
+        known = _stuck_of(allocation)
+        if known is not None and known.status == "True":
+            return
+        is_over = known is not None and known.status == "Unknown" and self._age_s(known) >= self._stuck_after_s
+        word = "True" if is_over else "Unknown"
+        try:
+            if is_over or known is None or known.status != word:
+                reason = status.stuck_reason(error)
+                await self._condition(allocation, CONDITION_STUCK, word, reason=reason, message=str(error))
+        except (TransientError, StaleError, NotFoundError):
+            raise error from None
+        if is_over:
+            raise PermanentError(f"gave up after {self._stuck_after_s:.0f} s: {error}") from error
+        raise error
+
+    async def _condition(
+        self, allocation: Allocation, type_: str, word: str, *, reason: str, message: str = ""
+    ) -> None:
+        await status.set_condition(
+            self._kube, allocation, type_, word, reason=reason, message=message, now=self._clock.now()
+        )
+
+    def _age_s(self, condition: Condition) -> float:
+        since = condition.last_transition_time
+        return self._clock.now() - parse_time(since) if since else 0.0
+
+    def _span(
+        self, name: str, allocation: Allocation, hint_trace: str
+    ) -> contextlib.AbstractContextManager[ActiveSpan]:
+        """A span in the allocation's own trace, linked to the hint that caused it."""
+        return telemetry.span(
+            f"podworker.{name}",
+            parent=_trace_of(allocation),
+            links=[hint_trace] if hint_trace else [],
+            allocation_id=id_of(allocation),
+            attributes={"attempt": allocation.status.attempt},
+        )
+
+
+def _stuck_of(allocation: Allocation) -> Condition | None:
+    """What the condition Stuck says of this attempt."""
+    known = condition_of(allocation.status.conditions, CONDITION_STUCK)
+    return known if known is not None and known.observed_generation == allocation.status.attempt else None
+
+
+def _attempt_key(allocation: Allocation) -> tuple[str, int]:
+    return allocation.metadata.uid, allocation.status.attempt
+
+
+def _trace_of(allocation: Allocation) -> str:
+    meta = allocation.metadata
+    return meta.annotations.get(ANNOTATION_TRACE) or telemetry.traceparent_from_uid(meta.uid)
