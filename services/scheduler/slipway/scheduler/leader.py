@@ -93,7 +93,8 @@ class PoolScheduler:
         for _ in range(ONCE_TICKS_MAX):
             leadership.check()
             tick = await cycle.tick()
-            if tick.is_idle:
+            # One pass does not wait for backoff: what could not be written now is the next run's.
+            if tick.is_idle or not (tick.decided or tick.applied or tick.void or tick.explained):
                 return
 
     async def _tick_until_stopped(

@@ -1,0 +1,193 @@
+"""The scheduler's tick on a small cluster: what it writes, in which order, and what it leaves alone."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
+from slipway.model.lifecycle import Event, Phase
+from slipway.runtime.clock import SeededRandom
+from slipway.runtime.health import Health
+from slipway.scheduler.leader import Parts
+from slipway.scheduler.scheduler import Scheduler
+from slipway.scheduler.settings import Settings
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from tests.support.small_cluster import a_client, a_core, furnish, launch, look
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+
+class Bench:
+    """A scheduler beside a cluster; `kube` is the test's own client, `its` the scheduler's."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.core = a_core(self.clock.now)
+        self.kube = a_client(self.core)
+        self.its = a_client(self.core, seed=2)
+        self.server = MemoryServer(self.clock)
+
+    def scheduler(self, identity: str = "one") -> Scheduler:
+        return Scheduler(
+            Parts(
+                kube=self.its,
+                streams=MemoryStreams(self.server),
+                clock=self.clock,
+                random=SeededRandom(3),
+                health=Health(self.clock),
+                settings=Settings(),
+                identity=identity,
+            )
+        )
+
+    async def tick(self, identity: str = "one") -> bool:
+        """Everything a scheduler finds to do; False when another leads."""
+        led = True
+        for candidate, _ in await self.scheduler(identity).discover():
+            led = await candidate.run_once() and led
+        return led
+
+
+def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]], **cluster: int) -> None:
+    async def main() -> None:
+        bench = Bench()
+        await furnish(bench.kube, **cluster)
+        await test(bench)
+
+    run_virtual(main)
+
+
+def test_a_hand_applied_allocation_is_admitted_with_the_finalizer_and_a_decision_in_the_ledger() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, ranks=3)
+        await bench.tick()
+
+        found = await look(bench.kube)
+        pool = await bench.kube.get(RESOURCE_POOLS, "default")
+        assert found.status.phase is Phase.ASSIGNED
+        assert TEARDOWN_FINALIZER in found.metadata.finalizers
+        assert found.status.admission is not None
+        assert [placement.rank for placement in found.status.admission.placements] == [0, 1, 2]
+        assert found.status.admission.epoch == pool.status.epoch == 1
+        assert found.status.admission.decision_id in [decision.id for decision in pool.status.decisions]
+        assert [(entry.seq, entry.type) for entry in found.status.transitions] == [
+            (1, Event.REQUESTED),
+            (2, Event.ASSIGNED),
+        ]
+
+    on_a_cluster(test)
+
+
+def test_a_gang_that_does_not_fit_waits_whole_and_says_why() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, ranks=9)
+        await bench.tick()
+
+        found = await look(bench.kube)
+        waiting = condition_of(found.status.conditions, "Admitted")
+        assert found.status.phase is Phase.PENDING
+        assert found.status.admission is None
+        assert waiting is not None
+        assert (waiting.status, waiting.reason) == ("False", "NoFit")
+        assert "cpu" in waiting.message
+
+    on_a_cluster(test, nodes=2, cpus=4)
+
+
+def test_a_spec_that_can_never_run_is_marked_invalid_with_the_field() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(
+            bench.kube,
+            template={
+                "spec": {"containers": [{"name": "main", "image": "x", "securityContext": {"privileged": True}}]}
+            },
+        )
+        await bench.tick()
+
+        invalid = condition_of((await look(bench.kube)).status.conditions, "Invalid")
+        assert invalid is not None
+        assert invalid.status == "True"
+        assert "privileged" in invalid.message
+
+    on_a_cluster(test)
+
+
+def test_capacity_is_given_once() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, "first", ranks=4)
+        await bench.tick()
+        await launch(bench.kube, "second", ranks=1)
+        await bench.tick("two")
+
+        assert (await look(bench.kube, "first")).status.phase is Phase.ASSIGNED
+        assert (await look(bench.kube, "second")).status.phase is Phase.PENDING
+
+    on_a_cluster(test, nodes=1, cpus=4)
+
+
+def test_a_new_leader_raises_the_epoch_and_finishes_what_its_predecessor_decided() -> None:
+    """The ledger is written, the admission is not: the successor writes it, under the predecessor's own epoch."""
+
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube)
+
+        async def refuse(verb: Verb, plural: str) -> None:
+            if verb is Verb.UPDATE and plural == ALLOCATIONS.plural:
+                raise UnavailableError("lost")
+
+        bench.its.before = refuse
+        await bench.tick()
+        bench.its = a_client(bench.core, seed=5)
+        await bench.tick("two")
+
+        found = await look(bench.kube)
+        pool = await bench.kube.get(RESOURCE_POOLS, "default")
+        assert found.status.phase is Phase.ASSIGNED
+        assert found.status.admission is not None
+        assert found.status.admission.epoch == 1
+        assert pool.status.epoch == 2
+
+    on_a_cluster(test)
+
+
+def test_a_cancelled_allocation_is_never_admitted() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube)
+        await bench.kube.patch(ALLOCATIONS, "job", {"spec": {"desired": "Stopped"}}, namespace="default")
+        await bench.tick()
+
+        assert (await look(bench.kube)).status.phase is Phase.PENDING
+
+    on_a_cluster(test)
+
+
+def test_a_passed_deadline_is_written_as_a_stop() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, ranks=9, pendingTimeout="30s")
+        await bench.clock.sleep(31)
+        await bench.tick()
+
+        stop = (await look(bench.kube)).status.stop
+        assert stop is not None
+        assert stop.reason == "PendingTimeout"
+
+    on_a_cluster(test)
+
+
+def test_a_quiet_cluster_is_written_to_by_nobody() -> None:
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, ranks=9)
+        await bench.tick()
+        writes: list[tuple[Verb, str]] = []
+
+        async def note(verb: Verb, plural: str) -> None:
+            if verb in (Verb.UPDATE, Verb.PATCH, Verb.CREATE) and plural != "leases":
+                writes.append((verb, plural))
+
+        bench.its.before = note
+        await bench.tick("two")
+        assert writes == [(Verb.UPDATE, RESOURCE_POOLS.plural)], "only the promotion's epoch"
+
+    on_a_cluster(test)
