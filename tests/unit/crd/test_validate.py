@@ -1,0 +1,182 @@
+"""Limits and consistency of a spec; each error points at the offending field."""
+
+from typing import Any
+
+import pytest
+
+from slipway.crd.fielderrors import ERRORS_MAX, Findings, pointer
+from slipway.crd.resolve import resolve
+from slipway.crd.v1alpha1 import SPEC_BYTES_MAX
+from slipway.crd.validate import check_spec
+from tests.support.allocations import Json, a_pool, a_template, an_allocation
+
+
+def findings_of(**spec: Any) -> Findings:
+    findings = Findings()
+    check_spec(an_allocation(**spec).spec, findings)
+    return findings
+
+
+def refused(**spec: Any) -> list[str]:
+    return [error.pointer for error in findings_of(**spec).errors]
+
+
+def test_an_ordinary_spec_passes() -> None:
+    """The launch body of the documentation."""
+    assert not refused(
+        env={"EPOCHS": "3"},
+        minAvailable=4,
+        ranks=[
+            {
+                "count": 4,
+                "resources": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 1},
+                "topology": {"key": "rack"},
+                "nodeSelector": {"kubernetes.io/arch": "amd64", "empty": ""},
+            }
+        ],
+        idleTimeout="30m",
+        maxRuntime="2h",
+        preemptionGrace="0s",
+        files=[{"path": "src/train.py", "content": "print(1)"}],
+        ports=[{"name": "http", "port": 80}],
+    )
+
+
+def test_a_spec_has_a_size() -> None:
+    """Above it etcd would refuse what the status still needs."""
+    assert refused(files=[{"path": "a", "content": "x" * SPEC_BYTES_MAX}]) == [""]
+
+
+def test_a_gang_has_a_size() -> None:
+    """4,096 ranks over all roles."""
+    roles = [{"name": "a", "count": 4000}, {"name": "b", "count": 97}]
+    assert refused(ranks=roles) == ["/ranks"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "at"),
+    [
+        ({"minAvailable": 3, "ranks": [{"count": 2}]}, "/minAvailable"),
+        ({"minAvailable": 2}, "/minAvailable"),
+        ({"ranks": [{"count": 2, "minAvailable": 3}]}, "/ranks/0/minAvailable"),
+        ({"ranks": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "/ranks/2/name"),
+    ],
+)
+def test_minima_are_within_the_ranks_and_roles_differ(spec: Json, at: str) -> None:
+    """A gang that can never be whole is refused at once."""
+    assert refused(**spec) == [at]
+
+
+RESOURCES: list[tuple[Json, str]] = [
+    ({"cpu": "lots"}, "cpu"),
+    ({"cpu": "-1"}, "cpu"),
+    ({"memory": "1GB"}, "memory"),
+    ({"cpu": None}, "cpu"),
+    ({"cpu": True}, "cpu"),
+    ({"gpu": 1}, "gpu"),
+    ({"nvidia.com/gpu": "0.5"}, "nvidia.com~1gpu"),
+    ({"slipway.dev/gpu-milli": 1500}, "slipway.dev~1gpu-milli"),
+    ({"a b/c": 1}, "a b~1c"),
+    ({"requests": {"cpu": "x"}}, "requests/cpu"),
+    ({"requests": {"cpu": 2}, "limits": {"cpu": 1}}, "requests/cpu"),
+    ({"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}}, "requests/nvidia.com~1gpu"),
+    ({"requests": {"cpu": 2}, "memory": "1Gi"}, "requests"),
+    ({"requests": "all"}, "requests"),
+    ({"memory": "1e30"}, "memory"),
+]
+
+
+@pytest.mark.parametrize(("resources", "at"), RESOURCES)
+def test_quantities_are_quantities(resources: Json, at: str) -> None:
+    """In both spellings; devices are whole, and limits not below requests."""
+    assert refused(ranks=[{}, {"name": "b", "resources": resources}]) == [f"/ranks/1/resources/{at}"]
+
+
+def test_a_resource_that_does_not_exist_gets_a_hint() -> None:
+    """The commonest slip."""
+    (error,) = findings_of(ranks=[{"resources": {"gpu": 1}}]).errors
+    assert "did you mean nvidia.com/gpu?" in error.detail
+
+
+@pytest.mark.parametrize("field", ["idleTimeout", "maxRuntime", "pendingTimeout", "preemptionGrace"])
+def test_durations_are_bounded(field: str) -> None:
+    """The type knows the grammar; here is the rest."""
+    assert refused(**{field: "99999d"}) == [f"/{field}"]
+    assert refused(**{field: "0s"}) == ([] if field == "preemptionGrace" else [f"/{field}"])
+    assert refused(**{field: "90s"}) == []
+
+
+@pytest.mark.parametrize("name", ["", "1A", "A=B", "A B", "Ä", "A\n"])
+def test_bad_names_of_variables(name: str) -> None:
+    """What a pod could not carry."""
+    assert refused(env={name: "1"}) == [pointer("env", name)]
+
+
+def test_our_own_variables_are_warned_of() -> None:
+    """They are overwritten, not refused."""
+    findings = findings_of(env={"SLIPWAY_RANK": "7"})
+    assert findings.errors == ()
+    assert "SLIPWAY_RANK" in findings.warnings[0]
+
+
+def test_values_of_variables_hold_no_nul() -> None:
+    """No process could be started with it."""
+    assert refused(env={"A": "x\0y"}) == ["/env/A"]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "a/", "a\0"])
+def test_files_stay_in_the_working_directory(path: str) -> None:
+    """Relative, without `..`."""
+    assert refused(files=[{"path": path, "content": ""}]) == ["/files/0/path"]
+
+
+def test_files_differ_and_decode() -> None:
+    """Each path once; base64 that is base64."""
+    assert refused(files=[{"path": "a", "content": ""}, {"path": "a", "content": ""}]) == ["/files/1/path"]
+    assert refused(files=[{"path": "a", "content": "?", "encoding": "base64"}]) == ["/files/0/content"]
+    assert refused(files=[{"path": "a", "content": "aGk=", "encoding": "base64"}]) == []
+
+
+def test_ports_differ() -> None:
+    """By name and by number."""
+    ports = [{"name": "a", "port": 1}, {"name": "a", "port": 2}, {"name": "b", "port": 1}]
+    assert refused(ports=ports) == ["/ports/1/name", "/ports/2/port"]
+
+
+@pytest.mark.parametrize(
+    ("role", "at"),
+    [
+        ({"nodeSelector": {"a b": "c"}}, "nodeSelector/a b"),
+        ({"nodeSelector": {"a": "b c"}}, "nodeSelector/a"),
+        ({"nodeSelector": {"a": "b" * 64}}, "nodeSelector/a"),
+        ({"topology": {"key": "not a key"}}, "topology/key"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "tolerations/0/value"),
+        ({"tolerations": [{"value": "b"}]}, "tolerations/0/key"),
+        ({"tolerations": [{"key": "a b"}]}, "tolerations/0/key"),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 3}]}, "tolerations/0/tolerationSeconds"),
+    ],
+)
+def test_placement_wishes_are_well_formed(role: Json, at: str) -> None:
+    """A selector that no node could ever match is refused, not waited for."""
+    assert refused(ranks=[role]) == [f"/ranks/0/{at}"]
+
+
+@pytest.mark.parametrize("resources", [{"nvidia.com/gpu": 9}, {"limits": {"nvidia.com/gpu": 9}}])
+def test_a_pool_bounds_the_slots_of_a_rank(resources: Json) -> None:
+    """No node of the pool has so many."""
+    allocation = an_allocation(template=a_template(), ranks=[{"resources": resources}])
+    assert [error.pointer for error in resolve(allocation, a_pool(maxSlotsPerPod=8)).errors] == ["/ranks/0/resources"]
+    assert resolve(allocation, a_pool(maxSlotsPerPod=9)).errors == ()
+
+
+def test_an_answer_is_bounded() -> None:
+    """So many errors are enough to see what is wrong."""
+    assert len(refused(env={f"{index}": "" for index in range(200)})) == ERRORS_MAX
+
+
+def test_each_error_is_told_once() -> None:
+    """Whatever path led to it."""
+    findings = Findings()
+    findings.refuse("/a", "x")
+    findings.refuse("/a", "x")
+    assert len(findings.errors) == 1
