@@ -6,13 +6,13 @@ so that an unchanged situation gives an unchanged text.
 
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.reasons import Gate
-from slipway.model.resources import PODS
+from slipway.model.resources import CPU, MEMORY, PODS
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.filters.node_resources_fit import spell
 from slipway.scheduler.plan.gang import Blocked, smallest_demand
 from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.quota import ROOT, Shortfall
-from slipway.scheduler.plan.rows import empty_room, refusals
+from slipway.scheduler.plan.rows import empty_room
 from slipway.scheduler.plan.topology import REQUIRED, largest_domain
 from slipway.scheduler.plan.whatif import WhatIf
 
@@ -57,32 +57,26 @@ def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
 
 
 def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked) -> Explanation:
-    """NoFit or TopologyTooSmall, with every node counted once at its first failing filter."""
+    """NoFit or TopologyTooSmall, with every node counted once."""
+    verdict = blocked.verdict
     ask = whatif.row(blocked.role).ask
-    found = refusals(ask, whatif.usage)
-    reasons: dict[str, int] = {}
-    for refusal, nodes in found:
-        reasons[refusal.reason] = reasons.get(refusal.reason, 0) + len(nodes)
-    count = len(whatif.table)
-    fitting = count - sum(reasons.values())
-    parts = sorted(
-        ((len(nodes), refusal) for refusal, nodes in found), key=lambda part: (-part[0], part[1].reason, part[1].one)
-    )
-    detail = ", ".join(refusal.phrase(number) for number, refusal in parts)
     never = _never(whatif, allocation, blocked, ask)
+    reasons = verdict.reasons()
     if blocked.is_topology:
         text = _topology_text(blocked, ask)
-        gate = Gate.TOPOLOGY_TOO_SMALL
+        reasons[Gate.TOPOLOGY_TOO_SMALL.value] = verdict.fitting
     else:
-        text = f"{fitting} of {count} nodes fit" if count else "the pool has no nodes"
-        text += f": {detail}" if detail else ""
-        gate = Gate.NO_FIT
+        text = f"{verdict.fitting} of {verdict.nodes} nodes fit" if verdict.nodes else "the pool has no nodes"
+        text += f": {verdict.phrases()}" if verdict.refused else ""
         if blocked.needed > 1:
-            text = f"room for {blocked.found} of {blocked.needed} ranks{_of_role(allocation, blocked)}; {text}"
+            next_rank = "for the next, " if blocked.found else ""
+            text = (
+                f"room for {blocked.found} of {blocked.needed} ranks{_of_role(allocation, blocked)}; {next_rank}{text}"
+            )
     return Explanation(
-        gate=gate,
+        gate=Gate.TOPOLOGY_TOO_SMALL if blocked.is_topology else Gate.NO_FIT,
         message=f"{never}; {text}" if never else text,
-        reasons=dict(sorted(reasons.items())),
+        reasons=reasons,
         is_never=bool(never),
     )
 
@@ -100,7 +94,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: As
     """Why it can not start even on an empty pool; "" when it could."""
     demand = smallest_demand(allocation)
     whole = whatif.table.total
-    for name in sorted(demand.amounts, key=lambda item: (item not in whole.amounts, item)):
+    for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
         if name != PODS and demand.get(name) > whole.get(name):
             return (
                 f"can never start as the pool stands: it asks for {spell(name, demand.get(name))} "

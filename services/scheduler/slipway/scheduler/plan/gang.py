@@ -10,6 +10,7 @@ import msgspec
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.ask import requests_of
+from slipway.scheduler.plan.diagnose import Verdict, diagnose
 from slipway.scheduler.plan.fill import fill
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.rows import Row
@@ -56,6 +57,8 @@ class Blocked(msgspec.Struct, frozen=True):
     needed: int
     found: int
     least: int
+    verdict: Verdict
+    """on the first rank without a place"""
     is_topology: bool = False
     """there is room for all of them, but not within one domain"""
 
@@ -145,13 +148,24 @@ def _place_role(row: Row, role: RoleFact, want: int) -> Part | Blocked:
         return Part(role, row, [])
     if role.topology is None:
         nodes = fill(row, want)
-        return Part(role, row, nodes) if len(nodes) >= role.minimum else Blocked(role, want, len(nodes), role.minimum)
+        if len(nodes) >= role.minimum:
+            return Part(role, row, nodes)
+        return Blocked(role, want, len(nodes), role.minimum, _verdict(row, nodes))
     packed = pack(row, role.topology, want, role.minimum)
     if packed is not None:
         return Part(role, row, packed.nodes, packed.allowed)
     room = int(row.room(want).sum())
     is_topology = role.topology.mode == REQUIRED and room >= role.minimum
-    return Blocked(role, want, min(room, want), role.minimum, is_topology)
+    nodes = [] if is_topology else fill(row, want)
+    return Blocked(role, want, min(room, want), role.minimum, _verdict(row, nodes), is_topology)
+
+
+def _verdict(row: Row, nodes: list[int]) -> Verdict:
+    """On one more rank, with those that have a place in theirs."""
+    row.usage.take(row.ask, nodes)
+    verdict = diagnose(row.ask, row.usage)
+    row.usage.take(row.ask, nodes, -1)
+    return verdict
 
 
 def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], needed: int) -> Blocked | None:
@@ -161,7 +175,8 @@ def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], 
         chosen = next_role(allocation.roles, [len(part.nodes) for part in parts], full)
         if chosen is None:
             short = min(full, default=0)
-            return Blocked(parts[short].role, needed, found, 0)
+            row = parts[short].row
+            return Blocked(parts[short].role, needed, found, 0, diagnose(row.ask, row.usage))
         if not extend(whatif, parts[chosen]):
             full |= {chosen}
     return None

@@ -13,6 +13,7 @@ leads to admits nothing that was not waiting for lack of decisions. Integers, to
 """
 
 import heapq
+from collections.abc import Callable
 
 import msgspec
 
@@ -31,12 +32,16 @@ from slipway.scheduler.plan.whatif import WhatIf
 GangKey = tuple[int, tuple[str, ...], tuple[tuple[bytes, int, int], ...]]
 
 
-def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0) -> Plan:
+Watch = Callable[[AllocationFact, WhatIf], None]
+"""Told of each allocation that is about to be placed, and the what-if copy as it stands then."""
+
+
+def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0, *, watch: Watch | None = None) -> Plan:
     """What to admit, what to take down, and why the rest waits."""
     evictions = _broken_gangs(snapshot)
     if not snapshot.pending:
         return Plan(evictions=evictions)
-    return _Tick(snapshot, policy, now).run(evictions)
+    return _Tick(snapshot, policy, now, watch).run(evictions)
 
 
 def queue_tree(snapshot: Snapshot) -> QueueTree:
@@ -86,7 +91,8 @@ class _Line:
 class _Tick:
     """The state of one call of `plan`."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, watch: Watch | None) -> None:
+        self.watch = watch
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
@@ -170,6 +176,8 @@ class _Tick:
         known = self.no_place.get(key)
         if known is not None:
             return known
+        if self.watch is not None:
+            self.watch(fact, self.whatif)
         placed = gang.place(self.whatif, fact)
         if isinstance(placed, gang.Blocked):
             self.no_place[key] = explain.fit_gate(self.whatif, fact, placed)

@@ -9,7 +9,7 @@ INFEASIBLE where a filter refuses node i.
 import numpy as np
 
 from slipway.scheduler.plan.ask import Ask
-from slipway.scheduler.plan.filters import DYNAMIC, STATIC, Refusal
+from slipway.scheduler.plan.filters import STATIC
 from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints, NodeTable
 from slipway.scheduler.plan.scores import SCORES, Normalise, normalised
 from slipway.scheduler.plan.scores.base import Extra
@@ -85,11 +85,16 @@ class Row:
         counts[~self.fits] = 0
         return counts
 
-    def table_of_scores(self) -> dict[str, Ints]:
-        """{plugin: normalised value per node}, for showing."""
+    def scores_by_node(self) -> dict[str, dict[str, int]]:
+        """{node: {plugin: value 0..100 before its weight}} over the feasible nodes, for showing."""
+        self.refresh()
         parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
         parts.update({score.name: normalised(raw, self.fits, score.normalise) for score, _, raw in self._raw})
-        return dict(sorted(parts.items()))
+        columns = sorted(parts.items())
+        return {
+            self.usage.table.names[node]: {name: int(values[node]) for name, values in columns}
+            for node in np.flatnonzero(self.fits).tolist()
+        }
 
     def _rung(self, height: int) -> Ints:
         """Totals of all nodes at `height` own ranks above where the ladder stands."""
@@ -143,16 +148,3 @@ def empty_room(ask: Ask, table: NodeTable, most: int) -> Ints:
         for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():
             passed &= ~refused
     return np.where(passed, usage.room(ask, EVERY, most), 0)
-
-
-def refusals(ask: Ask, usage: Usage) -> list[tuple[Refusal, Ints]]:
-    """Every refusal with the nodes it counts for: each node once, at its first failing filter, in filter order."""
-    open_nodes = np.ones(len(usage.table), dtype=np.bool_)
-    found: list[tuple[Refusal, Ints]] = []
-    for entry in (*STATIC, *DYNAMIC):
-        for refusal, refused in entry.refuse(ask, usage, EVERY):
-            first = open_nodes & refused
-            if first.any():
-                found.append((refusal, np.flatnonzero(first)))
-                open_nodes &= ~refused
-    return found
