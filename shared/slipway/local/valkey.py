@@ -161,7 +161,8 @@ class ValkeyProcess:
                 try:
                     writer.write(b"PING\r\n")
                     await writer.drain()
-                    return (await reader.readline()).startswith(b"+PONG")
+                    # A server with a password refuses us, and so it is up.
+                    return (await reader.readline()).startswith((b"+PONG", b"-NOAUTH"))
                 finally:
                     writer.close()
         except (OSError, TimeoutError):

@@ -304,6 +304,8 @@ class RedisClient:
         except library.AuthenticationError as exc:
             raise DeniedError("redis refuses our account") from exc
         except (library.ConnectionError, library.TimeoutError, OSError) as exc:
+            if isinstance(exc.__cause__, library.AuthenticationError):  # on a socket file it comes wrapped
+                raise DeniedError("redis refuses our account") from exc
             self._circuit.failed(at_once=True)
             self._route.forget()
             raise UnavailableError(f"redis is away: {type(exc).__name__}") from exc

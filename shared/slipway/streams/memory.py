@@ -13,6 +13,7 @@ from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys, pages
 from slipway.streams.memory_server import Fields, MemoryServer
+from slipway.streams.order import judge
 from slipway.streams.pages import ZERO, Id, id_text
 from slipway.streams.ports import (
     Appended,
@@ -84,19 +85,6 @@ class MemoryEvents:
     def _last_seq(self, key: str) -> int | None:
         newest = self._server.newest(key, 1)
         return newest[0][0][1] if newest else None
-
-
-def judge(entry: Entry, last_seq: int | None) -> Outcome:
-    """Whether an entry may follow a stream's last seq; the twin of `lua/append.lua`."""
-    seq = entry.event.seq
-    if last_seq is None:
-        return Outcome.APPENDED if entry.oldest_seq in (None, seq) else Outcome.GAP
-    if seq <= last_seq:
-        return Outcome.DUPLICATE
-    if entry.event.truncated is not None:
-        bridged = codec.truncated_range(entry.event.truncated) == (last_seq + 1, seq - 1)
-        return Outcome.APPENDED if bridged else Outcome.GAP
-    return Outcome.APPENDED if seq == last_seq + 1 else Outcome.GAP
 
 
 async def _pages(server: MemoryServer, key: str, position: Id) -> AsyncGenerator[list[tuple[Id, Fields]]]:

@@ -3,6 +3,11 @@
 Owns the order of the two writes: first the firehose, then the allocation's own stream, whose last id is the only
 cursor of who relays. They have different slots in a Redis Cluster, so they are two exchanges; a crash between them
 costs a duplicate in the firehose (consumers dedupe by id), never a loss.
+
+What does not fit the stream as it was read is published nowhere and answered from that reading, so that the firehose
+has each subject in order. The script judges again, atomically, what other relays may have changed meanwhile.
+
+Invariant: nothing enters an allocation's stream that was not published to the firehose before.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -14,12 +19,14 @@ from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys, pages, rows, scripts
 from slipway.streams.client import Command, RedisClient, command
+from slipway.streams.order import judge
 from slipway.streams.ports import Appended, Entry, FirehoseEvent, Outcome, StoredEvent, Tally
 from slipway.streams.routes import Reply
 from slipway.streams.tail import Tail
 
 _BATCH: Final = 256
 _POLL_S: Final = 0.05
+_NEVER: Final = -1
 
 
 _Found = tuple[pages.Id, int, dict[str, bytes]]
@@ -38,9 +45,7 @@ class RedisEvents:
         return found
 
     async def last_seqs(self, allocations: Sequence[AllocationId]) -> list[int | None]:
-        commands = [command("XREVRANGE", keys.allocation(each), "+", "-", "COUNT", 1) for each in allocations]
-        newest = [rows.entries(reply) for reply in rows.checked(await self._client.pipeline(commands))]
-        return [page[0][0][1] if page else None for page in newest]
+        return [end[1] if end is not None else None for end in await self._newest(allocations)]
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 100) -> list[StoredEvent]:
         start = pages.id_text(pages.start_of(after))
@@ -54,18 +59,39 @@ class RedisEvents:
                     yield stored
 
     async def _append_batch(self, batch: Sequence[Entry]) -> list[Appended]:
-        # What is there already would only repeat itself in the firehose.
-        known = await self.last_seqs([entry.event.allocation_id for entry in batch])
-        news = [entry.event for entry, last in zip(batch, known, strict=True) if last is None or entry.event.seq > last]
-        rows.checked(await self._client.pipeline([_publish(event) for event in news]))
-        begun: dict[AllocationId, int] = {}
+        allocations = [entry.event.allocation_id for entry in batch]
+        ends = dict(zip(allocations, await self._newest(allocations), strict=True))
+        answers: list[Appended | None] = []
         calls: list[Command] = []
+        news: list[AllocationEvent] = []
+        lives: list[Command] = []
         for entry in batch:
-            # Only the first of a batch may begin a stream: the order holds even when a script is loaded half-way.
-            first = begun.setdefault(entry.event.allocation_id, entry.event.seq)
-            calls.append(_append(entry, oldest_seq=entry.oldest_seq if first == entry.event.seq else first))
-        replies = rows.checked(await scripts.run_all(self._client, scripts.APPEND, calls))
-        return [_appended(reply) for reply in replies]
+            event, end = entry.event, ends[entry.event.allocation_id]
+            if end is not None and end[0] != event.created_ms:
+                calls.append(_append(entry, oldest_seq=_NEVER))  # clears what is not ours
+                answers.append(None)
+                ends[event.allocation_id] = None
+                continue
+            last_seq = end[1] if end is not None else None
+            outcome = judge(entry, last_seq)
+            if outcome is Outcome.APPENDED:
+                # What follows something must not begin a stream, should the server have lost it meanwhile.
+                calls.append(_append(entry, oldest_seq=entry.oldest_seq if end is None else _NEVER))
+                news.append(event)
+                answers.append(None)
+                ends[event.allocation_id] = (event.created_ms, event.seq)
+                continue
+            if outcome is Outcome.DUPLICATE and (ttl_s := _ttl_s(entry)):
+                lives.append(command("EXPIRE", keys.allocation(event.allocation_id), ttl_s, "NX"))
+            answers.append(Appended(outcome=outcome, last_seq=last_seq))
+        rows.checked(await self._client.pipeline([*lives, *(_publish(event) for event in news)]))
+        replies = iter(rows.checked(await scripts.run_all(self._client, scripts.APPEND, calls)))
+        return [answer if answer is not None else _appended(next(replies)) for answer in answers]
+
+    async def _newest(self, allocations: Sequence[AllocationId]) -> list[pages.Id | None]:
+        commands = [command("XREVRANGE", keys.allocation(each), "+", "-", "COUNT", 1) for each in allocations]
+        newest = [rows.entries(reply) for reply in rows.checked(await self._client.pipeline(commands))]
+        return [page[0][0] if page else None for page in newest]
 
 
 def _publish(event: AllocationEvent) -> Command:
@@ -73,14 +99,18 @@ def _publish(event: AllocationEvent) -> Command:
     return command("XADD", key, "MAXLEN", "~", keys.EVENTS.length_max, "*", *rows.flat(codec.encode_event(event)))
 
 
+def _ttl_s(entry: Entry) -> int:
+    """The life of the stream after this entry; 0 is no expiry."""
+    ends = entry.event.type is Event.TERMINATED
+    return entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
+
+
 def _append(entry: Entry, *, oldest_seq: int | None) -> Command:
     event = entry.event
     bridged: str | int = ""
     if event.truncated is not None:
         first, last = codec.truncated_range(event.truncated)
-        bridged = first if last == event.seq - 1 else -1
-    ends = event.type is Event.TERMINATED
-    ttl_s = entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
+        bridged = first if last == event.seq - 1 else _NEVER
     return scripts.APPEND.call(
         keys.allocation(event.allocation_id),
         event.created_ms,
@@ -88,7 +118,7 @@ def _append(entry: Entry, *, oldest_seq: int | None) -> Command:
         "" if oldest_seq is None else oldest_seq,
         bridged,
         keys.ALLOCATION.length_max,
-        ttl_s,
+        _ttl_s(entry),
         *rows.flat(codec.encode_event(event)),
     )
 

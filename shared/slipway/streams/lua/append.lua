@@ -1,7 +1,7 @@
 -- Append one entry to an allocation's stream, in order, exactly once.
--- KEYS[1] the stream. ARGV: creation ms, seq, oldest seq ('' = any may begin), truncated from ('' = not marked),
+-- KEYS[1] the stream. ARGV: creation ms, seq, oldest seq ('' = any may begin a stream, -1 = this must not), truncated from ('' = not marked),
 -- MAXLEN, EXPIRE seconds (0 = none), then the fields.
--- Answers {outcome, last seq}; the last seq is -1 for an empty stream. The twin of judge() in memory.py.
+-- Answers {outcome, last seq}; the last seq is -1 for an empty stream. The twin of judge() in order.py.
 local key, ms, seq = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local last, newest = -1, redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
 if newest[1] then

@@ -1,0 +1,311 @@
+"""The client on a real server that is absent, killed, hung, full, protected or slow: our errors, no mixed replies."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from slipway.errors import (
+    DeadlineError,
+    DeniedError,
+    InvalidError,
+    PermanentError,
+    ThrottledError,
+    UnavailableError,
+)
+from slipway.local.valkey import ServerOptions, ValkeyProcess
+from slipway.runtime.clock import SeededRandom, SystemClock
+from slipway.streams.client import Command, GroupMissingError, RedisClient, RedisSettings, command
+from slipway.streams.ports import Entry, Outcome
+from slipway.streams.redis_streams import RedisStreams, connect
+from tests.support.redis import an_event, an_id, server_process
+
+
+@asynccontextmanager
+async def a_client(url: str, *, timeout_s: float = 2.0, connections_max: int = 32) -> AsyncGenerator[RedisClient]:
+    settings = RedisSettings(url=url, command_timeout_s=timeout_s, connections_max=connections_max)
+    client = RedisClient(settings, SystemClock(), SeededRandom(1))
+    yield client
+    await client.aclose()
+
+
+async def until_answers(client: RedisClient) -> None:
+    """Wait until the server answers again."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await client.ping()
+                return
+            except UnavailableError:
+                await asyncio.sleep(0.01)
+
+
+async def test_an_absent_server_fails_fast_and_is_found_when_it_comes(tmp_path: Path) -> None:
+    """R0: construction succeeds, calls fail at once, and nobody needs to restart us."""
+    async with server_process() as server:
+        await server.stop()
+        async with a_client(server.url) as client:
+            started_s = asyncio.get_running_loop().time()
+            for _ in range(200):
+                with pytest.raises(UnavailableError):
+                    await client.ping()
+            assert asyncio.get_running_loop().time() - started_s < 1
+            await server.start()
+            await until_answers(client)
+
+
+async def test_a_killed_server_is_found_again(tmp_path: Path) -> None:
+    """Kill -9 under load: errors of our tree only, then everything works on new connections."""
+    async with server_process() as server, a_client(server.url) as client:
+        ended = asyncio.Event()
+        failures: list[str] = []
+
+        async def load() -> None:
+            while not ended.is_set():
+                try:
+                    await client.run(command("INCR", "slipway:count"))
+                except (UnavailableError, DeadlineError) as exc:
+                    failures.append(type(exc).__name__)
+                    await asyncio.sleep(0.005)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(load())
+            await asyncio.sleep(0.1)
+            await server.kill()
+            await asyncio.sleep(0.1)
+            await server.start()
+            await until_answers(client)
+            ended.set()
+        assert failures
+        assert await client.run(command("GET", "slipway:count")) is not None
+
+
+async def test_a_hung_server_costs_a_deadline_and_then_nothing() -> None:
+    """SIGSTOP: the first calls time out, after which the circuit is open."""
+    async with server_process() as server, a_client(server.url, timeout_s=0.1) as client:
+        await client.ping()
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                with pytest.raises(DeadlineError):
+                    await client.ping()
+            with pytest.raises(UnavailableError, match="away"):
+                await client.ping()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        await until_answers(client)
+
+
+async def test_a_cancelled_command_never_gives_its_reply_to_another() -> None:
+    """V15: cancel at random points; each reply belongs to its own request."""
+    chance = random.Random(7)
+    cancelled = answered = 0
+    async with server_process() as server, a_client(server.url, connections_max=4) as client:
+
+        async def ask(number: int) -> bool:
+            text = str(number)
+            replies = await client.pipeline([Command("k", ("ECHO", text)), Command("k", ("ECHO", text + "!"))])
+            return replies == [text.encode(), text.encode() + b"!"]
+
+        for start in range(0, 4_000, 8):
+            async with asyncio.timeout(10):
+                tasks = [asyncio.ensure_future(ask(number)) for number in range(start, start + 8)]
+                for _ in range(chance.randrange(6)):
+                    await asyncio.sleep(0)
+                for task in tasks:
+                    if chance.random() < 0.5:
+                        task.cancel()
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(result is True or isinstance(result, asyncio.CancelledError) for result in results)
+            cancelled += sum(isinstance(result, asyncio.CancelledError) for result in results)
+            answered += sum(result is True for result in results)
+    assert cancelled > 500
+    assert answered > 500
+
+
+async def test_a_cancelled_blocking_read_frees_its_connection() -> None:
+    """Cancelling readers over and over neither leaks connections nor disturbs the next read."""
+    async with server_process() as server, a_client(server.url) as client:
+        streams = RedisStreams(client)
+        for _ in range(30):
+            reading = asyncio.ensure_future(streams.feed.read(None, limit=1, block_s=5))
+            await asyncio.sleep(0.002)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        info = await client.run(Command("k", ("INFO", "clients")))
+        connected = next(line for line in info.decode().splitlines() if line.startswith("connected_clients"))
+        assert int(connected.partition(":")[2]) <= 4
+
+
+class DeafProxy:
+    """Forwards what the client says; after `deaf` is set, the server's replies are lost and the line is cut."""
+
+    def __init__(self, target: Path) -> None:
+        self._target, self.deaf = target, False
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_unix_connection(str(self._target))
+
+        async def requests() -> None:
+            while data := await reader.read(65_536):
+                forth.write(data)
+                await forth.drain()
+
+        async def replies() -> None:
+            while data := await back.read(65_536):
+                if self.deaf:
+                    break
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+            reader.feed_eof()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(requests())
+            group.create_task(replies())
+        forth.close()
+
+
+async def test_a_lost_reply_never_sends_the_command_again() -> None:
+    """An XADD whose reply is lost has an unknown outcome; it must not be in the stream twice."""
+    async with server_process() as server, a_client(server.url) as direct:
+        proxy = DeafProxy(server.socket)
+        path = server.socket.with_name("proxy.sock")
+        listener = await asyncio.start_unix_server(proxy.serve, str(path))
+        async with listener, a_client(f"unix://{path}") as client:
+            await client.ping()
+            proxy.deaf = True
+            with pytest.raises(UnavailableError):
+                await client.run(command("XADD", "slipway:wake", "*", "reason", "x"))
+        assert await direct.run(command("XLEN", "slipway:wake")) == 1
+
+
+async def test_republishing_after_a_lost_reply_changes_nothing() -> None:
+    """The event log answers an unknown outcome by asking for the same again."""
+    async with server_process() as server, a_client(server.url) as direct:
+        proxy = DeafProxy(server.socket)
+        path = server.socket.with_name("proxy.sock")
+        listener = await asyncio.start_unix_server(proxy.serve, str(path))
+        async with listener, a_client(f"unix://{path}") as client:
+            proxy.deaf = True
+            with pytest.raises(UnavailableError):
+                await RedisStreams(client).events.append([Entry(event=an_event(1))])
+        streams = RedisStreams(direct)
+        await streams.events.append([Entry(event=an_event(1))])
+        [again] = await streams.events.append([Entry(event=an_event(1))])
+        assert again.outcome is Outcome.DUPLICATE
+        assert len(await streams.events.read(an_id())) == 1
+
+
+async def test_a_script_that_the_server_forgot_is_sent_again() -> None:
+    """SCRIPT FLUSH, a restart or a failover costs one more exchange, and keeps the order."""
+    async with server_process() as server, a_client(server.url) as client:
+        streams = RedisStreams(client)
+        for start in (1, 4, 7):
+            entries = [Entry(event=an_event(seq)) for seq in range(start, start + 3)]
+            assert {each.outcome for each in await streams.events.append(entries)} == {Outcome.APPENDED}
+            await client.run(Command("k", ("SCRIPT", "FLUSH")))
+        assert [each.event.seq for each in await streams.events.read(an_id())] == list(range(1, 10))
+
+
+async def test_a_full_server_is_a_limit_not_a_failure() -> None:
+    """OOM with noeviction: throttled, and nothing is evicted."""
+    async with server_process() as server, a_client(server.url) as client:
+        await client.run(command("SET", "slipway:kept", "x"))
+        await client.run(Command("k", ("CONFIG", "SET", "maxmemory", "1mb")))
+        replies = await client.pipeline([command("XADD", "slipway:wake", "*", "x", "y" * 100_000)] * 50)
+        assert isinstance(replies[-1], ThrottledError)
+        with pytest.raises(ThrottledError):
+            await RedisStreams(client).events.append([Entry(event=an_event(1))])
+        assert await client.run(command("GET", "slipway:kept")) == b"x"
+
+
+async def test_a_replica_is_unavailable() -> None:
+    """READONLY after a failover: look again, do not fail for good."""
+    async with server_process() as server, a_client(server.url) as client:
+        await client.run(Command("k", ("REPLICAOF", "127.0.0.1", "1")))
+        with pytest.raises(UnavailableError):
+            await client.run(command("SET", "slipway:x", "1"))
+        await client.run(Command("k", ("REPLICAOF", "NO", "ONE")))
+        await client.run(command("SET", "slipway:x", "1"))
+
+
+async def test_a_wrong_password_is_denied_and_never_shown() -> None:
+    """Neither errors nor reprs hold the password."""
+    async with server_process(options=ServerOptions(extra=("--requirepass", "right"))) as server:
+        url = server.url.replace("unix://", "unix://:s3cret@")
+        async with a_client(url) as client:
+            with pytest.raises(DeniedError) as caught:
+                await client.ping()
+            assert "s3cret" not in repr(caught.value) + repr(RedisSettings(url=url))
+        async with a_client(server.url.replace("unix://", "unix://:right@")) as client:
+            await client.ping()
+        async with a_client(server.url) as client:
+            with pytest.raises(DeniedError):
+                await client.ping()
+
+
+async def test_error_replies_leave_the_connection_in_order() -> None:
+    """An error in the middle of a pipeline is a value; the replies behind it are the right ones."""
+    async with server_process() as server, a_client(server.url, connections_max=1) as client:
+        await client.run(command("SET", "slipway:x", "text"))
+        replies = await client.pipeline(
+            [
+                command("INCR", "slipway:x"),
+                Command("k", ("ECHO", "a")),
+                Command("k", ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "slipway:none", ">")),
+                Command("k", ("ECHO", "b")),
+            ]
+        )
+        assert isinstance(replies[0], PermanentError)
+        assert isinstance(replies[2], GroupMissingError)
+        assert (replies[1], replies[3]) == (b"a", b"b")
+
+
+@pytest.mark.parametrize("url", ["", "http://x", "localhost:6379", "redis+sentinel://host:26379", "redis://h:port"])
+def test_a_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
+    """It may hold a password."""
+    with pytest.raises(InvalidError) as caught:
+        connect(RedisSettings(url=url), clock=SystemClock(), random=SeededRandom(1))
+    assert not url or url not in str(caught.value)
+
+
+async def test_a_server_process_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It listens on its socket only, keeps nothing, and ends when told."""
+    async with server_process() as server:
+        pid = server.pid
+        assert pid is not None
+        async with a_client(server.url) as client:
+            await client.run(command("SET", "slipway:x", "1"))
+            assert await client.run(Command("k", ("CONFIG", "GET", "port"))) == [b"port", b"0"]
+        folder = server.socket.parent
+        await server.stop()
+        assert server.pid is None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        assert sorted(path.name for path in folder.iterdir()) == ["valkey.log"]
+
+
+async def test_a_server_process_keeps_what_it_is_asked_to_keep() -> None:
+    """With appendonly a kill -9 loses no acknowledged write."""
+    async with server_process(options=ServerOptions(appendonly=True)) as server, a_client(server.url) as client:
+        await client.run(command("SET", "slipway:x", "1"))
+        await server.kill()
+        await server.start()
+        await until_answers(client)
+        assert await client.run(command("GET", "slipway:x")) == b"1"
+
+
+async def test_a_server_that_can_not_start_says_where_to_look(tmp_path: Path) -> None:
+    """And leaves no process."""
+    server = ValkeyProcess(tmp_path, ServerOptions(extra=("--no-such-option", "1")))
+    with pytest.raises(UnavailableError, match=r"valkey\.log"):
+        await server.start()
+    assert server.pid is None
