@@ -1,0 +1,84 @@
+"""What a cluster needs before Slipway can run on it: the CRDs, the namespaces, a pool and a queue.
+
+Owns those manifests for local mode. Applying twice changes nothing; what somebody has edited since stays.
+"""
+
+import asyncio
+import importlib.util
+import shutil
+import sys
+from typing import Any
+
+from slipway.crd.meta import LABEL_WORKSPACE, RawObject
+from slipway.crd.schema import crd_manifests
+from slipway.errors import AlreadyExistsError, NotFoundError, TransientError
+from slipway.kube.client import KubeClient
+from slipway.kube.resources import CRDS, NAMESPACES, QUEUES, RESOURCE_POOLS, Resource
+from slipway.runtime.clock import Clock
+
+READY_S = 20.0
+POLL_S = 0.05
+
+
+async def furnish(kube: KubeClient, clock: Clock, *, system_namespace: str, local_defaults: bool) -> None:
+    """Create what is missing; waits until the API server answers and serves the CRDs.
+
+    Raises:
+        TransientError: the API server did not answer in time.
+    """
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                await kube.list(NAMESPACES, limit=1)
+                break
+            except TransientError:
+                await clock.sleep(POLL_S)
+    for manifest in crd_manifests():
+        await _create(kube, CRDS, manifest)
+    workspace = {"metadata": {"name": "default", "labels": {LABEL_WORKSPACE: "true"}}}
+    if not await _create(kube, NAMESPACES, workspace):
+        await kube.patch(NAMESPACES, "default", {"metadata": {"labels": {LABEL_WORKSPACE: "true"}}})
+    await _create(kube, NAMESPACES, {"metadata": {"name": system_namespace}})
+    spec: RawObject = {"defaults": kind_defaults()} if local_defaults else {}
+    await _served(kube, clock)
+    await _create(kube, RESOURCE_POOLS, {"metadata": {"name": "default"}, "spec": spec})
+    await _create(kube, QUEUES, {"metadata": {"name": "default"}, "spec": {"pool": "default"}})
+
+
+def kind_defaults() -> RawObject:
+    """Defaults of the kinds where there is no container image: the programs of this machine's Python.
+
+    A notebook is JupyterLab when it is installed beside us, else a small page of our own.
+    """
+    page = [sys.executable, "-m", "slipway.local.pages"]
+    defaults: RawObject = {}
+    if not _has("jupyterlab", "jupyter-lab"):
+        defaults["notebook"] = {"image": "local", "command": [*page, "notebook"], "port": 8888}
+    if not _has("tensorboard", "tensorboard"):
+        defaults["tensorboard"] = {"image": "local", "command": [*page, "tensorboard"], "port": 6006}
+    return defaults
+
+
+def _has(module: str, program: str) -> bool:
+    return importlib.util.find_spec(module) is not None and shutil.which(program) is not None
+
+
+async def _served(kube: KubeClient, clock: Clock) -> None:
+    """A CRD is served a moment after it was created."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                await kube.list(RESOURCE_POOLS, limit=1)
+                await kube.list(QUEUES, limit=1)
+                return
+            except NotFoundError:
+                await clock.sleep(POLL_S)
+
+
+async def _create(kube: KubeClient, resource: Resource[Any], manifest: RawObject) -> bool:
+    """True when it was created, False when it was there."""
+    try:
+        await kube.create(resource, manifest)
+    except AlreadyExistsError:
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""One child process of the local stack: started in its own session, watched, ended by its pid.
+
+Owns the process and its log file. Knows nothing of what it runs.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slipway.errors import UnavailableError
+from slipway.local.layout import Member, start_ticks
+from slipway.runtime.clock import Clock
+
+POLL_S = 0.03
+TAIL_LINES = 15
+
+
+class Child:
+    """A program that is kept in a log file and in a session of its own, so that Ctrl-C reaches only its parent."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, clock: Clock, url: str = ""
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.log = log
+        self._argv = list(argv)
+        self._env = dict(env)
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the last start; 0 before the first."""
+        return self._process.pid if self._process is not None else 0
+
+    def member(self) -> Member:
+        """What the state file says of it."""
+        return Member(name=self.name, pid=self.pid, started=start_ticks(self.pid), url=self.url, log=str(self.log))
+
+    async def start(self) -> None:
+        """Start it; its output is appended to its log."""
+        with self.log.open("ab") as out:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self._env,
+                start_new_session=True,
+            )
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        if self._process is None:
+            return 0
+        return await self._process.wait()
+
+    def signal(self, how: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(how)
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM; after `grace_s` SIGKILL to its whole group."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-TAIL_LINES:])
+
+    async def answers(self, path: str, deadline_s: float) -> None:
+        """Wait until `path` of its address answers 200.
+
+        Raises:
+            UnavailableError: it ended, or did not answer in time; the message has the end of its log.
+        """
+        until = self._clock.monotonic() + deadline_s
+        while not await self._is_ok(path):
+            if not self.is_running:
+                raise UnavailableError(f"{self.name} ended at its start; the end of {self.log}:\n{self.tail()}")
+            if self._clock.monotonic() > until:
+                raise UnavailableError(
+                    f"{self.name} was not ready after {deadline_s:.0f} s; the end of {self.log}:\n{self.tail()}"
+                )
+            await self._clock.sleep(POLL_S)
+
+    async def _is_ok(self, path: str) -> bool:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        try:
+            async with asyncio.timeout(1.0):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+                    writer.write(request.encode())
+                    await writer.drain()
+                    return b" 200 " in await reader.readline()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return False

@@ -1,0 +1,281 @@
+"""The whole system on this machine: a local cluster, a Valkey, the nodes and the four services as processes.
+
+Owns what is started, in which order, with which environment, and that nothing of it is left. The services are exactly
+the ones that are deployed; given a kubeconfig and a Redis URL they run against those, and nothing else is started.
+
+Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
+runs; a service that dies is started again; after `stop` no process of the stack runs, and its folder is gone unless
+it is to be kept.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from slipway.errors import InvalidError, UnavailableError
+from slipway.kube import client
+from slipway.local.furnish import furnish
+from slipway.local.layout import Layout, Member, StackState, is_alive
+from slipway.local.process import Child
+from slipway.local.valkey import ServerOptions, ValkeyProcess
+from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
+
+SERVICES = ("api", "scheduler", "podworker", "watcher")
+READY_S = 30.0
+STOP_S = 12.0
+RESTART_S = 0.2
+RESTARTS_MAX_S = 5.0
+SYSTEM_NAMESPACE = "slipway-system"
+DEFAULT_PORT = 8080
+
+
+class StackOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start. `port` is the API's; 0 takes a free one, and a taken default falls back to a free one."""
+
+    folder: Path
+    nodes: int = 2
+    cpus: int = 4
+    memory: str = "16Gi"
+    gpus: int = 8
+    port: int = DEFAULT_PORT
+    keep: bool = False
+    redis: bool = True
+    kubeconfig: str = ""
+    """of an existing cluster; empty: a local one is started"""
+    redis_url: str = ""
+    """of an existing Redis; empty: a local one is started (unless `redis` is false)"""
+    replicas: Mapping[str, int] = {}
+    env: Mapping[str, str] = {}
+    """more environment for the services"""
+
+
+class Stack:
+    """One local stack. `say` is told what happens, one line each."""
+
+    def __init__(
+        self,
+        options: StackOptions,
+        *,
+        say: Callable[[str], None] = lambda _line: None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.options = options
+        self.layout = Layout(options.folder)
+        self.children: dict[str, Child] = {}
+        self.valkey: ValkeyProcess | None = None
+        self._say = say
+        self._clock = clock or SystemClock()
+        self._random = random or SystemRandom()
+        self._watching: set[asyncio.Task[None]] = set()
+        self._resting: set[str] = set()
+        self._stopping = False
+        self._kubernetes = ""
+
+    @property
+    def api_url(self) -> str:
+        """Where the API is."""
+        return self.children["api"].url
+
+    @property
+    def kubeconfig(self) -> str:
+        """The kubeconfig of the cluster in use."""
+        return self.options.kubeconfig or str(self.layout.kubeconfig)
+
+    @property
+    def redis_url(self) -> str:
+        """The Redis in use; empty when there is none."""
+        return self.options.redis_url or (self.valkey.url if self.valkey is not None else "")
+
+    async def start(self) -> None:
+        """Start everything and wait until it answers.
+
+        Raises:
+            InvalidError: a stack runs in this folder already.
+            UnavailableError: something did not come up; what had started is stopped again.
+        """
+        running = self.layout.read_state()
+        if running is not None and any(is_alive(member) for member in running.members):
+            raise InvalidError(
+                f"a stack already runs in {self.layout.folder} (API at {running.api}); "
+                "`slipway down` stops it, `--data DIR` starts another elsewhere"
+            )
+        self.layout.make()
+        try:
+            await self._start_cluster()
+            await self._start_services()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End every process in reverse order; remove the folder unless it is kept."""
+        self._stopping = True
+        for task in self._watching:
+            task.cancel()
+        services = [child for name, child in self.children.items() if name not in ("cluster", "nodes")]
+        await asyncio.gather(*(child.stop(STOP_S) for child in services))
+        for name in ("nodes", "cluster"):
+            if name in self.children:
+                await self.children[name].stop(STOP_S)
+        if self.valkey is not None:
+            await self.valkey.stop()
+        self.layout.state.unlink(missing_ok=True)
+        if not self.options.keep:
+            await asyncio.to_thread(shutil.rmtree, self.layout.folder, ignore_errors=True)
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to one process (`api`, `scheduler`, `podworker-1`, ...); the pid it went to."""
+        child = self.children[name]
+        child.signal(how)
+        return child.pid
+
+    async def halt(self, name: str) -> None:
+        """End one process and leave it ended."""
+        self._resting.add(name)
+        await self.children[name].stop(STOP_S)
+
+    async def resume(self, name: str) -> None:
+        """Start a halted process again and wait until it answers."""
+        self._resting.discard(name)
+        child = self.children[name]
+        await child.start()
+        self._watch(child)
+        await child.answers("/readyz", READY_S)
+        self._write_state()
+
+    # --- starting -------------------------------------------------------------------------------------------------
+
+    async def _start_cluster(self) -> None:
+        if not self.options.redis_url and self.options.redis:
+            self.valkey = ValkeyProcess(self.layout.redis, ServerOptions(appendonly=self.options.keep))
+        if self.options.kubeconfig:
+            self._kubernetes = self.options.kubeconfig
+        else:
+            self._kubernetes = f"http://127.0.0.1:{_free_port()}"
+            token = secrets.token_urlsafe(24)
+            self.layout.write_kubeconfig(self._kubernetes, token)
+            argv = ["slipway.local.apiserver", "--listen", self._kubernetes.removeprefix("http://"), "--token", token]
+            # Kept on disk also when the folder is not: a cluster that is killed comes back as it was.
+            argv += ["--data", str(self.layout.cluster)]
+            await self._spawn("cluster", argv, url=self._kubernetes)
+        if self.valkey is not None:
+            await self.valkey.start()
+
+    async def _start_services(self) -> None:
+        # The services are started before the cluster answers: they wait for it themselves, and all load at once.
+        port = _port(self.options.port)
+        for service in SERVICES:
+            for index in range(self.options.replicas.get(service, 1)):
+                name = service if index == 0 else f"{service}-{index}"
+                listen = f"127.0.0.1:{port if name == 'api' else _free_port()}"
+                env = {"SLIPWAY_LISTEN": listen, "SLIPWAY_API_URL": f"http://127.0.0.1:{port}"}
+                await self._spawn(name, [f"slipway.{service}.main"], url=f"http://{listen}", env=env)
+        if not self.options.kubeconfig:
+            await self._spawn_nodes()
+        async with client.connect(self.kubeconfig, clock=self._clock, random=self._random) as kube:
+            local = not self.options.kubeconfig
+            await furnish(kube, self._clock, system_namespace=SYSTEM_NAMESPACE, local_defaults=local)
+        self._write_state()
+        waits = [child for name, child in self.children.items() if name not in ("cluster", "nodes")]
+        await asyncio.gather(*(child.answers("/readyz", READY_S) for child in waits))
+
+    async def _spawn_nodes(self) -> None:
+        options = self.options
+        argv = ["slipway.local.node", "--state", str(self.layout.nodes), "--nodes", str(options.nodes)]
+        argv += ["--cpus", str(options.cpus), "--memory", options.memory, "--gpus", str(options.gpus)]
+        await self._spawn("nodes", argv)
+
+    async def _spawn(
+        self, name: str, module: list[str], *, url: str = "", env: Mapping[str, str] | None = None
+    ) -> None:
+        child = Child(
+            name,
+            [sys.executable, "-m", *module],
+            env={**self._environment(), **env, **self.options.env},
+            log=self.layout.logs / f"{name}.log",
+            clock=self._clock,
+            url=url,
+        )
+        self.children[name] = child
+        await child.start()
+        self._watch(child)
+
+    def _environment(self) -> dict[str, str]:
+        """The parent's environment without settings that were meant for somebody else."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
+        env |= {"KUBECONFIG": self.kubeconfig, "SLIPWAY_NAMESPACE": SYSTEM_NAMESPACE, "PYTHONSAFEPATH": "1"}
+        if self.redis_url:
+            env["SLIPWAY_REDIS_URL"] = self.redis_url
+        return env
+
+    # --- watching -------------------------------------------------------------------------------------------------
+
+    def _watch(self, child: Child) -> None:
+        task = asyncio.ensure_future(self._keep(child))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+
+    async def _keep(self, child: Child) -> None:
+        """Start a child again whenever it ends, with a growing pause."""
+        pause_s = RESTART_S
+        while True:
+            code = await child.ended()
+            if self._stopping or child.name in self._resting:
+                return
+            self._say(f"{child.name} ended ({_how(code)}); starting it again")
+            await self._clock.sleep(pause_s)
+            if self._stopping or child.name in self._resting:
+                return
+            pause_s = min(RESTARTS_MAX_S, pause_s * 2)
+            await child.start()
+            self._write_state()
+
+    def _write_state(self) -> None:
+        members = [child.member() for child in self.children.values()]
+        if self.valkey is not None and self.valkey.pid is not None:
+            members.append(Member(name="redis", pid=self.valkey.pid, log=str(self.valkey.log)))
+        state = StackState(
+            api=self.api_url,
+            kubeconfig=self.kubeconfig,
+            redis_url=self.redis_url,
+            kubernetes=self._kubernetes,
+            supervisor=os.getpid(),
+            members=members,
+        )
+        self.layout.write_state(state)
+
+
+def _how(code: int) -> str:
+    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _port(wanted: int) -> int:
+    """`wanted`, or a free port when it is the default and taken.
+
+    Raises:
+        UnavailableError: a port that was asked for by name is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as exc:
+            if wanted != DEFAULT_PORT:
+                raise UnavailableError(f"port {wanted} is taken; choose another with --port, or 0 for any") from exc
+            return _free_port()
+        return int(probe.getsockname()[1])
