@@ -200,7 +200,7 @@ class Stack:
         child = Child(
             name,
             [sys.executable, "-m", *module],
-            env={**self._environment(), **env, **self.options.env},
+            env={**self._environment(), **(env or {}), **self.options.env},
             log=self.layout.logs / f"{name}.log",
             clock=self._clock,
             url=url,
