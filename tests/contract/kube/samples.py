@@ -1,6 +1,7 @@
 """What the suite creates: a pod, a config map, and a custom kind with its definition."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 Json = dict[str, Any]
@@ -79,7 +80,7 @@ def definition(plural: str = PLURAL, kind: str = "Widget") -> Json:
                         "openAPIV3Schema": {
                             "type": "object",
                             "required": ["spec"],
-                            "properties": {"spec": _SPEC, "status": _STATUS},
+                            "properties": {"spec": deepcopy(_SPEC), "status": deepcopy(_STATUS)},
                         }
                     },
                 }

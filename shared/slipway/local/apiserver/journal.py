@@ -46,9 +46,11 @@ class Journal:
         self._written = 0
         self._restore()
         self._snapshot()
-        core.store.subscribe(self._append)
+        self._end = core.store.subscribe(self._append)
 
     def close(self) -> None:
+        """Stops following; what the core does from now on is not kept."""
+        self._end()
         os.close(self._log)
 
     def _restore(self) -> None:

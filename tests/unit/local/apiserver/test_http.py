@@ -1,0 +1,160 @@
+"""What only the HTTP side does: bookmarks, expiry inside a stream, tokens, logs, shutdown."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.logs import LOG_ENDPOINT
+from slipway.local.apiserver.status import bad_request
+from tests.contract.kube.client import KubeHttp
+from tests.contract.kube.samples import a_config, a_pod
+from tests.contract.kube.target import Target, serving
+from tests.unit.local.apiserver.support import a_core
+
+Json = dict[str, Any]
+CONFIGS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class FewLines:
+    """A log of two chunks; container `none` is refused."""
+
+    async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        if query.get("container") == "none":
+            raise bad_request(f"container none is not valid for pod {pod['metadata']['name']}")
+        yield b""
+        yield b"one\n"
+        yield f"two on {node['metadata']['name']} tail={query.get('tailLines', '')}\n".encode()
+
+
+@pytest.fixture
+def core() -> ClusterCore:
+    return a_core(history_limit=4)
+
+
+@pytest.fixture
+def url(core: ClusterCore) -> Iterator[str]:
+    with serving(core, logs=FewLines(), bookmark_interval_s=0.05) as found:
+        yield found
+
+
+@pytest.fixture
+async def kube(url: str) -> AsyncIterator[KubeHttp]:
+    client = KubeHttp(Target(url=url))
+    yield client
+    await client.close()
+
+
+async def test_bookmarks_tell_how_far_the_watch_is(kube: KubeHttp) -> None:
+    """With allowWatchBookmarks an idle watch learns the newest version of everything."""
+    version = (await kube.get(CONFIGS)).version
+    async with kube.watch(CONFIGS, resourceVersion=version, allowWatchBookmarks="true") as events:
+        other = await kube.post(PODS, a_pod())
+        while True:
+            event = await events.next()
+            assert event["type"] == "BOOKMARK"
+            assert event["object"]["kind"] == "ConfigMap"
+            if event["object"]["metadata"]["resourceVersion"] == other.version:
+                break
+
+
+async def test_expired_version_is_an_error_event(kube: KubeHttp) -> None:
+    """HTTP 200, one ERROR event with a 410 Status, and the end."""
+    version = (await kube.post(CONFIGS, a_config())).version
+    for number in range(20):
+        await kube.patch(f"{CONFIGS}/c", {"data": {"a": str(number)}})
+    async with kube.watch(CONFIGS, resourceVersion=version) as events:
+        found = await events.rest()
+    assert [(event["type"], event["object"]["code"], event["object"]["reason"]) for event in found] == [
+        ("ERROR", 410, "Expired")
+    ]
+
+
+async def test_watch_as_a_table(kube: KubeHttp) -> None:
+    """What `kubectl get -w` asks for: each event holds a Table of one row."""
+    version = (await kube.get(CONFIGS)).version
+    await kube.post(CONFIGS, a_config(data={"a": "1"}))
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    answer = await kube.get(CONFIGS, accept=accept, watch="true", resourceVersion=version, timeoutSeconds="1")
+    assert answer.body["type"] == "ADDED"
+    assert answer.body["object"]["rows"][0]["cells"][:2] == ["c", 1]
+
+
+async def test_token_is_demanded(core: ClusterCore) -> None:
+    """With a token set, a call without it is 401; health stays open."""
+    with serving(core, token="secret") as url:
+        stranger = KubeHttp(Target(url=url))
+        friend = KubeHttp(Target(url=url, headers={"authorization": "Bearer secret"}))
+        codes = [
+            (await stranger.get(CONFIGS)).code,
+            (await friend.get(CONFIGS)).code,
+            (await stranger.get("/livez")).code,
+        ]
+        await stranger.close()
+        await friend.close()
+    assert codes == [401, 200, 200]
+
+
+async def _bound_pod(kube: KubeHttp) -> None:
+    node = {"metadata": {"name": "n", "annotations": {LOG_ENDPOINT: "http://127.0.0.1:1"}}}
+    assert (await kube.post("/api/v1/nodes", node)).code == 201
+    assert (await kube.post(PODS, a_pod())).code == 201
+    assert (await kube.post(f"{PODS}/p/binding", {"target": {"name": "n"}})).code == 201
+
+
+async def test_log_is_read_from_the_pods_node(kube: KubeHttp) -> None:
+    """The query is handed on; a refusal before the first chunk is an answer of its own."""
+    await _bound_pod(kube)
+    answer = await kube.get(f"{PODS}/p/log", tailLines="2")
+    refused = await kube.get(f"{PODS}/p/log", container="none")
+    assert refused.code == 400
+    assert answer.body["text"] == "one\ntwo on n tail=2\n"
+    assert answer.headers["content-type"] == "text/plain"
+
+
+async def test_log_of_an_unbound_pod_is_refused(kube: KubeHttp) -> None:
+    """It runs nowhere: 400."""
+    await kube.post(PODS, a_pod())
+    assert (await kube.get(f"{PODS}/p/log")).code == 400
+
+
+async def test_log_endpoint_that_is_away_is_a_server_error(core: ClusterCore) -> None:
+    """A dead node answers 502, not an empty log."""
+    with serving(core) as url:
+        kube = KubeHttp(Target(url=url))
+        await _bound_pod(kube)
+        answer = await kube.get(f"{PODS}/p/log")
+        await kube.close()
+    assert answer.code == 502
+
+
+async def test_objects_as_metadata_only(kube: KubeHttp) -> None:
+    """as=PartialObjectMetadataList."""
+    await kube.post(CONFIGS, a_config(data={"a": "1"}))
+    accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+    answer = await kube.get(CONFIGS, accept=accept)
+    assert answer.body["kind"] == "PartialObjectMetadataList"
+    assert [sorted(item) for item in answer.body["items"]] == [["apiVersion", "kind", "metadata"]]
+
+
+async def test_yaml_bodies_are_read(kube: KubeHttp) -> None:
+    """application/yaml."""
+    body = b"metadata:\n  name: y\ndata:\n  a: '1'\n"
+    answer = await kube.send_raw("POST", CONFIGS, body, "application/yaml")
+    assert (answer.code, answer.body["data"]) == (201, {"a": "1"})
+
+
+async def test_unknown_method_is_not_allowed(kube: KubeHttp) -> None:
+    """405 with a Status."""
+    answer = await kube.send_raw("OPTIONS", CONFIGS, b"", "application/json")
+    assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
+
+
+async def test_bad_numbers_are_refused(kube: KubeHttp) -> None:
+    """limit, timeoutSeconds and resourceVersion are numbers."""
+    for name in ("limit", "resourceVersion"):
+        assert (await kube.get(CONFIGS, **{name: "x"})).code == 400
+    assert (await kube.get(CONFIGS, watch="1", timeoutSeconds="x")).code == 400
+    assert (await kube.post(CONFIGS, a_config(), dryRun="Some")).code == 400

@@ -1,0 +1,133 @@
+"""Persistence: what was answered survives the end of the process."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.journal import Journal
+from tests.contract.kube.samples import a_config, a_pod, a_widget, owned_by
+from tests.unit.local.apiserver.support import WIDGETS, a_core, with_widgets
+
+DEADLINE_S = 20.0
+
+
+def _empty() -> ClusterCore:
+    return ClusterCore(clock=lambda: 0.0, new_uid=lambda: "new", allow_unknown_rules=True)
+
+
+def _everything(core: ClusterCore) -> bytes:
+    resources = sorted(core.store.resources())
+    return msgspec.json.encode([[record.obj for record in core.store.scan(each)] for each in resources])
+
+
+def _filled(folder: Path, snapshot_every: int = 20_000) -> ClusterCore:
+    core = a_core()
+    journal = Journal(folder, core, snapshot_every=snapshot_every)
+    with_widgets(core)
+    for name in "abcdef":
+        core.create("configmaps", "default", a_config(name))
+        core.create(WIDGETS, "default", a_widget(name))
+    core.delete("configmaps", "default", "a")
+    core.patch(WIDGETS, "default", "b", {"spec": {"size": 7}})
+    journal.close()
+    return core
+
+
+def test_restart_finds_everything_and_the_same_versions(tmp_path: Path) -> None:
+    """Objects, versions and the counter are as they were; the custom kind is served again."""
+    before = _filled(tmp_path)
+    after = _empty()
+    Journal(tmp_path, after).close()
+    assert _everything(after) == _everything(before)
+    assert after.version == before.version
+    assert after.get(WIDGETS, "default", "b")["spec"]["size"] == 7
+
+
+def test_snapshots_in_between_lose_nothing(tmp_path: Path) -> None:
+    """However often the log is folded into the snapshot, the result is the same."""
+    before = _filled(tmp_path, snapshot_every=3)
+    after = _empty()
+    Journal(tmp_path, after).close()
+    assert _everything(after) == _everything(before)
+    assert after.version == before.version
+
+
+def test_torn_tail_is_forgotten(tmp_path: Path) -> None:
+    """A last line that was cut short was never answered."""
+    before = _filled(tmp_path)
+    with (tmp_path / "log.jsonl").open("ab") as log:
+        log.write(b'[999,"ADDED","configmaps",{"metadata":{"na')
+    after = _empty()
+    Journal(tmp_path, after).close()
+    assert _everything(after) == _everything(before)
+
+
+def test_garbage_collection_continues_after_a_restart(tmp_path: Path) -> None:
+    """An owner deleted just before the end still takes its dependents along."""
+    core = a_core()
+    journal = Journal(tmp_path, core)
+    owner = core.create("configmaps", "default", a_config("owner"))
+    core.create("pods", "default", a_pod(meta={"ownerReferences": [owned_by(owner)]}))
+    core.delete("configmaps", "default", "owner")
+    journal.close()
+    after = _empty()
+    Journal(tmp_path, after).close()
+    after.settle()
+    assert after.list("pods").items == []
+
+
+def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
+    """A real process, killed between two answers, comes back with every acknowledged object and version."""
+    port = _free_port()
+    acknowledged: dict[str, str] = {}
+    process = _start(port, tmp_path)
+    client = httpx.Client(base_url=_url(port), trust_env=False)
+    try:
+        for number in range(50):
+            answer = client.post("/api/v1/namespaces/default/configmaps", json=a_config(f"c{number}"))
+            assert answer.status_code == 201
+            acknowledged[f"c{number}"] = answer.json()["metadata"]["resourceVersion"]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(DEADLINE_S)
+    process = _start(port, tmp_path)
+    try:
+        found = client.get("/api/v1/namespaces/default/configmaps").json()["items"]
+        assert {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in found} == acknowledged
+    finally:
+        client.close()
+        process.terminate()
+        assert process.wait(DEADLINE_S) is not None
+
+
+def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "slipway.local.apiserver", "--listen", f"127.0.0.1:{port}", "--data", str(folder)]
+    process = subprocess.Popen([*command, "--allow-unknown-rules"], env=dict(os.environ))
+    ends_at = time.monotonic() + DEADLINE_S
+    with httpx.Client(base_url=_url(port), trust_env=False) as client:
+        while time.monotonic() < ends_at:
+            try:
+                if client.get("/readyz").status_code == 200:
+                    return process
+            except httpx.TransportError:
+                time.sleep(0.02)
+    process.kill()
+    raise AssertionError("the server did not start")
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
