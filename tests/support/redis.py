@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -112,6 +113,16 @@ class RedisBackend:
         for streams in self._open:
             await streams.aclose()
         await self._operator.aclose()
+
+
+def free_port() -> int:
+    """A free loopback port, low enough for the bus of a cluster node 10,000 above it."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port < 55_000:
+            return port
 
 
 def server_binary(name: str) -> Path:

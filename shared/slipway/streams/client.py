@@ -35,7 +35,7 @@ from slipway.errors import (
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.routes import Address, Login, Reply, SentinelMaster, make_connection, parse
 
-Argument = str | bytes | int | float
+Argument = str | bytes | int
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 2.0
@@ -271,8 +271,7 @@ class RedisClient:
             size = self._settings.blocking_max if blocking else self._settings.connections_max
             pool = self._pools[address, blocking] = Pool(lambda: self._open(address), size)
         async with pool.lease() as connection:
-            packed = connection.pack_commands([each.args for each in commands])
-            await connection.send_packed_command(packed, check_health=False)
+            await connection.send_packed_command(pack(commands), check_health=False)
             return [await read_reply(connection) for _ in commands]
 
     async def _ask(self, address: Address, args: tuple[str, ...]) -> Reply:
@@ -313,6 +312,17 @@ class RedisClient:
             if not connected:
                 await connection.disconnect(nowait=True)
         return connection
+
+
+def pack(commands: Sequence[Command]) -> bytes:
+    """Commands as the protocol has them (the library's packing took 60 % of an append's time)."""
+    parts: list[bytes] = []
+    for each in commands:
+        parts.append(b"*%d\r\n" % len(each.args))
+        for argument in each.args:
+            raw = argument if isinstance(argument, bytes) else str(argument).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
+    return b"".join(parts)
 
 
 async def read_reply(connection: AbstractConnection) -> Reply | ControlPlaneError:

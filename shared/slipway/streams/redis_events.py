@@ -18,7 +18,7 @@ from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys, pages, rows, scripts
-from slipway.streams.client import Command, RedisClient, command
+from slipway.streams.client import Argument, Command, RedisClient, command
 from slipway.streams.order import judge
 from slipway.streams.ports import Appended, Entry, FirehoseEvent, Outcome, StoredEvent, Tally
 from slipway.streams.routes import Reply
@@ -63,28 +63,28 @@ class RedisEvents:
         ends = dict(zip(allocations, await self._newest(allocations), strict=True))
         answers: list[Appended | None] = []
         calls: list[Command] = []
-        news: list[AllocationEvent] = []
-        lives: list[Command] = []
+        before: list[Command] = []
         for entry in batch:
             event, end = entry.event, ends[entry.event.allocation_id]
             if end is not None and end[0] != event.created_ms:
-                calls.append(_append(entry, oldest_seq=_NEVER))  # clears what is not ours
+                calls.append(_append(entry, (), oldest_seq=_NEVER))  # clears what is not ours
                 answers.append(None)
                 ends[event.allocation_id] = None
                 continue
             last_seq = end[1] if end is not None else None
             outcome = judge(entry, last_seq)
             if outcome is Outcome.APPENDED:
+                flat = rows.flat(codec.encode_event(event))
                 # What follows something must not begin a stream, should the server have lost it meanwhile.
-                calls.append(_append(entry, oldest_seq=entry.oldest_seq if end is None else _NEVER))
-                news.append(event)
+                calls.append(_append(entry, flat, oldest_seq=entry.oldest_seq if end is None else _NEVER))
+                before.append(_publish(event, flat))
                 answers.append(None)
                 ends[event.allocation_id] = (event.created_ms, event.seq)
                 continue
             if outcome is Outcome.DUPLICATE and (ttl_s := _ttl_s(entry)):
-                lives.append(command("EXPIRE", keys.allocation(event.allocation_id), ttl_s, "NX"))
+                before.append(command("EXPIRE", keys.allocation(event.allocation_id), ttl_s, "NX"))
             answers.append(Appended(outcome=outcome, last_seq=last_seq))
-        rows.checked(await self._client.pipeline([*lives, *(_publish(event) for event in news)]))
+        rows.checked(await self._client.pipeline(before))
         replies = iter(rows.checked(await scripts.run_all(self._client, scripts.APPEND, calls)))
         return [answer if answer is not None else _appended(next(replies)) for answer in answers]
 
@@ -94,9 +94,9 @@ class RedisEvents:
         return [page[0][0] if page else None for page in newest]
 
 
-def _publish(event: AllocationEvent) -> Command:
-    key = keys.events(keys.shard_of(event.allocation_id))
-    return command("XADD", key, "MAXLEN", "~", keys.EVENTS.length_max, "*", *rows.flat(codec.encode_event(event)))
+def _publish(event: AllocationEvent, flat: Sequence[Argument]) -> Command:
+    key = keys.EVENT_KEYS[keys.shard_of(event.allocation_id)]
+    return command("XADD", key, "MAXLEN", "~", keys.EVENTS.length_max, "*", *flat)
 
 
 def _ttl_s(entry: Entry) -> int:
@@ -105,7 +105,7 @@ def _ttl_s(entry: Entry) -> int:
     return entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
 
 
-def _append(entry: Entry, *, oldest_seq: int | None) -> Command:
+def _append(entry: Entry, flat: Sequence[Argument], *, oldest_seq: int | None) -> Command:
     event = entry.event
     bridged: str | int = ""
     if event.truncated is not None:
@@ -119,7 +119,7 @@ def _append(entry: Entry, *, oldest_seq: int | None) -> Command:
         bridged,
         keys.ALLOCATION.length_max,
         _ttl_s(entry),
-        *rows.flat(codec.encode_event(event)),
+        *flat,
     )
 
 

@@ -52,8 +52,8 @@ async def working(
 async def at_rest(streams: Streams, backlog: int = 0) -> None:
     """Wait until so many entries are unacknowledged: by default, nothing waits and nothing is pending."""
     async with asyncio.timeout(5):
-        while await streams.work_queue("looker").backlog() != backlog:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 - the state is in a server
+        while await streams.work_queue("looker").backlog() != backlog:  # noqa: ASYNC110 - a server's state
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -12,21 +12,19 @@ from slipway.streams.client import Command
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.ports import Entry, FeedEntry, FeedOp, Outcome, Streams, WorkHint
 from tests.support.clock import wait_until
-from tests.support.redis import RedisBackend, an_event, an_id, running_server, server_process
-
-PORT = 17_413
+from tests.support.redis import RedisBackend, an_event, an_id, free_port, running_server, server_process
 
 
 @pytest.fixture
 async def streams() -> AsyncGenerator[Streams]:
     """One node that owns all slots: it refuses whatever touches two of them, as any cluster does."""
-    async with server_process(options=ServerOptions(port=PORT, cluster=True)) as server:
+    async with server_process(options=ServerOptions(port=free_port(), cluster=True)) as server:
         backend = RedisBackend(server.url)
         await backend.command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
         real = RedisBackend(server.url, cluster=True)
         async with asyncio.timeout(10):
-            while b"cluster_state:ok" not in await backend.command("CLUSTER", "INFO"):
-                await asyncio.sleep(0.02)  # noqa: ASYNC110 - the state is in a server
+            while b"state:ok" not in await backend.command("CLUSTER", "INFO"):  # noqa: ASYNC110 - a server's state
+                await asyncio.sleep(0.02)
         yield real.connect()
         await real.aclose()
         await backend.aclose()

@@ -1,0 +1,141 @@
+"""What the streams cost on a real server: appends, hints, hand-over, feed. Prints one JSON row per figure."""
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from slipway.local.valkey import ValkeyProcess
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import allocation_id
+from slipway.model.lifecycle import Event, Phase
+from slipway.runtime.clock import SystemClock, SystemRandom
+from slipway.streams.client import RedisSettings
+from slipway.streams.consumer import WorkConsumer
+from slipway.streams.feed import Delta, FeedPublisher
+from slipway.streams.ports import Entry, FeedOp, WorkHint
+from slipway.streams.redis_streams import RedisStreams, connect
+
+RUNS = 5
+UID = "0123abcd-0000-0000-0000-000000000000"
+
+
+def an_entry(name: str, seq: int) -> Entry:
+    event = AllocationEvent(
+        allocation_id=allocation_id(name, UID),
+        namespace="default",
+        name=name,
+        uid=UID,
+        created_ms=1_700_000_000_000,
+        seq=seq,
+        attempt=1,
+        type=Event.RUNNING,
+        phase=Phase.RUNNING,
+        time="2026-01-02T03:04:05Z",
+        data={"ranks": 4},
+        traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
+    )
+    return Entry(event=event)
+
+
+def report(work: str, figures: list[float], unit: str) -> None:
+    print(json.dumps({"work": work, "ours": round(statistics.median(figures), 3), "unit": unit, "runs": len(figures)}))
+
+
+async def appends(streams: RedisStreams, *, batch: int, total: int, run: int) -> float:
+    """Events per second through firehose and stream, in batches, one after the other."""
+    started_s = time.perf_counter()
+    for start in range(0, total, batch):
+        await streams.events.append([an_entry(f"r{run}-{batch}-{number}", 1) for number in range(start, start + batch)])
+    return total / (time.perf_counter() - started_s)
+
+
+async def hints(streams: RedisStreams, total: int) -> float:
+    """Hints per second from send to acknowledged, with an empty handler."""
+    done = asyncio.Event()
+    count = 0
+
+    async def handler(hint: WorkHint) -> None:
+        nonlocal count
+        count += 1
+        if count == total:
+            done.set()
+
+    sent = [WorkHint(namespace="default", allocation=allocation_id(f"h-{number}", UID)) for number in range(total)]
+    await streams.hints.send(sent)
+    started_s = time.perf_counter()
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(WorkConsumer(streams.work_queue("bench"), handler, SystemClock()).run(stop))
+        await done.wait()
+        spent_s = time.perf_counter() - started_s
+        stop.set()
+    return total / spent_s
+
+
+async def hand_over(sender: RedisStreams, worker: RedisStreams, samples: int) -> tuple[list[float], list[float]]:
+    """Milliseconds from send to the handler of an idle consumer, and from ring to the end of a wait."""
+    hints_ms: list[float] = []
+    wakes_ms: list[float] = []
+    arrived: asyncio.Queue[float] = asyncio.Queue()
+
+    async def handler(hint: WorkHint) -> None:
+        arrived.put_nowait(time.perf_counter())
+
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(WorkConsumer(worker.work_queue("latency"), handler, SystemClock()).run(stop))
+        await asyncio.sleep(0.3)
+        for number in range(samples):
+            started_s = time.perf_counter()
+            await sender.hints.send([WorkHint(namespace="default", allocation=allocation_id(f"l-{number}", UID))])
+            hints_ms.append((await arrived.get() - started_s) * 1_000)
+            await asyncio.sleep(0.002)
+        stop.set()
+    for _ in range(samples):
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(worker.wake.wait(None, timeout_s=2))
+            await asyncio.sleep(0.003)
+            started_s = time.perf_counter()
+            await sender.wake.ring("bench")
+            await waiting
+        wakes_ms.append((time.perf_counter() - started_s) * 1_000)
+    return hints_ms, wakes_ms
+
+
+async def feed(streams: RedisStreams, total: int, run: int) -> float:
+    """Deltas per second through a publisher."""
+    publisher = FeedPublisher(streams.feed, SystemClock(), term=run + 1)
+    started_s = time.perf_counter()
+    for number in range(total):
+        publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key=f"ns/{number}", rv=str(number), data=b"{}" * 60))
+    await publisher.step()
+    return total / (time.perf_counter() - started_s)
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="slipway-") as folder:
+        server = ValkeyProcess(Path(folder))
+        started_s = time.perf_counter()
+        await server.start()
+        report("server start", [(time.perf_counter() - started_s) * 1_000], "ms")
+        settings = RedisSettings(url=server.url)
+        streams, other = (connect(settings, clock=SystemClock(), random=SystemRandom()) for _ in range(2))
+        for batch, total in ((1, 1_000), (32, 6_400), (256, 10_240)):
+            rates = [await appends(streams, batch=batch, total=total, run=run) for run in range(RUNS)]
+            report(f"append, batches of {batch}", rates, "events/s")
+        report("hints worked off", [await hints(streams, 5_000) for _ in range(RUNS)], "hints/s")
+        report("feed", [await feed(streams, 10_000, run) for run in range(RUNS)], "deltas/s")
+        hints_ms, wakes_ms = await hand_over(streams, other, 200)
+        for name, figures in (("hint to handler", hints_ms), ("ring to waiter", wakes_ms)):
+            report(f"{name} p50", [statistics.median(figures)], "ms")
+            report(f"{name} p99", [statistics.quantiles(figures, n=100)[98]], "ms")
+        for each in (streams, other):
+            await each.aclose()
+        await server.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
