@@ -53,7 +53,7 @@ async def build(context: Context[Settings]) -> None:
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
-    worker = make_worker(kube, settings, context.clock, context.random, once=context.once)
+    worker = make_worker(kube, settings, context.clock, context.random)
     pinger = streams.health if settings.redis_url else None
     poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
     if context.once:
@@ -67,12 +67,10 @@ async def build(context: Context[Settings]) -> None:
         context.tasks.create_task(_consume(consumer, context.stop), name="consumer")
 
 
-def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random, *, once: bool = False) -> Worker:
-    """A worker on these clients; with `once` nothing is tried twice."""
+def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random) -> Worker:
+    """A worker on these clients."""
     lanes = Lanes(settings.worker_calls)
-    patience = msgspec.structs.replace(
-        retry.KUBE_WRITE, name="podworker_hint", total_s=0.0 if once else settings.worker_patience_s
-    )
+    patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(api_url=settings.task_api_url, token_audience=settings.task_token_audience)
     return Worker(
         kube=kube,

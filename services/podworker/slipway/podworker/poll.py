@@ -78,11 +78,11 @@ class Poller:
 
     async def _handle(self, hint: WorkHint, failures: list[ControlPlaneError]) -> None:
         try:
-            await self._worker.handle(hint)
+            await self._worker.handle(hint, is_patient=False)
         except InvariantError:
             raise
         except ControlPlaneError as error:
-            # The handler has logged it, and the next look finds the work again.
+            # The worker has logged it, and the next look finds the work again: waiting here would hold up the others.
             failures.append(error)
 
     async def _redis_answers(self) -> bool:

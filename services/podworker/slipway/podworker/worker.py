@@ -46,6 +46,7 @@ DECISIONS_MAX = 5
 """How often a conflict leads to a new decision before the hint is given back."""
 BOUND_MAX = 8192
 """How many finished launches are remembered, to answer the hints that they cause themselves without a LIST."""
+ONCE = Policy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
 REASON_BIND_REFUSED = "BindRefused"
 
 _log = log.get_logger(__name__)
@@ -105,8 +106,8 @@ class Worker:
             case _:
                 return False
 
-    async def handle(self, hint: WorkHint) -> None:
-        """Does what the allocation asks for now.
+    async def handle(self, hint: WorkHint, *, is_patient: bool = True) -> None:
+        """Does what the allocation asks for now; without patience it is tried once.
 
         Raises:
             TransientError, StaleError: not now; the hint should come again.
@@ -118,9 +119,10 @@ class Worker:
                 log.bind(allocation=hint.allocation, namespace=hint.namespace),
                 log.canonical_line(_log, "hint handled", clock=self._clock) as line,
             ):
+                policy = self._patience if is_patient else ONCE
                 attempt = partial(self._try, hint, sight)
                 try:
-                    line.outcome = await retry.call(self._patience, attempt, clock=self._clock, random=self._random)
+                    line.outcome = await retry.call(policy, attempt, clock=self._clock, random=self._random)
                 except TransientError as error:
                     await self._give_up(sight.allocation, error)
                     line.outcome = "stuck"

@@ -1,0 +1,69 @@
+"""Lanes and turns: never too many at once, failures judged by gravity, one at a time per key."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from slipway.errors import ControlPlaneError, InvalidError, StaleError, UnavailableError
+from slipway.podworker.bounded import Lanes, Turns
+
+
+class Load:
+    """Counts how many calls are under way."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+
+    async def call(self, error: ControlPlaneError | None = None, rounds: int = 3) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        self.now -= 1
+        self.done += 1
+        if error is not None:
+            raise error
+
+
+async def test_the_limit_holds_over_everything_that_runs() -> None:
+    """Two batches share the lanes."""
+    load, lanes = Load(), Lanes(3)
+    await asyncio.gather(lanes.all([load.call] * 10), lanes.all([load.call] * 10))
+    assert (load.most, load.done) == (3, 20)
+
+
+async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> None:
+    """A cancelled write would be one more unknown outcome."""
+    load, lanes = Load(), Lanes(2)
+    calls: list[Callable[[], Awaitable[None]]] = [partial(load.call, UnavailableError("x"), 1), *[load.call] * 8]
+    with pytest.raises(UnavailableError):
+        await lanes.all(calls)
+    assert load.now == 0
+    assert load.done <= 3
+
+
+async def test_the_gravest_failure_is_raised() -> None:
+    """A refusal for good tells more than a lost connection."""
+    load, lanes = Load(), Lanes(3)
+    errors = [UnavailableError("t"), StaleError("s"), InvalidError("p")]
+    with pytest.raises(InvalidError):
+        await lanes.all([partial(load.call, error) for error in errors])
+
+
+async def test_turns_serialise_a_key_and_leave_others_alone() -> None:
+    """A delete never overtakes its create within a process."""
+    turns, order = Turns(), list[str]()
+
+    async def visit(key: str, name: str) -> None:
+        async with turns.of(key):
+            order.append(f"{name} in")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            order.append(f"{name} out")
+
+    await asyncio.gather(visit("a", "1"), visit("a", "2"), visit("b", "3"))
+    assert order.index("1 out") < order.index("2 in")
+    assert order.index("3 in") < order.index("1 out")
+    assert not turns.is_taken("a")

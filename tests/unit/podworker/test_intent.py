@@ -1,0 +1,88 @@
+"""What one allocation asks of the pod worker: each state, and what a stop or a new attempt changes."""
+
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Event
+from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Intent, Launch, Nothing, Teardown, decide
+from tests.support.builders import AllocationStory, an_allocation
+
+FRESH = an_allocation()
+ASSIGNED = FRESH.assigned()
+RELEASED = ASSIGNED.released()
+RUNNING = RELEASED.running()
+TERMINATING = RUNNING.recorded(Event.TERMINATING, at_s=6)
+TERMINATED = TERMINATING.recorded(Event.TERMINATED, at_s=7)
+SECOND = RUNNING.recorded(Event.RESTARTED, at_s=8)
+
+
+@pytest.mark.parametrize(
+    ("story", "wanted"),
+    [
+        pytest.param(FRESH, Nothing("never admitted"), id="a pending one waits for the scheduler"),
+        pytest.param(ASSIGNED, Launch(0), id="an admitted one is launched"),
+        pytest.param(RELEASED, Bind(0), id="a released one is bound"),
+        pytest.param(RELEASED.recorded(Event.PULLING, at_s=2), Bind(0), id="some pods may be bound before the others"),
+        pytest.param(RELEASED.started(), Bind(0), id="also while it starts"),
+        pytest.param(RUNNING, Nothing("running"), id="a running one has all its pods"),
+        pytest.param(TERMINATING, Teardown(1), id="what terminates is torn down"),
+        pytest.param(TERMINATED, Teardown(1), id="what has ended is torn down"),
+        pytest.param(SECOND, Teardown(1), id="the attempt before is removed while the next one waits"),
+        pytest.param(SECOND.assigned(at_s=9), Launch(1), id="the second attempt is launched, the first removed"),
+        pytest.param(SECOND.assigned(at_s=9).released(), Bind(1), id="and bound"),
+        pytest.param(SECOND.killed(), Teardown(2), id="cancelled between two attempts"),
+    ],
+)
+def test_each_state_asks_for_one_thing(story: AllocationStory, wanted: Intent) -> None:
+    """The decision follows from phase, admission, release and attempt alone."""
+    assert decide(story.it) == wanted
+
+
+@pytest.mark.parametrize("stop", ["killed", "deleted", "stopped"])
+@pytest.mark.parametrize(
+    ("story", "wanted"),
+    [
+        pytest.param(FRESH, Nothing("never admitted"), id="pending"),
+        pytest.param(ASSIGNED, Teardown(1), id="assigned"),
+        pytest.param(RELEASED, Nothing("stopping"), id="released"),
+        pytest.param(RUNNING, Nothing("stopping"), id="running"),
+        pytest.param(TERMINATING, Teardown(1), id="terminating"),
+        pytest.param(TERMINATED, Teardown(1), id="terminated"),
+    ],
+)
+def test_a_stop_before_the_release_never_starts_and_one_after_it_is_left_to_the_watcher(
+    story: AllocationStory, wanted: Intent, stop: str
+) -> None:
+    """However it is stopped: unreleased pods go at once, released ones after the watcher has moved the phase."""
+    stopped = story.stopped("MaxRuntime") if stop == "stopped" else getattr(story, stop)()
+    assert decide(stopped.it) == wanted
+
+
+def test_a_terminating_namespace_is_a_stop() -> None:
+    """Nothing can be created there any more."""
+    assert decide(ASSIGNED.it, namespace_terminating=True) == Teardown(1)
+
+
+def test_nothing_is_launched_without_the_finalizer() -> None:
+    """Without it the object could vanish before its pods are torn down."""
+    assert decide(ASSIGNED.with_metadata(finalizers=[]).it) == Nothing("no finalizer")
+
+
+def test_a_refused_launch_is_not_tried_again() -> None:
+    """The watcher ends it; a refusal of the attempt before says nothing about this one."""
+    refused = ASSIGNED.condition(CONDITION_REFUSED, "InvalidSpec")
+    assert decide(refused.it) == Nothing("refused")
+    again = refused.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4)
+    assert decide(again.it) == Launch(1)
+
+
+def test_a_stuck_launch_is_tried_again() -> None:
+    """Stuck is not for ever."""
+    assert decide(ASSIGNED.condition(CONDITION_STUCK, "QuotaExceeded").it) == Launch(0)
+
+
+def test_an_admission_of_the_attempt_before_launches_nothing() -> None:
+    """The record of an old admission outlives its attempt."""
+    allocation: Allocation = SECOND.it
+    assert allocation.status.admission is not None
+    assert not isinstance(decide(allocation), Launch | Bind)

@@ -1,0 +1,323 @@
+"""A launch on a small cluster: what is created, in which order, and how it survives faults, rivals and cancels."""
+
+import asyncio
+
+import pytest
+
+from slipway.crd.meta import TRACKING_FINALIZER
+from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, RESOURCE_POOLS
+from slipway.model.lifecycle import Event
+from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
+from tests.support.small_cluster import look
+
+GANG = ("n0", "n1", "n0")
+
+
+async def assert_launched(desk: Desk, *nodes: str) -> None:
+    """Released with the uids of exactly its pods, each bound to its node."""
+    allocation = await look(desk.kube)
+    pods = await desk.pods()
+    assert allocation.status.release is not None
+    assert allocation.status.release.pod_uids == [pod.metadata.uid for pod in pods]
+    assert [pod.spec.node_name for pod in pods] == list(nodes)
+
+
+def test_one_rank_takes_four_writes_in_their_order() -> None:
+    """ConfigMap, pod, release, binding; and two reads: the allocation and, once, its pool."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        await desk.handle()
+        assert desk.calls.seen == [
+            (Verb.GET, "allocations"),
+            (Verb.GET, "resourcepools"),
+            (Verb.CREATE, "configmaps"),
+            (Verb.CREATE, "pods"),
+            (Verb.UPDATE, "allocations"),
+            (Verb.BIND, "pods"),
+        ]
+        await assert_launched(desk, "n0")
+
+    at_a_desk(story)
+
+
+def test_a_gang_gets_a_service_and_is_released_before_it_is_bound() -> None:
+    """Every pod exists before the release, and the release before the first binding."""
+
+    async def story(desk: Desk) -> None:
+        allocation = await desk.assign(*GANG)
+        await desk.handle()
+        order = [f"{verb} {plural}" for verb, plural in desk.calls.writes]
+        assert order == [
+            "create configmaps",
+            "create services",
+            *["create pods"] * 3,
+            "update allocations",
+            *["bind pods"] * 3,
+        ]
+        await assert_launched(desk, *GANG)
+        [service] = await desk.services()
+        assert service.spec["clusterIP"] == "None"
+        assert service.spec["selector"]["slipway.dev/allocation-uid"] == allocation.metadata.uid
+
+    at_a_desk(story)
+
+
+def test_a_pod_is_ours_tracked_and_unbound_by_anybody_else() -> None:
+    """Owner, finalizer, labels and scheduler name are what the other services rely on."""
+
+    async def story(desk: Desk) -> None:
+        allocation = await desk.assign()
+        await desk.handle()
+        pod = desk.core.get("pods", "default", (await desk.pods())[0].metadata.name)
+        assert pod["metadata"]["finalizers"] == [TRACKING_FINALIZER]
+        [owner] = pod["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (allocation.metadata.uid, True)
+        assert not owner.get("blockOwnerDeletion")
+        assert pod["spec"]["schedulerName"] == "slipway"
+        assert pod["metadata"]["labels"]["slipway.dev/rank"] == "0"
+
+    at_a_desk(story)
+
+
+def test_the_hints_that_a_launch_causes_cost_one_read() -> None:
+    """The worker's own writes come back as hints; it knows that it has bound everything."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        await desk.handle()
+        desk.calls.seen.clear()
+        await desk.handle()
+        assert desk.calls.seen == [(Verb.GET, "allocations")]
+
+    at_a_desk(story)
+
+
+def test_a_worker_with_empty_memory_finds_everything_bound() -> None:
+    """A restart writes nothing (I25)."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*GANG)
+        await desk.handle()
+        worker, calls = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert calls.writes == []
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("error", [DeadlineError, UnavailableError])
+def test_a_lost_call_or_answer_at_any_point_still_makes_each_pod_once(
+    number: int, moment: str, error: type[ControlPlaneError]
+) -> None:
+    """V4, V20: whether the write took effect is unknown; the retry adopts its own objects and never kills them."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*GANG)
+        desk.calls.fail_with(lambda call, when: error("lost") if (call, when) == (number, moment) else None)
+        await desk.handle()
+        await assert_launched(desk, *GANG)
+        assert sum(call == (Verb.DELETE, "pods") for call in desk.calls.seen) == 0
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_worker_that_dies_at_any_point_is_followed_by_one_that_finishes(number: int, moment: str) -> None:
+    """V5: the successor knows nothing and ends with the same pods."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*GANG)
+
+        desk.calls.fail_with(lambda call, when: CrashError() if (call, when) == (number, moment) else None)
+        with pytest.raises((CrashError, BaseExceptionGroup)):
+            await desk.handle()
+        before = {pod.metadata.uid for pod in await desk.pods()}
+        worker, _ = desk.another_worker()
+        await desk.handle(worker=worker)
+        await assert_launched(desk, *GANG)
+        assert before <= {pod.metadata.uid for pod in await desk.pods()}
+
+    at_a_desk(story)
+
+
+def test_two_workers_with_the_same_hint_make_one_set_of_pods() -> None:
+    """V5: both create, each adopts what the other made, one release wins."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*GANG)
+        rival, _ = desk.another_worker()
+        await asyncio.gather(desk.handle(), desk.handle(worker=rival))
+        await assert_launched(desk, *GANG)
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_cancel_committed_before_the_release_never_starts_a_container(number: int) -> None:
+    """V21, I13: at whatever point it comes, nothing is bound, and what was made is deleted."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*GANG)
+
+        async def cancel_first(_verb: Verb, _plural: str) -> None:
+            if len(desk.calls.seen) == number:
+                await desk.cancel()
+
+        desk.calls.hook = cancel_first
+        await desk.handle()
+        allocation = await look(desk.kube)
+        assert allocation.status.release is None
+        assert all(not pod.spec.node_name and pod.metadata.deletion_timestamp for pod in await desk.pods())
+        assert await desk.configmaps() == []
+        assert await desk.services() == []
+
+    at_a_desk(story)
+
+
+def test_a_status_written_meanwhile_costs_a_new_decision_but_no_new_pods() -> None:
+    """A conflict on the release means read, decide, and release what is there."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+
+        async def meddle(verb: Verb, _plural: str) -> None:
+            if verb is Verb.UPDATE and not any(call[0] is Verb.UPDATE for call in desk.calls.seen):
+                await desk.set_status(message="noted")
+
+        desk.calls.hook = meddle
+        await desk.handle()
+        assert sum(call == (Verb.CREATE, "pods") for call in desk.calls.seen) == 1
+        await assert_launched(desk, "n0")
+
+    at_a_desk(story)
+
+
+def test_the_next_attempt_has_pods_of_its_own_and_removes_those_before() -> None:
+    """V8: names never repeat."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        await desk.handle()
+        [first] = await desk.pods()
+        await desk.write("job", Event.RESTARTED)
+        await desk.admit("n1")
+        await desk.handle()
+        await desk.finish_deletes()
+        [second] = await desk.pods()
+        assert second.metadata.name != first.metadata.name
+        assert second.spec.node_name == "n1"
+        assert len(await desk.configmaps()) == 1
+
+    at_a_desk(story)
+
+
+def test_an_elastic_gang_is_launched_with_the_ranks_that_were_placed() -> None:
+    """RANK counts the launched ranks, SLIPWAY_RANK names the rank."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.create(
+            ALLOCATIONS,
+            {
+                "metadata": {"name": "job", "namespace": "default"},
+                "spec": {
+                    "kind": "training",
+                    "minAvailable": 2,
+                    "ranks": [{"name": "worker", "count": 4, "resources": {"cpu": "1"}}],
+                    "template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["c"]}]}},
+                },
+            },
+        )
+        await desk.admit("n0", "n1", "n0")
+        await desk.handle()
+        await assert_launched(desk, "n0", "n1", "n0")
+        env = desk.core.get("pods", "default", (await desk.pods())[2].metadata.name)["spec"]["containers"][0]["env"]
+        assert {item["name"]: item.get("value") for item in env}["WORLD_SIZE"] == "3"
+
+    at_a_desk(story)
+
+
+def test_a_pool_that_delegates_binding_gets_gated_pods_pinned_to_their_nodes() -> None:
+    """After the release the gate goes; nobody but kube-scheduler binds."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": "delegate"}})
+        await desk.assign("n1")
+        await desk.handle()
+        assert (Verb.BIND, "pods") not in desk.calls.seen
+        [pod] = await desk.pods()
+        stored = desk.core.get("pods", "default", pod.metadata.name)
+        assert not stored["spec"].get("schedulingGates")
+        required = stored["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert required["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["n1"]
+        worker, calls = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert calls.writes == []
+
+    at_a_desk(story)
+
+
+def test_a_configmap_of_somebody_else_is_left_alone_and_refuses_the_launch() -> None:
+    """The reason is on the allocation, for the watcher to end it with."""
+
+    async def story(desk: Desk) -> None:
+        allocation = await desk.assign()
+        name = f"job-{allocation.metadata.uid[:8]}-1"
+        await desk.kube.create(CONFIG_MAPS, {"metadata": {"name": name, "namespace": "default"}, "data": {"a": "b"}})
+        await desk.handle()
+        [condition] = (await look(desk.kube)).status.conditions
+        assert (condition.type, condition.status, condition.reason) == ("Refused", "True", "LaunchRefused")
+        assert condition.observed_generation == 1
+        assert (await desk.kube.get(CONFIG_MAPS, name, namespace="default")).data == {"a": "b"}
+        desk.calls.seen.clear()
+        await desk.handle()
+        assert desk.calls.writes == []
+
+    at_a_desk(story)
+
+
+def test_an_own_pod_of_another_version_is_replaced_before_the_release() -> None:
+    """Two versions of this service meet during an upgrade; unreleased pods run nowhere."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(UnavailableError("away"), (Verb.UPDATE, "allocations"))
+        await ended_with(desk.handle())
+        [old] = await desk.pods()
+        other = {"metadata": {"annotations": {"slipway.dev/spec-hash": "of another version"}}}
+        await desk.kube.patch(PODS, old.metadata.name, other, namespace="default")
+        worker, _ = desk.another_worker()
+        first = asyncio.ensure_future(desk.handle(worker=worker))
+        await desk.clock.sleep(0.2)
+        await desk.finish_deletes()
+        await first
+        await assert_launched(desk, "n0")
+        assert (await desk.pods())[0].metadata.uid != old.metadata.uid
+
+    at_a_desk(story)
+
+
+def test_a_pod_on_its_way_out_is_waited_for() -> None:
+    """V4: never kill and retry; the name is free when the old one is gone."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(UnavailableError("away"), (Verb.UPDATE, "allocations"))
+        await ended_with(desk.handle())
+        [old] = await desk.pods()
+        await desk.kube.delete(PODS, old.metadata.name, namespace="default")
+        worker, calls = desk.another_worker()
+        waiting = asyncio.ensure_future(desk.handle(worker=worker))
+        await desk.clock.sleep(2)
+        assert not waiting.done()
+        await desk.finish_deletes()
+        await waiting
+        await assert_launched(desk, "n0")
+        assert (Verb.DELETE, "pods") not in calls.seen
+
+    at_a_desk(story)

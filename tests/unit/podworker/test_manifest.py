@@ -1,0 +1,200 @@
+"""Manifests: names, env, merge of template, role and pool, and the hash that adoption compares."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.resolve import resolve
+from slipway.crd.v1alpha1 import Allocation, Placement
+from slipway.errors import InvalidError
+from slipway.podworker.manifest import Manifests, build, hash_of
+from slipway.podworker.podspec import TaskOptions
+from tests.support.allocations import a_pool, a_template
+from tests.support.builders import NAMESPACE, an_allocation
+
+TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+OPTIONS = TaskOptions(api_url="http://api:8080")
+
+
+def made(
+    ranks: int = 1, *, pool: dict[str, Any] | None = None, options: TaskOptions = OPTIONS, **spec: Any
+) -> Manifests:
+    """The objects of an admitted allocation."""
+    spec.setdefault("template", a_template())
+    return manifests_of(an_allocation(ranks, **spec).assigned().it, pool=pool, options=options)
+
+
+def manifests_of(
+    allocation: Allocation, *, pool: dict[str, Any] | None = None, options: TaskOptions = OPTIONS, trace: str = TRACE
+) -> Manifests:
+    resources = a_pool(**(pool or {}))
+    resolved = resolve(allocation, resources)
+    assert resolved.errors == ()
+    return build(allocation, resolved.spec, resources, options=options, traceparent=trace)
+
+
+def env_of(manifests: Manifests, rank: int = 0, container: int = 0) -> dict[str, Any]:
+    """{name: value or source} of a container; a repeated name fails."""
+    listed = manifests.pods[rank].manifest["spec"]["containers"][container]["env"]
+    assert len({item["name"] for item in listed}) == len(listed)
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in listed}
+
+
+def test_names_follow_from_id_attempt_and_rank() -> None:
+    """`<id>-<attempt>` for what is shared, `<id>-<attempt>-<rank>` for the pods."""
+    manifests = made(2)
+    assert manifests.configmap["metadata"]["name"] == "run-0123abcd-1"
+    assert manifests.service is not None
+    assert manifests.service["metadata"]["name"] == "run-0123abcd-1"
+    assert [pod.name for pod in manifests.pods] == ["run-0123abcd-1-0", "run-0123abcd-1-1"]
+
+
+def test_a_rank_is_told_who_it_is() -> None:
+    """The contract with what runs inside."""
+    env = env_of(made(2), rank=1)
+    assert env["SLIPWAY_ALLOCATION_ID"] == "run-0123abcd"
+    assert (env["SLIPWAY_ATTEMPT"], env["SLIPWAY_RANK"], env["SLIPWAY_ROLE"]) == ("1", "1", "worker")
+    assert env["SLIPWAY_API"] == "http://api:8080"
+    assert env["SLIPWAY_PROXY_PREFIX"] == "/proxy/run-0123abcd"
+    assert env["SLIPWAY_POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert env["TRACEPARENT"] == TRACE
+
+
+def test_torchrun_style_rendezvous_works_out_of_the_box() -> None:
+    """Rank 0 is found by its name below the headless service; a single rank finds itself."""
+    gang, alone = env_of(made(3), rank=2), env_of(made(1))
+    assert gang["MASTER_ADDR"] == f"run-0123abcd-1-0.run-0123abcd-1.{NAMESPACE}.svc"
+    assert (gang["MASTER_PORT"], gang["RANK"], gang["WORLD_SIZE"]) == ("29500", "2", "3")
+    assert (gang["NODE_RANK"], gang["LOCAL_RANK"]) == ("2", "0")
+    assert (alone["MASTER_ADDR"], alone["WORLD_SIZE"]) == ("127.0.0.1", "1")
+    spec = made(3).pods[2].manifest["spec"]
+    assert (spec["hostname"], spec["subdomain"]) == ("run-0123abcd-1-2", "run-0123abcd-1")
+
+
+def test_users_may_set_everything_but_our_own_variables() -> None:
+    """Theirs come after ours, so that they may refer to them."""
+    container = {"name": "main", "image": "i", "command": ["c"], "env": [{"name": "A", "value": "template"}]}
+    manifests = made(1, template=a_template(container), env={"A": "spec", "B": "$(SLIPWAY_RANK)", "MASTER_PORT": "1"})
+    env = env_of(manifests)
+    assert (env["A"], env["B"], env["MASTER_PORT"]) == ("template", "$(SLIPWAY_RANK)", "1")
+    names = [item["name"] for item in manifests.pods[0].manifest["spec"]["containers"][0]["env"]]
+    assert names.index("SLIPWAY_RANK") < names.index("B")
+
+
+def test_sidecars_and_init_containers_know_their_rank_too() -> None:
+    """But only the main container gets the resources, the files and the user's variables."""
+    main, side = {"name": "main", "image": "i", "command": ["c"]}, {"name": "side", "image": "s"}
+    manifests = made(
+        1,
+        template=a_template(side, main, initContainers=[{"name": "init", "image": "x"}]),
+        env={"A": "1"},
+        ranks=[{"name": "worker", "count": 1, "resources": {"cpu": "2"}}],
+        files=[{"path": "a.py", "content": ""}],
+    )
+    spec = manifests.pods[0].manifest["spec"]
+    sidecar, worker = spec["containers"]
+    assert worker["resources"]["requests"] == {"cpu": "2"}
+    assert "volumeMounts" not in sidecar
+    assert "resources" not in sidecar
+    assert env_of(manifests, container=0)["SLIPWAY_RANK"] == "0"
+    assert "A" not in env_of(manifests, container=0)
+    assert {"name": "SLIPWAY_RANK", "value": "0"} in spec["initContainers"][0]["env"]
+    assert manifests.pods[0].manifest["metadata"]["annotations"]["slipway.dev/main-container"] == "main"
+
+
+def test_the_pod_is_ours_to_place_and_never_restarts() -> None:
+    """Whatever the template says."""
+    spec = made(1).pods[0].manifest["spec"]
+    assert spec["schedulerName"] == "slipway"
+    assert "nodeName" not in spec
+    assert spec["restartPolicy"] == "Never"
+    assert spec["enableServiceLinks"] is False
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_selectors_and_tolerations_of_pool_template_and_role_come_together() -> None:
+    """The role says the last word where two name one label."""
+    toleration = {"key": "gpu", "operator": "Exists"}
+    manifests = made(
+        1,
+        pool={"nodeSelector": {"pool": "a", "zone": "p"}, "tolerations": [toleration]},
+        template=a_template(nodeSelector={"zone": "t", "disk": "ssd"}),
+        ranks=[
+            {"name": "worker", "count": 1, "nodeSelector": {"zone": "r"}, "tolerations": [{"key": "x", "value": "y"}]}
+        ],
+    )
+    spec = manifests.pods[0].manifest["spec"]
+    assert spec["nodeSelector"] == {"pool": "a", "zone": "r", "disk": "ssd"}
+    assert sorted(item["key"] for item in spec["tolerations"]) == ["gpu", "x"]
+
+
+def test_roles_have_templates_and_ranks_of_their_own() -> None:
+    """Ranks count through the roles in their order."""
+    other = a_template({"name": "main", "image": "other", "command": ["c"]})
+    manifests = made(
+        ranks=[{"name": "launcher", "count": 1, "template": other}, {"name": "worker", "count": 2}],
+        template=a_template(),
+    )
+    images = [pod.manifest["spec"]["containers"][0]["image"] for pod in manifests.pods]
+    assert images == ["other", "python:3.11", "python:3.11"]
+    assert [pod.manifest["metadata"]["labels"]["slipway.dev/role"] for pod in manifests.pods] == [
+        "launcher",
+        "worker",
+        "worker",
+    ]
+
+
+def test_files_appear_below_a_writable_working_directory() -> None:
+    """Unless the template names a directory of its own."""
+    files = [{"path": "train.py", "content": "x", "mode": 0o755}]
+    main = made(1, files=files).pods[0].manifest["spec"]["containers"][0]
+    assert main["workingDir"] == "/run/slipway/work"
+    own = a_template({"name": "main", "image": "i", "command": ["c"], "workingDir": "/app"})
+    spec = made(1, files=files, template=own).pods[0].manifest["spec"]
+    assert spec["containers"][0]["workingDir"] == "/app"
+    assert {item["mountPath"] for item in spec["containers"][0]["volumeMounts"]} == {
+        "/run/slipway/files",
+        "/app/train.py",
+    }
+    [volume] = spec["volumes"]
+    assert volume["configMap"]["name"] == "run-0123abcd-1"
+
+
+def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
+    """An API without authentication needs none."""
+    assert "SLIPWAY_TOKEN_FILE" not in env_of(made(1))
+    manifests = made(1, options=TaskOptions(token_audience="slipway"))
+    assert env_of(manifests)["SLIPWAY_TOKEN_FILE"] == "/run/slipway/token/token"
+    [volume] = manifests.pods[0].manifest["spec"]["volumes"]
+    assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slipway"
+
+
+def test_devices_reach_the_pod() -> None:
+    """The scheduler chose them."""
+    story = an_allocation(1, template=a_template()).assigned()
+    admission = story.it.status.admission
+    assert admission is not None
+    placement = {"rank": 0, "node": "n0", "device": [1, 3]}
+    changed = msgspec.structs.replace(admission, placements=[msgspec.convert(placement, Placement)])
+    manifests = manifests_of(story.with_status(admission=changed).it)
+    assert env_of(manifests)["SLIPWAY_DEVICES"] == "1,3"
+    assert manifests.pods[0].manifest["metadata"]["annotations"]["slipway.dev/devices"] == "1,3"
+
+
+def test_the_hash_tells_content_and_not_the_trace() -> None:
+    """Two replicas that mean the same adopt each other's pods."""
+    allocation = an_allocation(2, template=a_template()).assigned().it
+    one, two = manifests_of(allocation), manifests_of(allocation, trace="")
+    assert [pod.spec_hash for pod in one.pods] == [pod.spec_hash for pod in two.pods]
+    assert hash_of(one.configmap) == hash_of(two.configmap) != ""
+    other = made(2, env={"A": "1"})
+    assert other.pods[0].spec_hash != one.pods[0].spec_hash
+
+
+def test_an_admission_for_ranks_that_do_not_exist_is_invalid() -> None:
+    """A damaged status must not stop the process that reads it."""
+    allocation = an_allocation(1, template=a_template()).assigned("n0").it
+    two = an_allocation(2, template=a_template()).assigned("n0", "n1").with_spec(ranks=allocation.spec.ranks).it
+    with pytest.raises(InvalidError):
+        manifests_of(two)

@@ -1,0 +1,133 @@
+"""Work without Redis (R0) and with `--once`: consistent LISTs find everything that hints would have said."""
+
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.model.lifecycle import Event
+from slipway.podworker.poll import FULL_EVERY_S, Poller
+from tests.support.podworker_desk import Desk, at_a_desk
+from tests.support.small_cluster import launch, look
+
+
+class FlakyRedis:
+    """Answers while `is_up`."""
+
+    is_up = True
+
+    async def ping(self) -> float:
+        if not self.is_up:
+            raise UnavailableError("away")
+        return 0.0
+
+
+def test_launches_and_ends_are_found_without_a_hint() -> None:
+    """R0: slower, but the same."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        await desk.poller.step()
+        assert [pod.spec.node_name for pod in await desk.pods()] == ["n0", "n1"]
+        await desk.write("job", Event.TERMINATING)
+        await desk.poller.step()
+        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+
+    at_a_desk(story)
+
+
+def test_what_an_ended_allocation_left_is_found_by_the_full_pass() -> None:
+    """Ended allocations are many and are not listed: their objects lead to them."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        await desk.poller.step()
+        await desk.write("job", Event.TERMINATED)
+        await desk.clock.sleep(FULL_EVERY_S)
+        await desk.poller.step()
+        assert await desk.configmaps() == []
+
+    at_a_desk(story)
+
+
+def test_the_rest_of_a_gang_is_bound_after_a_crash_in_the_middle() -> None:
+    """Some pods run, the phase has moved on, and a worker with empty memory binds the others."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        desk.calls.fail_with(
+            lambda call, _when: (
+                UnavailableError("lost") if desk.calls.seen[: call + 1].count((Verb.BIND, "pods")) > 1 else None
+            )
+        )
+        await desk.poller.step()
+        assert [pod.spec.node_name for pod in await desk.pods()].count("") == 1
+        await desk.write("job", Event.PULLING)
+        desk.another_worker()
+        await desk.poller.run_once()
+        assert all(pod.spec.node_name for pod in await desk.pods())
+
+    at_a_desk(story)
+
+
+def test_at_rest_a_look_reads_and_writes_nothing_more() -> None:
+    """What runs, waits, or has been torn down asks for nothing."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        await launch(desk.kube, "waiting")
+        await desk.poller.run_once()
+        await desk.write("job", Event.RUNNING)
+        desk.calls.seen.clear()
+        await desk.poller.run_once()
+        assert {verb for verb, _ in desk.calls.seen} == {Verb.LIST}
+
+    at_a_desk(story)
+
+
+def test_one_hopeless_allocation_holds_nobody_up() -> None:
+    """Each look tries everything once; the next look comes soon."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(name="first")
+        await desk.assign(name="second")
+        creates: list[int] = []
+
+        def refuse_first(call: int, when: str) -> UnavailableError | None:
+            if when == "before" and desk.calls.seen[call] == (Verb.CREATE, "pods"):
+                creates.append(call)
+                return UnavailableError("away") if len(creates) == 1 else None
+            return None
+
+        desk.calls.fail_with(refuse_first)
+        started_s = desk.clock.monotonic()
+        await desk.poller.step()
+        assert desk.clock.monotonic() - started_s < 1
+        launched = [(await look(desk.kube, name)).status.release is not None for name in ("first", "second")]
+        assert launched.count(True) == 1
+
+    at_a_desk(story)
+
+
+def test_while_redis_answers_nobody_polls() -> None:
+    """The poll is for its absence."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        redis = FlakyRedis()
+        poller: Poller = desk.another_poller(redis)
+        await poller.step()
+        assert desk.calls.seen == []
+        redis.is_up = False
+        await poller.step()
+        assert (await look(desk.kube)).status.release is not None
+
+    at_a_desk(story)
+
+
+def test_looks_are_spread_in_time() -> None:
+    """Replicas must not LIST in step."""
+
+    async def story(desk: Desk) -> None:
+        pauses = {await desk.poller.step() for _ in range(5)}
+        assert len(pauses) > 1
+        assert all(1.5 <= pause <= 2.5 for pause in pauses)
+
+    at_a_desk(story)

@@ -1,0 +1,147 @@
+"""A teardown on a small cluster: what goes, when, and what is never touched."""
+
+import pytest
+
+from slipway.crd.meta import RawObject
+from slipway.errors import DeadlineError, ThrottledError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
+from slipway.model.lifecycle import Event
+from slipway.podworker.teardown import BY_NAME_MAX
+from tests.support.podworker_desk import Desk, at_a_desk, ended_with
+from tests.support.small_cluster import launch, look
+
+SIZES = [pytest.param(("n0",), id="by name"), pytest.param(("n0", "n1") * BY_NAME_MAX, id="by list")]
+
+
+async def run(desk: Desk, *nodes: str) -> None:
+    """A launch that went well."""
+    await desk.assign(*nodes)
+    await desk.handle()
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_what_terminates_loses_its_pods_and_what_has_ended_everything(nodes: tuple[str, ...]) -> None:
+    """The ConfigMap stays while containers may run; 60 s after the end nothing is left (I11)."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, *nodes)
+        await desk.write("job", Event.TERMINATING)
+        await desk.handle()
+        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+        assert len(await desk.configmaps()) == 1
+        await desk.finish_deletes()
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        assert await desk.pods() == []
+        assert await desk.configmaps() == []
+        assert await desk.services() == []
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_a_teardown_of_what_is_gone_writes_nothing(nodes: tuple[str, ...]) -> None:
+    """At rest nobody writes."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, *nodes)
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        await desk.finish_deletes()
+        desk.core.settle()
+        first = desk.core.version
+        await desk.handle()
+        assert desk.core.version == first
+
+    at_a_desk(story)
+
+
+def test_running_pods_get_their_own_grace() -> None:
+    """The server takes it from the pod when the delete names none."""
+
+    async def story(desk: Desk) -> None:
+        template = {
+            "spec": {
+                "containers": [{"name": "main", "image": "i", "command": ["c"]}],
+                "terminationGracePeriodSeconds": 77,
+            }
+        }
+        await desk.assign(template=template)
+        await desk.handle()
+        await desk.write("job", Event.TERMINATING)
+        await desk.handle()
+        [pod] = await desk.pods()
+        assert pod.metadata.deletion_grace_period_seconds == 77
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_what_only_looks_like_ours_is_left_alone(nodes: tuple[str, ...]) -> None:
+    """A label is not enough: the allocation must be the owner."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, *nodes)
+        allocation = await look(desk.kube)
+        labels = {"slipway.dev/allocation-uid": allocation.metadata.uid, "slipway.dev/attempt": "1"}
+        stranger: RawObject = {"metadata": {"name": "stranger", "namespace": "default", "labels": labels}}
+        await desk.kube.create(CONFIG_MAPS, stranger)
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        assert [item.metadata.name for item in await desk.configmaps()] == ["stranger"]
+
+    at_a_desk(story)
+
+
+def test_a_name_that_was_taken_again_is_safe() -> None:
+    """V8: the delete carries the uid of the pod in the release."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, "n0")
+        [old] = await desk.pods()
+        raw = desk.core.get("pods", "default", old.metadata.name)
+        await desk.kube.delete(PODS, old.metadata.name, namespace="default")
+        await desk.finish_deletes()
+        fresh: RawObject = {"metadata": {"name": old.metadata.name, "namespace": "default"}, "spec": raw["spec"]}
+        new = await desk.kube.create(PODS, fresh)
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        [left] = await desk.pods()
+        assert (left.metadata.uid, left.metadata.deletion_timestamp) == (new.metadata.uid, None)
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_lost_answers_and_throttling_do_not_stop_a_teardown(nodes: tuple[str, ...]) -> None:
+    """Every delete is sent again until it is done."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, *nodes)
+        await desk.write("job", Event.TERMINATED)
+        desk.calls.seen.clear()
+        desk.calls.fail_with(
+            lambda call, when: (
+                (DeadlineError if when == "after" else ThrottledError)("later") if call % 3 == 1 and call < 12 else None
+            )
+        )
+        while await ended_with(desk.handle()) is not None:
+            pass
+        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+        assert await desk.configmaps() == []
+
+    at_a_desk(story)
+
+
+def test_an_allocation_cancelled_while_it_waited_costs_one_read() -> None:
+    """Nothing was ever created for it."""
+
+    async def story(desk: Desk) -> None:
+        await launch(desk.kube)
+        await desk.cancel()
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        assert desk.calls.seen == [(Verb.GET, ALLOCATIONS.plural)]
+
+    at_a_desk(story)

@@ -1,0 +1,265 @@
+"""What a launch says and does when it can not go on: refusals, waiting, being stuck, a namespace on its way out."""
+
+import pytest
+
+from slipway.crd.meta import Condition
+from slipway.errors import (
+    ControlPlaneError,
+    DeniedError,
+    InvalidError,
+    PermanentError,
+    QuotaExceededError,
+    StaleError,
+    ThrottledError,
+    TooLargeError,
+    TransientError,
+)
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, PODS, RESOURCE_POOLS
+from tests.support.podworker_desk import Desk, at_a_desk, ended_with, hint_for
+from tests.support.small_cluster import look
+
+PODS_CREATE = (Verb.CREATE, "pods")
+
+
+async def condition(desk: Desk) -> Condition:
+    """The only condition of the allocation."""
+    [found] = (await look(desk.kube)).status.conditions
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (InvalidError("spec.containers[0].image: bad"), "InvalidSpec"),
+        (TooLargeError("request is too large"), "TooLarge"),
+    ],
+)
+def test_what_the_server_refuses_for_good_is_said_in_its_own_words(error: ControlPlaneError, reason: str) -> None:
+    """Condition Refused, with the attempt; the hint is done, nothing is a dead letter."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(error, PODS_CREATE)
+        await desk.handle()
+        found = await condition(desk)
+        assert (found.type, found.status, found.reason, found.message) == ("Refused", "True", reason, str(error))
+        assert found.observed_generation == 1
+        assert (await look(desk.kube)).status.release is None
+
+    at_a_desk(story)
+
+
+def test_an_unsound_spec_is_refused_with_the_field() -> None:
+    """The worker resolves the spec as the scheduler does."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(
+            template={"spec": {"containers": [{"name": "main", "image": "i", "command": ["c"]}], "hostNetwork": True}}
+        )
+        await desk.handle()
+        found = await condition(desk)
+        assert (found.type, found.reason) == ("Refused", "InvalidSpec")
+        assert "hostNetwork" in found.message
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("error", [QuotaExceededError("exceeded quota: gpus"), ThrottledError("slow down")])
+def test_transient_trouble_is_retried_in_place_and_never_the_users_failure(error: TransientError) -> None:
+    """Once it is over the launch goes on from where it was."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail_with(
+            lambda call, when: (
+                error
+                if when == "before" and desk.calls.seen[call] == PODS_CREATE and desk.calls.seen.count(PODS_CREATE) < 4
+                else None
+            )
+        )
+        await desk.handle()
+        allocation = await look(desk.kube)
+        assert allocation.status.release is not None
+        assert allocation.status.conditions == []
+        assert desk.calls.seen.count((Verb.CREATE, "configmaps")) == 1
+
+    at_a_desk(story)
+
+
+def test_a_hint_gives_up_its_place_and_says_what_it_waits_for() -> None:
+    """Others must not wait behind it: after the patience it comes back later; explain shows the reason meanwhile."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(QuotaExceededError("exceeded quota: gpus"), PODS_CREATE)
+        started_s = desk.clock.monotonic()
+        assert isinstance(await ended_with(desk.handle()), QuotaExceededError)
+        assert desk.clock.monotonic() - started_s <= 16
+        found = await condition(desk)
+        assert (found.type, found.status, found.reason) == ("Stuck", "Unknown", "QuotaExceeded")
+
+    at_a_desk(story)
+
+
+def test_the_release_takes_the_complaint_away() -> None:
+    """What was waited for has come."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(QuotaExceededError("exceeded quota: gpus"), PODS_CREATE)
+        await ended_with(desk.handle())
+        desk.calls.fail_with(lambda _call, _when: None)
+        await desk.handle()
+        assert (await look(desk.kube)).status.conditions == []
+        assert (await desk.pods())[0].spec.node_name == "n0"
+
+    at_a_desk(story)
+
+
+def test_ten_minutes_of_trouble_are_stuck_and_one_dead_letter_over_all_restarts() -> None:
+    """The time runs from the condition on the object, so it outlives every worker."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        outcomes: list[type[ControlPlaneError] | None] = []
+        for _ in range(25):
+            worker, calls = desk.another_worker()
+            calls.fail(QuotaExceededError("exceeded quota: gpus"), PODS_CREATE)
+            error = await ended_with(desk.handle(worker=worker))
+            outcomes.append(type(error) if error else None)
+            await desk.clock.sleep(30)
+        assert outcomes.count(PermanentError) == 1
+        assert set(outcomes[outcomes.index(PermanentError) + 1 :]) == {None}
+        found = await condition(desk)
+        assert (found.status, found.reason) == ("True", "QuotaExceeded")
+        await desk.handle()
+        assert (await look(desk.kube)).status.conditions == []
+
+    at_a_desk(story)
+
+
+def test_a_missing_permission_of_ours_is_stuck_at_once_and_never_an_end() -> None:
+    """It is the operator's to repair."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(DeniedError('User "podworker" cannot create resource "pods"'), PODS_CREATE)
+        await desk.handle()
+        found = await condition(desk)
+        assert (found.type, found.status, found.reason) == ("Stuck", "True", "Denied")
+
+    at_a_desk(story)
+
+
+def test_an_admission_given_to_other_pool_defaults_is_not_launched() -> None:
+    """The hash pins what was admitted; the placement goes back to the scheduler."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        toleration = {"key": "gpu", "operator": "Exists"}
+        await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"tolerations": [toleration]}})
+        await desk.handle()
+        found = await condition(desk)
+        assert (found.type, found.status, found.reason) == ("Stuck", "True", "PoolChanged")
+        assert await desk.pods() == []
+
+    at_a_desk(story)
+
+
+def test_a_pool_changed_since_it_was_remembered_is_read_again() -> None:
+    """A cached pool must not hide what the scheduler saw."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(name="job")
+        await desk.handle("job")
+        toleration = {"key": "gpu", "operator": "Exists"}
+        await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"tolerations": [toleration]}})
+        await desk.assign(name="next")
+        await desk.handle("next")
+        assert (await look(desk.kube, "next")).status.release is not None
+
+    at_a_desk(story)
+
+
+def test_in_a_namespace_on_its_way_out_everything_is_taken_back() -> None:
+    """Nothing can be created there; what was made goes, and nobody is blamed."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        desk.calls.fail_with(
+            lambda call, when: StaleError("") if desk.calls.seen[call] == (Verb.UPDATE, "allocations") else None
+        )
+        await ended_with(desk.handle())
+        assert len(await desk.pods()) == 2
+        await desk.kube.delete(NAMESPACES, "default")
+        worker, _ = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+        assert (await look(desk.kube)).status.conditions == []
+
+    at_a_desk(story)
+
+
+def test_a_released_pod_that_was_deleted_by_hand_is_not_made_again() -> None:
+    """The attempt is broken: no more bindings, no new pod under the old name; the watcher takes over."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        desk.calls.fail(ThrottledError("later"), (Verb.BIND, "pods"))
+        await ended_with(desk.handle())
+        victim = (await desk.pods())[0]
+        await desk.kube.delete(PODS, victim.metadata.name, namespace="default")
+        await desk.finish_deletes()
+        worker, calls = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert (Verb.BIND, "pods") not in calls.seen
+        assert PODS_CREATE not in calls.seen
+        found = await condition(desk)
+        assert (found.type, found.status, found.reason) == ("Stuck", "True", "BindRefused")
+
+    at_a_desk(story)
+
+
+def test_a_failed_pod_is_never_bound() -> None:
+    """The server would bind it, and it would count as a rank that failed."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(ThrottledError("later"), (Verb.BIND, "pods"))
+        await ended_with(desk.handle())
+        [pod] = await desk.pods()
+        stored = desk.core.get("pods", "default", pod.metadata.name)
+        desk.core.update_status("pods", "default", pod.metadata.name, {**stored, "status": {"phase": "Failed"}})
+        worker, calls = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert (Verb.BIND, "pods") not in calls.seen
+
+    at_a_desk(story)
+
+
+def test_an_allocation_that_is_gone_leaves_nothing_to_do() -> None:
+    """Its objects are the garbage collector's and the watcher's."""
+
+    async def story(desk: Desk) -> None:
+        allocation = await desk.assign()
+        await desk.kube.patch(ALLOCATIONS, "job", {"metadata": {"finalizers": None}}, namespace="default")
+        await desk.kube.delete(ALLOCATIONS, "job", namespace="default")
+        await desk.worker.handle(hint_for(allocation))
+        assert desk.calls.seen == [(Verb.GET, "allocations")]
+
+    at_a_desk(story)
+
+
+def test_an_old_hint_does_nothing_to_a_new_object_of_that_name() -> None:
+    """V8: the hint names the uid."""
+
+    async def story(desk: Desk) -> None:
+        old = await desk.assign()
+        await desk.kube.patch(ALLOCATIONS, "job", {"metadata": {"finalizers": None}}, namespace="default")
+        await desk.kube.delete(ALLOCATIONS, "job", namespace="default")
+        await desk.assign()
+        await desk.worker.handle(hint_for(old))
+        assert desk.calls.writes == []
+
+    at_a_desk(story)
