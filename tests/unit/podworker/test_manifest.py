@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from slipway.crd.resolve import resolve
-from slipway.crd.v1alpha1 import Allocation, Placement
+from slipway.crd.v1alpha1 import Allocation, Placement, RoleSpec
 from slipway.errors import InvalidError
 from slipway.podworker.manifest import Manifests, build, hash_of
 from slipway.podworker.podspec import TaskOptions
@@ -18,11 +18,18 @@ OPTIONS = TaskOptions(api_url="http://api:8080")
 
 
 def made(
-    ranks: int = 1, *, pool: dict[str, Any] | None = None, options: TaskOptions = OPTIONS, **spec: Any
+    ranks: int = 1,
+    *,
+    roles: list[dict[str, Any]] | None = None,
+    pool: dict[str, Any] | None = None,
+    options: TaskOptions = OPTIONS,
+    **spec: Any,
 ) -> Manifests:
-    """The objects of an admitted allocation."""
+    """The objects of an admitted allocation of `ranks` alike ranks, or of `roles`."""
     spec.setdefault("template", a_template())
-    return manifests_of(an_allocation(ranks, **spec).assigned().it, pool=pool, options=options)
+    wanted = roles or [{"name": "worker", "count": ranks}]
+    story = an_allocation(**spec).with_spec(ranks=msgspec.convert(wanted, list[RoleSpec]))
+    return manifests_of(story.assigned().it, pool=pool, options=options)
 
 
 def manifests_of(
@@ -86,10 +93,9 @@ def test_sidecars_and_init_containers_know_their_rank_too() -> None:
     """But only the main container gets the resources, the files and the user's variables."""
     main, side = {"name": "main", "image": "i", "command": ["c"]}, {"name": "side", "image": "s"}
     manifests = made(
-        1,
         template=a_template(side, main, initContainers=[{"name": "init", "image": "x"}]),
         env={"A": "1"},
-        ranks=[{"name": "worker", "count": 1, "resources": {"cpu": "2"}}],
+        roles=[{"name": "worker", "count": 1, "resources": {"cpu": "2"}}],
         files=[{"path": "a.py", "content": ""}],
     )
     spec = manifests.pods[0].manifest["spec"]
@@ -117,10 +123,9 @@ def test_selectors_and_tolerations_of_pool_template_and_role_come_together() -> 
     """The role says the last word where two name one label."""
     toleration = {"key": "gpu", "operator": "Exists"}
     manifests = made(
-        1,
         pool={"nodeSelector": {"pool": "a", "zone": "p"}, "tolerations": [toleration]},
         template=a_template(nodeSelector={"zone": "t", "disk": "ssd"}),
-        ranks=[
+        roles=[
             {"name": "worker", "count": 1, "nodeSelector": {"zone": "r"}, "tolerations": [{"key": "x", "value": "y"}]}
         ],
     )
@@ -133,7 +138,7 @@ def test_roles_have_templates_and_ranks_of_their_own() -> None:
     """Ranks count through the roles in their order."""
     other = a_template({"name": "main", "image": "other", "command": ["c"]})
     manifests = made(
-        ranks=[{"name": "launcher", "count": 1, "template": other}, {"name": "worker", "count": 2}],
+        roles=[{"name": "launcher", "count": 1, "template": other}, {"name": "worker", "count": 2}],
         template=a_template(),
     )
     images = [pod.manifest["spec"]["containers"][0]["image"] for pod in manifests.pods]
