@@ -1,0 +1,71 @@
+"""Behind a Sentinel: the client finds the master by asking, and asks again when what it knew is gone."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from slipway.errors import UnavailableError
+from slipway.local.valkey import ServerOptions, ValkeyProcess
+from slipway.runtime.clock import SeededRandom, SystemClock
+from slipway.streams.client import RedisClient, RedisSettings, command
+from tests.support.redis import free_port, server_binary, server_process
+
+
+@pytest.fixture
+async def master() -> AsyncGenerator[tuple[ValkeyProcess, int]]:
+    port = free_port()
+    async with server_process(options=ServerOptions(port=port)) as server:
+        yield server, port
+
+
+@pytest.fixture
+async def sentinel(master: tuple[ValkeyProcess, int]) -> AsyncGenerator[int]:
+    """One Sentinel that watches the master; answers its port."""
+    server, master_port = master
+    port = free_port()
+    folder = Path(server.socket.parent, "sentinel")
+    folder.mkdir()  # noqa: ASYNC240
+    config = folder / "sentinel.conf"
+    config.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {master_port} 1\n")
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [str(server_binary("valkey")), str(config), "--sentinel"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    yield port
+    process.send_signal(signal.SIGTERM)
+    process.wait(5)
+
+
+async def until_runs(client: RedisClient) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await client.run(command("SET", "slipway:x", "1"))
+                return
+            except UnavailableError:
+                await asyncio.sleep(0.02)
+
+
+async def test_the_master_is_found_through_a_sentinel(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
+    """Also when one of the named Sentinels is away, and again after the master was."""
+    settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel}/main/0")
+    client = RedisClient(settings, SystemClock(), SeededRandom(1))
+    await until_runs(client)
+    await master[0].kill()
+    with pytest.raises(UnavailableError):
+        await client.ping()
+    await master[0].start()
+    await until_runs(client)
+    await client.aclose()
+
+
+async def test_an_unknown_service_has_no_master(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
+    """A Sentinel that knows no such service is as good as none."""
+    settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{sentinel}/other/0")
+    client = RedisClient(settings, SystemClock(), SeededRandom(1))
+    with pytest.raises(UnavailableError):
+        await client.ping()
+    await client.aclose()
