@@ -49,7 +49,8 @@ class CoreKube:
 
     Faults: `before` and `after` are awaited around every call with (verb, plural), `before` also when a watch opens;
     one that raises loses the request or its answer, one that sleeps delays it. While `is_stalled`, open watches hear
-    nothing and break after `silence_s`. `lists_at` serves LISTs as a replica that lags at that version would.
+    nothing and break after `silence_s`; while `closes_watches`, they end at once. `lists_at` serves LISTs as a
+    replica that lags at that version would.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class CoreKube:
         self.before: Hook = _hop
         self.after: Hook = _at_once
         self.is_stalled = False
+        self.closes_watches = False
         self.lists_at: int | None = None
         self._random = random
         self._logs = logs
@@ -127,13 +129,15 @@ class CoreKube:
                 if not self.is_stalled:
                     events = self._events(resource, cursor, namespace, label_selector)
                     cursor = max(cursor, self.core.version)
-                    if not events and loop.time() - heard_at >= self._bookmark_s:
+                    if not events and loop.time() >= heard_at + self._bookmark_s:
                         bookmark: WatchEvent[T] = WatchEvent(WatchType.BOOKMARK, None, str(cursor))
                         events = [bookmark]
+                    if self.closes_watches:
+                        return
                     for event in events:
                         heard_at = loop.time()
                         yield event
-                elif loop.time() - heard_at >= self._silence_s:
+                elif loop.time() >= heard_at + self._silence_s:
                     raise UnavailableError(f"watch of {resource.plural} went silent")
                 quiet_s = self._silence_s if self.is_stalled else self._bookmark_s
                 await _wait(changed, min(ends_at, heard_at + quiet_s))

@@ -19,18 +19,20 @@ class DeadlockError(AssertionError):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Never waits: tells the loop's time to jump instead."""
+    """Never waits: tells the loop's time to jump instead, exactly to the next timer (sums of floats miss it)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
+        self.next_timer: Callable[[], float | None] = lambda: None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
             raise DeadlockError("all tasks wait and no timer is set")
         if not ready and timeout is not None:
-            self.elapsed_s += timeout
+            target, timer = self.elapsed_s + timeout, self.next_timer()
+            self.elapsed_s = timer if timer is not None and abs(timer - target) < 1e-6 else target
         return ready
 
 
@@ -40,26 +42,31 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        self._jumping.next_timer = self._next_timer
 
     def time(self) -> float:
         return self._jumping.elapsed_s
 
+    def _next_timer(self) -> float | None:
+        timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled", [])
+        return timers[0].when() if timers else None
+
 
 class VirtualClock:
-    """A `Clock` on the running loop; `skew_s` shifts what people read, `rate` how fast this process's time runs."""
+    """A `Clock` on the running loop; `skew_s` shifts what people read, `jump_s` is time that passed in a pause."""
 
-    def __init__(self, *, skew_s: float = 0.0, rate: float = 1.0) -> None:
+    def __init__(self, *, skew_s: float = 0.0) -> None:
         self.skew_s = skew_s
-        self.rate = rate
+        self.jump_s = 0.0
 
     def now(self) -> float:
         return EPOCH + self.skew_s + self.monotonic()
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time() * self.rate
+        return asyncio.get_running_loop().time() + self.jump_s
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds) / self.rate)
+        await asyncio.sleep(max(0.0, seconds))
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

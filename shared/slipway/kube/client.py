@@ -8,9 +8,9 @@ in-cluster account with its token renewal, TLS and the aiohttp session. Its type
 they cost 1 ms each, and a LIST of 500 pods half a second, against 0.1 ms and 9 ms with structs. Importing it the usual
 way loads `requests`, `oauthlib`, `pydantic` and a second, synchronous client, because its packages import everything
 they have: 57 MiB and 1 s. Four services that idle below 90 MiB cannot afford that, so `_library` imports the five
-modules that are needed below bare parent packages, which it removes again: 39 MiB and 0.4 s, of which 37 MiB are
-Python with asyncio and aiohttp. A later ordinary `import kubernetes` still works. The version is pinned, and a test
-fails when the library moves these modules.
+modules that are needed below bare parent packages and then hides all of them from the import system again: 41 MiB and
+0.4 s, of which 37 MiB are Python with asyncio and aiohttp. An ordinary `import kubernetes`, before or after, is not
+disturbed. The version is pinned, and a test fails when the library moves these modules.
 
 Invariants: a request is sent at most once by us, but for one repetition after a 401 with renewed credentials (the
 server did nothing), and one by aiohttp for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT
@@ -43,6 +43,7 @@ POOL_SIZE = 64
 RENEW_S = 60.0
 """How often kubeconfig credentials that can expire are looked at again."""
 _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kubernetes.aio.config")
+_MODEL_CLIENT = "kubernetes.aio.client.api_client"
 _WHOLE_BYTES_MAX = 512 * 1024
 """Larger bodies are written in pieces, so that others run in between."""
 _CHUNK_FAULTS = (aiohttp.ClientError, OSError)
@@ -255,8 +256,9 @@ class _Library:
 
     def __init__(self) -> None:
         with _bare_packages():
-            self.configuration: Any = import_module("kubernetes.aio.client.configuration").Configuration
             rest: Any = import_module("kubernetes.aio.client.rest")
+            kubeconfig: Any = import_module("kubernetes.aio.config.kube_config")
+            self.configuration: Any = import_module("kubernetes.aio.client.configuration").Configuration
             self.load_in_cluster: Any = import_module("kubernetes.aio.config.incluster_config").load_incluster_config
             self.config_error: Any = import_module("kubernetes.aio.config.config_exception").ConfigException
 
@@ -267,15 +269,14 @@ class _Library:
                 return self._create_pool_manager()
 
         self._session_factory: Any = Session
+        self._load_kube_config: Any = kubeconfig.load_kube_config
 
     def open_session(self, configuration: Any) -> aiohttp.ClientSession:
         return self._session_factory(configuration).open()
 
     async def load_kubeconfig(self, path: str, configuration: Any) -> Any:
         """Fills the configuration; the answer is the library's loader. The file is never written."""
-        with _bare_packages(), _no_models():
-            module: Any = import_module("kubernetes.aio.config.kube_config")
-        return await module.load_kube_config(path, client_configuration=configuration, persist_config=False)
+        return await self._load_kube_config(path, client_configuration=configuration, persist_config=False)
 
 
 _loaded: list[_Library] = []
@@ -289,38 +290,30 @@ def _library() -> _Library:
 
 @contextlib.contextmanager
 def _bare_packages() -> Generator[None, None, None]:
-    """Parent packages with only a search path while inside, so that importing a submodule imports just that."""
-    missing = [name for name in _BARE_PACKAGES if name not in sys.modules]
+    """Parent packages with only a search path while inside, so that importing a submodule imports just that.
+
+    The kubeconfig module also names the model client, for functions that we do not call: a placeholder stands in.
+    Afterwards the import system knows nothing of it; an ordinary import begins from nothing.
+    """
+    if "kubernetes" in sys.modules:
+        yield
+        return
     spec = importlib.util.find_spec("kubernetes")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("the kubernetes package is not installed")
     root = Path(next(iter(spec.submodule_search_locations)))
-    for name in missing:
+    for name in _BARE_PACKAGES:
         bare = types.ModuleType(name)
         bare.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = bare
-    try:
-        yield
-    finally:
-        for name in missing:
-            sys.modules.pop(name, None)
-
-
-@contextlib.contextmanager
-def _no_models() -> Generator[None, None, None]:
-    """The kubeconfig module names the model client (and pydantic with it) for functions that we do not call."""
-    name = "kubernetes.aio.client.api_client"
-    if name in sys.modules:
-        yield
-        return
-    placeholder: Any = types.ModuleType(name)
+    placeholder: Any = types.ModuleType(_MODEL_CLIENT)
     placeholder.ApiClient = None
-    sys.modules[name] = placeholder
+    sys.modules[_MODEL_CLIENT] = placeholder
     try:
         yield
     finally:
-        sys.modules.pop(name, None)
-        vars(sys.modules["kubernetes.aio.client"]).pop("ApiClient", None)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
+            del sys.modules[name]
 
 
 def _unreachable(request: Request, error: BaseException) -> UnavailableError:

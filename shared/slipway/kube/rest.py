@@ -124,7 +124,7 @@ class RestApi:
             target=_target(_path(resource, namespace), query),
         )
         codec = wire.codec_of(resource)
-        async with self._lines(request, self._timeouts.silence_s, EVENT_BYTES_MAX) as lines:
+        async with self._lines(request, self._timeouts.silence_s, EVENT_BYTES_MAX, keep_tail=False) as lines:
             async for line in lines:
                 if len(line) > EVENT_BYTES_MAX:
                     raise UnavailableError(f"the watch of {resource.plural} sent a line over {EVENT_BYTES_MAX} B")
@@ -144,7 +144,7 @@ class RestApi:
         query = {"container": container, "sinceTime": since_time, "timestamps": "true", "follow": "true"}
         target = _target(_path(PODS, namespace, pod, "log"), query)
         request = Request(verb=Verb.LOG, resource=PODS.plural, method="GET", target=target)
-        async with self._lines(request, self._timeouts.log_silence_s, LOG_LINE_BYTES_MAX) as lines:
+        async with self._lines(request, self._timeouts.log_silence_s, LOG_LINE_BYTES_MAX, keep_tail=True) as lines:
             async for line in lines:
                 yield line
 
@@ -244,10 +244,10 @@ class RestApi:
 
     @asynccontextmanager
     async def _lines(
-        self, request: Request, silence_s: float, line_bytes_max: int
+        self, request: Request, silence_s: float, line_bytes_max: int, *, keep_tail: bool
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         stream = self._transport.stream(request, timeout_s=self._timeouts.request_s, silence_s=silence_s)
-        async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max)) as lines:
+        async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max, keep_tail=keep_tail)) as lines:
             yield lines
 
 
@@ -280,8 +280,10 @@ def _is_segment(text: str) -> bool:
     return all(char.isalnum() or char in _SEGMENT_EXTRA for char in text) and text.isascii()
 
 
-async def _lines(chunks: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """Lines without their ends; a line that outgrows the limit comes in pieces."""
+async def _lines(
+    chunks: AsyncGenerator[bytes, None], line_bytes_max: int, *, keep_tail: bool
+) -> AsyncGenerator[bytes, None]:
+    """Lines without their ends; a line that outgrows the limit comes in pieces; a last one without an end is a tail."""
     held: list[bytes] = []
     held_bytes = 0
     async for chunk in chunks:
@@ -294,5 +296,5 @@ async def _lines(chunks: AsyncGenerator[bytes, None], line_bytes_max: int) -> As
         if held_bytes > line_bytes_max:
             yield b"".join(held)
             held, held_bytes = [], 0
-    if held_bytes:
+    if held_bytes and keep_tail:
         yield b"".join(held)

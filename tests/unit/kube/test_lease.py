@@ -1,0 +1,417 @@
+"""The elector: one leader, soon replaced, never after its deadline; on virtual time over the local cluster's core."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count, pairwise
+
+import pytest
+
+from slipway.errors import InvariantError, StaleError, UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.lease import Leadership, LeaseElector, LeaseTiming
+from slipway.kube.objects import Lease
+from slipway.kube.resources import LEASES
+from slipway.local.apiserver.core import ClusterCore
+from slipway.runtime.clock import SeededRandom
+from tests.support.kube_core import CoreKube
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+RETRY_S = 2.0
+
+
+class Candidate:
+    """One process that wants to lead; `terms` are the (begin, end) times of its leading scope."""
+
+    def __init__(self, world: "World", name: str, clock: VirtualClock) -> None:
+        self.kube = CoreKube(world.core, random=SeededRandom(name))
+        self.clock = clock
+        self.elector = LeaseElector(
+            self.kube, "lease", name, namespace="default", clock=clock, random=SeededRandom(name)
+        )
+        self.terms: list[tuple[float, float]] = []
+        self.stop = asyncio.Event()
+        self.leadership: Leadership | None = None
+
+    async def lead(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+        begun = now()
+        try:
+            await self.stop.wait()
+        finally:
+            self.terms.append((begun, now()))
+
+    @property
+    def leads(self) -> bool:
+        return self.elector.is_leader()
+
+    def cut_off(self) -> None:
+        """From now on no call of this candidate is answered."""
+
+        async def hang(_verb: Verb, _plural: str) -> None:
+            await asyncio.Event().wait()
+
+        self.kube.before = hang
+
+    def refuse(self) -> None:
+        """From now on each call of this candidate fails."""
+
+        async def fail(_verb: Verb, _plural: str) -> None:
+            raise UnavailableError("down")
+
+        self.kube.before = fail
+
+    def reconnect(self) -> None:
+        async def pass_(_verb: Verb, _plural: str) -> None:
+            await asyncio.sleep(0)
+
+        self.kube.before = pass_
+
+
+class World:
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        uids = count(1)
+        self.core = ClusterCore(clock=VirtualClock().now, new_uid=lambda: f"uid-{next(uids)}")
+        self.core.bootstrap()
+        self.tasks = tasks
+        self.candidates: list[Candidate] = []
+
+    def join(self, name: str, clock: VirtualClock | None = None) -> tuple[Candidate, asyncio.Task[None]]:
+        """Starts a candidate; the task may be cancelled, as a crash would not release."""
+        candidate = Candidate(self, name, clock or VirtualClock())
+        self.candidates.append(candidate)
+        return candidate, self.tasks.create_task(candidate.elector.run(candidate.lead, candidate.stop))
+
+    async def lease(self) -> Lease:
+        return await CoreKube(self.core, random=SeededRandom(0)).get(LEASES, "lease", namespace="default")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@asynccontextmanager
+async def a_world() -> AsyncGenerator[World, None]:
+    async with asyncio.TaskGroup() as tasks:
+        world = World(tasks)
+        yield world
+        for candidate in world.candidates:
+            candidate.reconnect()
+            candidate.stop.set()
+
+
+def in_world(test: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with a_world() as world:
+            await test(world)
+
+    run_virtual(main)
+
+
+def test_the_first_candidate_leads_at_once() -> None:
+    """No waiting on a fresh cluster: the Lease is created and held; the others stand by for ever."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(0.1)
+        assert first.leads
+        others = [world.join(name)[0] for name in "bcd"]
+        for _ in range(600):
+            await asyncio.sleep(1)
+            assert first.leads
+            assert not any(other.leads for other in others)
+        lease = await world.lease()
+        assert lease.spec.holder_identity == "a"
+        assert lease.spec.lease_duration_seconds == 15
+        assert lease.spec.lease_transitions == 0
+        assert others[0].elector.holder == "a"
+
+    in_world(check)
+
+
+def test_a_graceful_end_hands_over_within_a_retry_period() -> None:
+    """The holder releases after its work has ended; another leads within two seconds."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        second, _ = world.join("b")
+        await asyncio.sleep(20)
+        ended = now()
+        first.stop.set()
+        await asyncio.sleep(RETRY_S + 0.01)
+        assert not first.leads
+        assert second.leads
+        assert first.terms[0][1] == pytest.approx(ended)
+        assert (await world.lease()).spec.lease_transitions == 1
+
+    in_world(check)
+
+
+def test_a_dead_holder_is_respected_for_the_whole_duration() -> None:
+    """A crash releases nothing: the successor waits until it has itself seen 15 s of silence, and not much longer."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        first.cut_off()
+        died = now()
+        second, _ = world.join("b")
+        await asyncio.sleep(14.99)
+        assert not second.leads
+        await asyncio.sleep(2 * RETRY_S)
+        assert second.leads
+        assert second.terms == []
+        assert now() - died < 20
+
+    in_world(check)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_work_is_cancelled_at_the_renew_deadline(hangs: bool) -> None:
+    """Cut off from the server, the leader stops by itself after 10 s at most, also while a renewal hangs."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(5)
+        second, _ = world.join("b")
+        await asyncio.sleep(1)
+        cut = now()
+        if hangs:
+            first.cut_off()
+        else:
+            first.refuse()
+        await asyncio.sleep(60)
+        assert len(first.terms) == 1
+        assert first.terms[0][1] - cut <= 10
+        assert second.leads
+        assert not first.leads
+        first.reconnect()
+        second.stop.set()
+        await asyncio.sleep(30)
+        assert first.leads
+
+    in_world(check)
+
+
+def test_two_never_lead_at_once() -> None:
+    """Through cuts of every length, with wall clocks hours apart, there is at most one leader at any time."""
+
+    async def check(world: World) -> None:
+        random = SeededRandom(11)
+        candidates = [
+            world.join(name, VirtualClock(skew_s=skew))[0] for name, skew in [("a", 0.0), ("b", 7200.0), ("c", -7200.0)]
+        ]
+        led: set[str] = set()
+        for _ in range(4000):
+            await asyncio.sleep(0.25)
+            leaders = [candidate.elector.identity for candidate in candidates if candidate.leads]
+            assert len(leaders) <= 1
+            led.update(leaders)
+            chosen = candidates[random.randrange(3)]
+            match random.randrange(60):
+                case 0:
+                    chosen.cut_off()
+                case 1:
+                    chosen.refuse()
+                case 2 | 3:
+                    chosen.reconnect()
+                case _:
+                    pass
+        assert led == {"a", "b", "c"}
+        spans = sorted(term for candidate in candidates for term in candidate.terms)
+        assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
+
+    in_world(check)
+
+
+def test_a_process_that_wakes_up_late_does_not_lead() -> None:
+    """A pause is a jump of its monotonic clock: `is_leader` is False before anything else runs."""
+
+    async def check(world: World) -> None:
+        clock = VirtualClock()
+        first, _ = world.join("a", clock)
+        await asyncio.sleep(1)
+        assert first.leads
+        leadership = first.leadership
+        assert leadership is not None
+        leadership.check()
+        assert 0 < leadership.remaining_s() <= 10
+        clock.jump_s = 20
+        assert not first.leads
+        assert not leadership.is_valid()
+        assert leadership.remaining_s() == 0
+        with pytest.raises(StaleError):
+            leadership.check()
+
+    in_world(check)
+
+
+def test_a_stolen_lease_ends_the_term() -> None:
+    """Whoever overwrites the Lease wins: the holder sees it at its next renewal and stops."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        kube = CoreKube(world.core, random=SeededRandom(0))
+        stolen = {"spec": {"holderIdentity": "thief", "leaseTransitions": 9}}
+        await kube.patch(LEASES, "lease", stolen, namespace="default")
+        await asyncio.sleep(RETRY_S)
+        assert not first.leads
+        assert len(first.terms) == 1
+        await asyncio.sleep(20)
+        assert first.leads
+        assert (await world.lease()).spec.lease_transitions == 10
+
+    in_world(check)
+
+
+def test_a_deleted_lease_is_made_again() -> None:
+    """Deleting the Lease disturbs for a moment only."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        await CoreKube(world.core, random=SeededRandom(0)).delete(LEASES, "lease", namespace="default")
+        await asyncio.sleep(2 * RETRY_S)
+        assert first.leads
+
+    in_world(check)
+
+
+def test_a_lost_answer_is_not_a_lost_lease() -> None:
+    """A renewal that was applied but not answered is found to be ours."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        lost = 0
+
+        async def lose(verb: Verb, _plural: str) -> None:
+            nonlocal lost
+            if verb is Verb.UPDATE:
+                lost += 1
+                if lost % 2:
+                    raise UnavailableError("reset")
+
+        first.kube.after = lose
+        await asyncio.sleep(120)
+        assert first.leads
+        assert first.terms == []
+        assert lost > 20
+
+    in_world(check)
+
+
+def test_leading_work_that_returns_gives_the_lease_up() -> None:
+    """Its error is raised after the release; another may lead at once."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            world = World(tasks)
+            candidate = Candidate(world, "a", VirtualClock())
+
+            async def fail(_: Leadership) -> None:
+                raise InvariantError("broken")
+
+            with pytest.raises(InvariantError):
+                await candidate.elector.run(fail, candidate.stop)
+            assert (await world.lease()).spec.holder_identity is None
+
+            async def refused(leadership: Leadership) -> None:
+                candidate.elector.leadership = None
+                leadership.check()
+
+            tasks.create_task(candidate.elector.run(refused, candidate.stop))
+            await asyncio.sleep(10)
+            candidate.stop.set()
+
+    run_virtual(main)
+
+
+def test_work_that_ignores_the_stop_is_cancelled_after_the_drain() -> None:
+    """A leader has `drain_s` to return by itself; the lease is kept meanwhile and then released."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            world = World(tasks)
+            candidate = Candidate(world, "a", VirtualClock())
+
+            async def stubborn(_: Leadership) -> None:
+                await asyncio.Event().wait()
+
+            running = tasks.create_task(candidate.elector.run(stubborn, candidate.stop, drain_s=30))
+            await asyncio.sleep(1)
+            candidate.stop.set()
+            await asyncio.sleep(29)
+            assert candidate.leads
+            await running
+            assert now() == pytest.approx(31)
+            assert (await world.lease()).spec.holder_identity is None
+
+    run_virtual(main)
+
+
+def test_cancelling_the_elector_releases() -> None:
+    """A process that is told to end at once still hands over."""
+
+    async def check(world: World) -> None:
+        first, running = world.join("a")
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert first.terms
+        assert (await world.lease()).spec.holder_identity is None
+
+    in_world(check)
+
+
+def test_once_leads_over_a_free_lease_and_releases() -> None:
+    """--once with nobody there: lead, end, release."""
+
+    async def check(world: World) -> None:
+        once = Candidate(world, "once", VirtualClock())
+        ran: list[int] = []
+
+        async def lead(leadership: Leadership) -> None:
+            leadership.check()
+            ran.append(leadership.term)
+
+        assert await once.elector.lead_once(lead)
+        assert await once.elector.lead_once(lead)
+        assert ran == [0, 1]
+        assert now() < 0.1
+        assert (await world.lease()).spec.holder_identity is None
+
+    in_world(check)
+
+
+def test_once_waits_for_a_dead_holder_and_not_for_a_live_one() -> None:
+    """--once takes a dead holder's lease after one lease time; a live holder is left alone, soon."""
+
+    async def check(world: World) -> None:
+        holder, _ = world.join("a")
+        await asyncio.sleep(1)
+        once = Candidate(world, "once", VirtualClock())
+
+        async def lead(_: Leadership) -> None:
+            return None
+
+        begun = now()
+        assert not await once.elector.lead_once(lead)
+        assert now() - begun <= 3 * RETRY_S
+        holder.cut_off()
+        await asyncio.sleep(0.1)
+        begun = now()
+        assert await once.elector.lead_once(lead)
+        assert 13 <= now() - begun <= 15 + 2 * RETRY_S
+
+    in_world(check)
+
+
+def test_timings_must_make_sense() -> None:
+    """A lease needs duration > renew deadline > retry > 0."""
+    with pytest.raises(InvariantError):
+        LeaseTiming(duration_s=10, renew_deadline_s=10)
+    with pytest.raises(InvariantError):
+        LeaseTiming(renew_deadline_s=2, retry_s=2)

@@ -1,0 +1,270 @@
+"""The reflector keeps its promises over faults: expiry, silence, lag, errors, all on virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count, pairwise
+from typing import Any
+
+from slipway.errors import ControlPlaneError, DeniedError, ExpiredError, ThrottledError, UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.objects import ConfigMap
+from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, Backoff, Reflector
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.kube.store import Store
+from slipway.local.apiserver.core import ClusterCore
+from slipway.runtime.clock import SeededRandom
+from tests.support.kube_core import CoreKube
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+
+class World:
+    """A core, a reflector over it, and what its listeners heard."""
+
+    def __init__(self) -> None:
+        uids = count(1)
+        clock = VirtualClock()
+        self.core = ClusterCore(clock=clock.now, new_uid=lambda: f"uid-{next(uids)}")
+        self.core.bootstrap()
+        self.kube = CoreKube(self.core, random=SeededRandom(2))
+        self.store: Store[ConfigMap] = Store()
+        self.reflector = Reflector(self.kube, CONFIG_MAPS, self.store, clock=clock, random=SeededRandom(3))
+        self.heard: list[str] = []
+        self.calls: list[tuple[float, Verb]] = []
+        self.store.on_change(self._hear)
+        self.kube.before = self._count
+
+    def _hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        mark = "+" if old is None else "-" if new is None else "~"
+        found = new or old
+        assert found is not None
+        self.heard.append(mark + found.metadata.name)
+
+    async def _count(self, verb: Verb, _plural: str) -> None:
+        self.calls.append((asyncio.get_running_loop().time(), verb))
+
+    def fail(self, verb: Verb, *errors: ControlPlaneError) -> None:
+        """The next calls of that verb fail."""
+        waiting = list(errors)
+
+        async def before(asked: Verb, plural: str) -> None:
+            await self._count(asked, plural)
+            if asked is verb and waiting:
+                raise waiting.pop(0)
+
+        self.kube.before = before
+
+    def add(self, name: str) -> dict[str, Any]:
+        return self.core.create("configmaps", "default", {"metadata": {"name": name}})
+
+    def times(self, verb: Verb) -> list[float]:
+        return [moment for moment, asked in self.calls if asked is verb]
+
+
+def in_world(test: Callable[[World], Awaitable[None]]) -> None:
+    """Runs `test` beside a running reflector, then stops it."""
+
+    async def main() -> None:
+        world, stop = World(), asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.reflector.run(stop))
+            await test(world)
+            stop.set()
+
+    run_virtual(main)
+
+
+def test_lists_once_then_follows() -> None:
+    """Synced after one LIST; changes arrive by the watch, with no further LIST for an hour."""
+
+    async def check(world: World) -> None:
+        world.add("a")
+        assert not world.reflector.synced
+        await world.reflector.wait_synced()
+        world.add("b")
+        world.core.delete("configmaps", "default", "a")
+        await asyncio.sleep(3600)
+        assert world.heard == ["+a", "+b", "-a"]
+        assert len(world.times(Verb.LIST)) == 1
+        assert 6 <= len(world.times(Verb.WATCH)) <= 13
+        assert world.reflector.restarts.keys() == {"ended"}
+        assert world.store.version == world.core.version
+
+    in_world(check)
+
+
+def test_bookmarks_carry_the_position_over_a_compaction() -> None:
+    """A quiet resource does not expire while others write: the next watch goes on from a bookmark."""
+
+    async def check(world: World) -> None:
+        await world.reflector.wait_synced()
+        for number in range(60):
+            world.core.create("namespaces", "", {"metadata": {"name": f"n{number}"}})
+            await asyncio.sleep(30)
+            world.core.store.compact()
+        assert world.reflector.restarts["expired"] == 0
+        assert len(world.times(Verb.LIST)) == 1
+
+    in_world(check)
+
+
+def test_an_expired_position_relists_and_tells_what_was_missed() -> None:
+    """410: what vanished is told as deleted, what came as created, what stayed not at all."""
+
+    async def check(world: World) -> None:
+        for name in ["kept", "gone"]:
+            world.add(name)
+        await world.reflector.wait_synced()
+        await asyncio.sleep(1)
+        world.kube.is_stalled = True
+        world.core.delete("configmaps", "default", "gone")
+        world.add("new")
+        world.core.store.compact()
+        world.kube.is_stalled = False
+        await asyncio.sleep(120)
+        assert world.heard == ["+gone", "+kept", "-gone", "+new"]
+        assert world.reflector.restarts["expired"] == 1
+
+    in_world(check)
+
+
+def test_a_silent_watch_is_given_up() -> None:
+    """A socket that stays open and says nothing is replaced within the silence limit; nothing is missed."""
+
+    async def check(world: World) -> None:
+        await world.reflector.wait_synced()
+        world.kube.is_stalled = True
+        world.add("missed")
+        await asyncio.sleep(89)
+        assert world.heard == []
+        assert world.reflector.silent_s >= 89
+        world.kube.is_stalled = False
+        await asyncio.sleep(5)
+        assert world.heard == ["+missed"]
+
+    in_world(check)
+
+
+def test_a_stalled_watch_counts_as_unavailable() -> None:
+    """While the silence lasts, watches are opened again and again, with backoff, and without a LIST."""
+
+    async def check(world: World) -> None:
+        await world.reflector.wait_synced()
+        await asyncio.sleep(1)
+        world.kube.is_stalled = True
+        await asyncio.sleep(600)
+        assert 4 <= world.reflector.restarts["unavailable"] <= 7
+        assert len(world.times(Verb.LIST)) == 1
+
+    in_world(check)
+
+
+def test_it_never_gives_up_and_backs_off() -> None:
+    """Thirty refusals of any sort later it still lists; waits rise to half a minute at most."""
+
+    async def check(world: World) -> None:
+        errors: list[ControlPlaneError] = [UnavailableError("down"), DeniedError("no"), ExpiredError("old")] * 10
+        world.fail(Verb.LIST, *errors)
+        world.add("a")
+        await world.reflector.wait_synced()
+        moments = world.times(Verb.LIST)
+        waits = [later - earlier for earlier, later in pairwise(moments)]
+        assert len(waits) == 30
+        assert 0.4 <= waits[0] <= 0.8
+        assert all(wait <= BACKOFF_MAX_S for wait in waits)
+        assert all(wait >= BACKOFF_MAX_S / 2 for wait in waits[8:])
+
+    in_world(check)
+
+
+def test_the_server_may_ask_for_more_time() -> None:
+    """Retry-After is honoured when it is longer than the backoff."""
+
+    async def check(world: World) -> None:
+        world.fail(Verb.LIST, ThrottledError("slow", retry_after_s=77))
+        await world.reflector.wait_synced()
+        assert world.times(Verb.LIST)[1] >= 77
+
+    in_world(check)
+
+
+def test_a_list_from_the_past_is_refused() -> None:
+    """A lagging replica's LIST deletes nothing; it is asked again until it is at the highest version seen."""
+
+    async def check(world: World) -> None:
+        lagging = world.core.version
+        world.add("a")
+        await world.reflector.wait_synced()
+        await asyncio.sleep(1)
+        world.kube.lists_at = lagging
+        world.fail(Verb.WATCH, ExpiredError("relist"))
+        world.core.create("namespaces", "", {"metadata": {"name": "other"}})
+        await asyncio.sleep(700)
+        assert world.reflector.restarts["stale"] > 3
+        assert world.heard == ["+a"]
+        world.kube.lists_at = None
+        world.add("b")
+        await asyncio.sleep(60)
+        assert world.heard == ["+a", "+b"]
+
+    in_world(check)
+
+
+def test_watches_that_end_at_once_do_not_spin() -> None:
+    """A server that closes each watch as soon as it opens is asked with backoff."""
+
+    async def check(world: World) -> None:
+        await world.reflector.wait_synced()
+        watches_before = len(world.times(Verb.WATCH))
+        world.kube.closes_watches = True
+        await asyncio.sleep(1200)
+        assert len(world.times(Verb.WATCH)) - watches_before < 60
+
+    in_world(check)
+
+
+def test_backoff_is_reset_by_two_good_minutes() -> None:
+    """Trouble after a quiet time starts from the shortest delay again."""
+
+    async def main() -> None:
+        clock = VirtualClock()
+        backoff = Backoff(clock, SeededRandom(1))
+        for _ in range(8):
+            await clock.sleep(backoff.next_s())
+        assert backoff.next_s() >= BACKOFF_MAX_S / 2
+        await clock.sleep(BACKOFF_MAX_S + BACKOFF_RESET_S)
+        assert backoff.next_s() <= 0.8
+
+    run_virtual(main)
+
+
+def test_own_writes_become_current() -> None:
+    """`expect` holds until the watch has brought the version."""
+
+    async def check(world: World) -> None:
+        await world.reflector.wait_synced()
+        made = world.add("a")["metadata"]
+        world.store.expect(made["uid"], int(made["resourceVersion"]))
+        assert not world.store.is_current(made["uid"])
+        await asyncio.sleep(1)
+        assert world.store.is_current(made["uid"])
+
+    in_world(check)
+
+
+def test_equal_runs_are_equal() -> None:
+    """The same faults at the same times give the same calls at the same times."""
+
+    def run() -> list[tuple[float, Verb]]:
+        seen: list[tuple[float, Verb]] = []
+
+        async def check(world: World) -> None:
+            world.fail(Verb.WATCH, *[UnavailableError("x")] * 5)
+            for number in range(20):
+                world.add(f"m{number}")
+                await asyncio.sleep(50)
+            seen.extend(world.calls)
+
+        in_world(check)
+        return seen
+
+    assert run() == run()
