@@ -139,8 +139,8 @@ def running_server(name: str, options: ServerOptions | None = None) -> Generator
     binary = server_binary(name)
     folder = Path(tempfile.mkdtemp(prefix="slipway-"))
     server = ValkeyProcess(folder, options, binary=binary)
-    asyncio.run(server.start())
     try:
+        asyncio.run(server.start())
         yield server
     finally:
         asyncio.run(server.stop())
@@ -152,8 +152,8 @@ async def server_process(name: str = "valkey", options: ServerOptions | None = N
     """The same for one test, which may stop and start it."""
     folder = Path(tempfile.mkdtemp(prefix="slipway-"))
     server = ValkeyProcess(folder, options, binary=server_binary(name))
-    await server.start()
     try:
+        await server.start()
         yield server
     finally:
         await server.stop()
