@@ -60,8 +60,11 @@ class Layout:
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
         fresh.replace(self.state)
 
-    def write_kubeconfig(self, server: str, token: str) -> None:
-        """A kubeconfig that kubectl and our own services read."""
+    def write_kubeconfig(self, server: str) -> None:
+        """A kubeconfig that kubectl and our own services read.
+
+        Without credentials: over plain HTTP kubectl sends none, and the server listens on loopback only.
+        """
         text = f"""apiVersion: v1
 kind: Config
 current-context: slipway
@@ -77,8 +80,7 @@ contexts:
     namespace: default
 users:
 - name: slipway
-  user:
-    token: {token}
+  user: {{}}
 """
         self.kubeconfig.touch(mode=0o600)
         self.kubeconfig.write_text(text, encoding="utf-8")

@@ -10,7 +10,6 @@ it is to be kept.
 
 import asyncio
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -161,9 +160,8 @@ class Stack:
             self._kubernetes = self.options.kubeconfig
         else:
             self._kubernetes = f"http://127.0.0.1:{_free_port()}"
-            token = secrets.token_urlsafe(24)
-            self.layout.write_kubeconfig(self._kubernetes, token)
-            argv = ["slipway.local.apiserver", "--listen", self._kubernetes.removeprefix("http://"), "--token", token]
+            self.layout.write_kubeconfig(self._kubernetes)
+            argv = ["slipway.local.apiserver", "--listen", self._kubernetes.removeprefix("http://")]
             # Kept on disk also when the folder is not: a cluster that is killed comes back as it was.
             argv += ["--data", str(self.layout.cluster)]
             await self._spawn("cluster", argv, url=self._kubernetes)
