@@ -20,6 +20,8 @@ from slipway.model.times import parse_time
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
 CONDITION_STUCK = "Stuck"
+BROKEN_LAUNCHES = frozenset({"BindRefused"})
+"""Reasons of Stuck that no waiting mends: a released pod can not be bound any more."""
 DEADLINE_PREEMPTION = "preemption"
 DEADLINE_MAX_RUNTIME = "maxRuntime"
 AVOID_NODES_MAX = 16
@@ -105,7 +107,8 @@ def stuck_until(allocation: Allocation, policy: Policy) -> float | None:
     found = _condition(allocation, CONDITION_STUCK)
     if found is None or not found.last_transition_time:
         return None
-    return parse_time(found.last_transition_time) + policy.stuck_limit_s
+    patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else policy.stuck_limit_s
+    return parse_time(found.last_transition_time) + patience_s
 
 
 def standing_stop(allocation: Allocation) -> Stop | None:

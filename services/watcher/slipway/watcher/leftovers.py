@@ -6,7 +6,7 @@ Invariants: a finalizer is given up only when the exit is on record or the pod c
 only when its node is confirmed gone.
 """
 
-from slipway.crd.meta import TRACKING_FINALIZER
+from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.transitions import is_released
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
@@ -45,7 +45,7 @@ def needs_worker(view: View, after: Allocation) -> bool:
         case Phase.TERMINATING:
             return bool(view.live_pods)
         case Phase.TERMINATED:
-            return True
+            return bool(view.pods) or TEARDOWN_FINALIZER in after.metadata.finalizers
         case _:
             return any(attempt_of(pod) < status.attempt for pod in view.pods)
 

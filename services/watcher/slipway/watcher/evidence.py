@@ -1,0 +1,101 @@
+"""Consistent reads: what must be certain before anything is given up, ended or begun again.
+
+Owns how to make sure that pods, nodes and leftovers are gone. Absence in a cache is never evidence; an error here
+is an error for the caller, and nothing is then done.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError
+from slipway.kube.objects import Pod
+from slipway.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES, Resource
+from slipway.model import ids
+from slipway.watcher.gang import rank_count
+from slipway.watcher.ports import Reader
+from slipway.watcher.world import World, is_out_of_service
+
+T = TypeVar("T")
+
+_BUNDLE_KINDS: tuple[Resource[Any], Resource[Any]] = (CONFIG_MAPS, SERVICES)
+
+BY_NAME_MAX = 8
+"""Up to so many ranks are read by name, which costs the server less than a LIST of the namespace."""
+
+
+class Evidence:
+    """Reads for certainty."""
+
+    def __init__(self, reader: Reader, world: World) -> None:
+        self._reader = reader
+        self._world = world
+        self._gone: set[str] = set()
+
+    async def pods_of(self, allocation: Allocation) -> list[Pod]:
+        """All pods of the allocation that exist, of every attempt.
+
+        Pod names are a function of the allocation, its attempt and the rank, so for a first attempt a read of each
+        name shows the same as a LIST.
+        """
+        if self._has_known_names(allocation):
+            id_, namespace = id_of(allocation), allocation.metadata.namespace
+            names = [ids.pod_name(id_, 1, rank) for rank in range(rank_count(allocation))]
+            found = await asyncio.gather(*(self._find(PODS, name, namespace) for name in names))
+            return [pod for pod in found if pod is not None and _is_of(pod, allocation)]
+        listed = await self._reader.list(
+            PODS, namespace=allocation.metadata.namespace, label_selector=_selector(allocation)
+        )
+        return listed.items
+
+    async def has_leftovers(self, allocation: Allocation) -> bool:
+        """Whether a pod, ConfigMap or Service of the allocation exists."""
+        if await self.pods_of(allocation):
+            return True
+        namespace = allocation.metadata.namespace
+        if self._has_known_names(allocation):
+            name = ids.bundle_name(id_of(allocation), 1)
+            config_map = await self._find(CONFIG_MAPS, name, namespace)
+            if config_map is not None and _is_of(config_map, allocation):
+                return True
+            service = await self._find(SERVICES, name, namespace) if rank_count(allocation) > 1 else None
+            return service is not None and _is_of(service, allocation)
+        for resource in _BUNDLE_KINDS:
+            listed = await self._reader.list(resource, namespace=namespace, label_selector=_selector(allocation))
+            if listed.items:
+                return True
+        return False
+
+    async def nodes_gone(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Of the nodes of these pods, those that are confirmed deleted or declared out of service."""
+        gone: set[str] = set()
+        for name in {pod.spec.node_name for pod in pods if pod.spec.node_name}:
+            known = self._world.nodes.get(name)
+            if known is not None:
+                self._gone.discard(name)
+                if is_out_of_service(known):
+                    gone.add(name)
+            elif name in self._gone or await self._find(NODES, name, None) is None:
+                self._gone.add(name)
+                gone.add(name)
+        return frozenset(gone)
+
+    def _has_known_names(self, allocation: Allocation) -> bool:
+        return allocation.status.attempt == 1 and rank_count(allocation) <= BY_NAME_MAX
+
+    async def _find(self, resource: Resource[T], name: str, namespace: str | None) -> T | None:
+        try:
+            return await self._reader.get(resource, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+
+def _selector(allocation: Allocation) -> str:
+    return f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
+
+
+def _is_of(found: Any, allocation: Allocation) -> bool:
+    return found.metadata.labels.get(LABEL_ALLOCATION_UID) == allocation.metadata.uid

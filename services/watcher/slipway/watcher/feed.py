@@ -1,0 +1,133 @@
+"""The cluster feed: what this process observes, as compact facts, published while it holds the feed's lease.
+
+Owns which changes are worth an entry and when the publisher must begin a new epoch. The order, the numbers and the
+heartbeats are `streams/feed.py`'s.
+
+Invariants: nothing is published before every store is synced; a change that placement can not see is not published;
+after a gap in our own view (a LIST again) a new epoch begins, so that readers LIST as well; a view that has gone silent
+ends the term.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.errors import StaleError
+from slipway.kube.facts import encode_fact, fact_of, object_key
+from slipway.kube.lease import Leadership
+from slipway.kube.objects import Pod
+from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS, Resource
+from slipway.kube.wire import metadata_of
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.streams.feed import Delta, FeedPublisher
+from slipway.streams.ports import Feed, FeedOp
+from slipway.watcher.world import World
+
+WATCH_S = 0.5
+"""How often the view is looked at: is it complete, and how far does it reach."""
+
+_log = log.get_logger(__name__)
+
+
+class ClusterFeed:
+    """Publishes the world. `gaps` counts what broke our own view; `is_stale` says that it may be old."""
+
+    def __init__(
+        self, feed: Feed, world: World, clock: Clock, *, gaps: Callable[[], int], is_stale: Callable[[], bool]
+    ) -> None:
+        self._feed = feed
+        self._world = world
+        self._clock = clock
+        self._gaps = gaps
+        self._is_stale = is_stale
+
+    async def publish(self, leadership: Leadership) -> None:
+        """Publish for as long as the lease is held; begins a new epoch after each gap."""
+        while leadership.is_valid():
+            if not self._world.is_synced or self._is_stale():
+                await self._clock.sleep(WATCH_S)
+                continue
+            publisher = FeedPublisher(self._feed, self._clock, term=leadership.term)
+            async with AsyncExitStack() as listening:
+                for resource, store in self._world.stores():
+                    listening.callback(store.on_change(self._listener(publisher, resource)))
+                try:
+                    await self._run(publisher, leadership)
+                except StaleError as error:
+                    _log.warning("the feed is another's", error=str(error))
+                    await self._clock.sleep(WATCH_S)
+
+    async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
+        """Until the view breaks; cancels the publisher then."""
+        async with asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(_translated(publisher.run()))
+            gaps = self._gaps()
+            while leadership.is_valid() and self._gaps() == gaps and not self._is_stale() and not publishing.done():
+                for resource, store in self._world.stores():
+                    publisher.reached(resource.plural, str(store.version))
+                await self._clock.sleep(WATCH_S)
+            publishing.cancel()
+        if publishing.done() and not publishing.cancelled() and publishing.result() is not None:
+            raise StaleError(str(publishing.result()))
+
+    def _listener(self, publisher: FeedPublisher, resource: Resource[Any]) -> Callable[[Any, Any], None]:
+        kind = resource.plural
+
+        def take(old: Any, new: Any) -> None:
+            for delta in self._deltas(kind, old, new):
+                publisher.offer(delta)
+            if kind == RESOURCE_POOLS.plural and _changes_defaults(old, new):
+                self._again(publisher, (new or old).metadata.name)
+
+        return take
+
+    def _deltas(self, kind: str, old: Any, new: Any) -> list[Delta]:
+        if new is None:
+            meta = metadata_of(old)
+            return [Delta(kind=kind, op=FeedOp.DELETE, key=object_key(meta), rv=meta.resource_version)]
+        if isinstance(new, Pod) and not _is_visible(new):
+            return []
+        pools = self._pools()
+        fact = fact_of(new, pools)
+        # An allocation's fact carries its version, by which the leader knows that its own write has arrived.
+        is_same = old is not None and not isinstance(new, Allocation) and fact_of(old, pools) == fact
+        if is_same and not (isinstance(old, Pod) and not _is_visible(old)):
+            return []
+        return [_put(kind, new, encode_fact(fact))]
+
+    def _again(self, publisher: FeedPublisher, pool: str) -> None:
+        """The defaults of a pool have changed, and with them the facts of what asks for it."""
+        pools = self._pools()
+        for allocation in self._world.allocations.items():
+            if allocation.spec.pool == pool:
+                publisher.offer(_put(ALLOCATIONS.plural, allocation, encode_fact(fact_of(allocation, pools))))
+
+    def _pools(self) -> dict[str, ResourcePool]:
+        return {pool.metadata.name: pool for pool in self._world.pools.items()}
+
+
+async def _translated(running: Any) -> StaleError | None:
+    """The end of a publisher as a value, so that it does not take the task group with it."""
+    try:
+        await running
+    except StaleError as error:
+        return error
+    return None
+
+
+def _put(kind: str, obj: Any, data: bytes) -> Delta:
+    meta = metadata_of(obj)
+    return Delta(kind=kind, op=FeedOp.PUT, key=object_key(meta), rv=meta.resource_version, data=data)
+
+
+def _is_visible(pod: Pod) -> bool:
+    """Whether a pod matters for placement: it has a node, or is one of ours."""
+    return bool(pod.spec.node_name) or LABEL_ALLOCATION_UID in pod.metadata.labels
+
+
+def _changes_defaults(old: ResourcePool | None, new: ResourcePool | None) -> bool:
+    return (old.spec if old else None) != (new.spec if new else None)

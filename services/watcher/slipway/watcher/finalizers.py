@@ -1,0 +1,38 @@
+"""Taking one finalizer off one object, and nothing else.
+
+Owns the patch. It tests the object's uid and the finalizer's place, so it can hit neither a successor of the same name
+nor another finalizer.
+"""
+
+from typing import TypeVar
+
+from slipway.crd.meta import ObjectMeta, RawObject
+from slipway.errors import InvalidError, NotFoundError, StaleError
+from slipway.kube.ports import PatchType
+from slipway.kube.resources import Resource
+from slipway.watcher.ports import Writer
+
+T = TypeVar("T")
+
+
+async def drop(kube: Writer, resource: Resource[T], meta: ObjectMeta, finalizer: str) -> T | None:
+    """The object without the finalizer; None when the object is gone.
+
+    Raises:
+        StaleError: the object's finalizers are not those of `meta`: observe again.
+    """
+    if finalizer not in meta.finalizers:
+        return None
+    index = meta.finalizers.index(finalizer)
+    patch: list[RawObject] = [
+        {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+        {"op": "test", "path": f"/metadata/finalizers/{index}", "value": finalizer},
+        {"op": "remove", "path": f"/metadata/finalizers/{index}"},
+    ]
+    try:
+        return await kube.patch(resource, meta.name, patch, namespace=meta.namespace or None, type_=PatchType.JSON)
+    except NotFoundError:
+        return None
+    except InvalidError as error:
+        # How the API server answers a test that does not hold.
+        raise StaleError(f"the finalizers of {meta.name} have changed") from error

@@ -1,0 +1,90 @@
+"""Hints for the pod worker and rings for the scheduler: derived, lossy, sent again.
+
+Owns when a hint was last sent for which version. A hint that is lost costs at most the resync interval; one too many
+costs the pod worker a read.
+"""
+
+import asyncio
+
+from slipway.crd.meta import ANNOTATION_TRACE
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import TransientError
+from slipway.runtime.clock import Clock
+from slipway.streams.ports import WorkHint
+from slipway.watcher.ports import Bell, Hints
+
+RESEND_S = 15.0
+_BATCH_MAX = 512
+
+
+class HintSender:
+    """Sends each hint once per version of its object, and again after `RESEND_S`."""
+
+    def __init__(self, hints: Hints, clock: Clock) -> None:
+        self._hints = hints
+        self._clock = clock
+        self._sent: dict[str, tuple[int, float]] = {}
+        """{uid: (version, monotonic time)}"""
+        self._waiting: dict[str, WorkHint] = {}
+        self._something = asyncio.Event()
+
+    def offer(self, allocation: Allocation) -> None:
+        """The allocation needs the pod worker."""
+        uid, version = allocation.metadata.uid, allocation.metadata.version
+        moment = self._clock.monotonic()
+        said_version, said_at = self._sent.get(uid, (-1, 0.0))
+        if version <= said_version and moment - said_at < RESEND_S:
+            return
+        self._sent[uid] = (version, moment)
+        self._waiting[uid] = WorkHint(
+            namespace=allocation.metadata.namespace,
+            allocation=id_of(allocation),
+            traceparent=allocation.metadata.annotations.get(ANNOTATION_TRACE, ""),
+        )
+        self._something.set()
+
+    def forget(self, uid: str) -> None:
+        """The allocation is gone."""
+        self._sent.pop(uid, None)
+        self._waiting.pop(uid, None)
+
+    async def step(self) -> None:
+        """Wait for hints, then send them."""
+        await self._something.wait()
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Send what waits; without Redis it is dropped, and the pod worker finds its work by LIST."""
+        while self._waiting:
+            uids = list(self._waiting)[:_BATCH_MAX]
+            batch = [self._waiting.pop(uid) for uid in uids]
+            try:
+                await self._hints.send(batch)
+            except TransientError:
+                self._waiting.clear()
+                break
+        self._something.clear()
+
+
+class Ringer:
+    """Rings the scheduler's bell, once for many reasons that come together."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._reason = ""
+        self._something = asyncio.Event()
+
+    def ring(self, reason: str) -> None:
+        """There is something to plan."""
+        self._reason = reason
+        self._something.set()
+
+    async def step(self) -> None:
+        """Wait for a reason, then ring."""
+        await self._something.wait()
+        self._something.clear()
+        try:
+            await self._bell.ring(self._reason)
+        except TransientError:
+            return

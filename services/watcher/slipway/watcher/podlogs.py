@@ -1,0 +1,278 @@
+"""Logs of pods -> `slipway:logs:{AllocationID}`: followed while they run, read once more at the end.
+
+Owns which pods are followed, and how far each log has been read. Lossy by declaration: beyond the stream's cap, while
+Redis is away, and of lines with the same nanosecond as the last one before a restart.
+
+Promises: one process at a time does this (the one with the lease); a restart goes on after the last line that was
+stored, without repeating one; the object of an ended pod is kept until its log has been read to the end, for a while
+at most; following never delays anything else.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
+from slipway.errors import ControlPlaneError, InvariantError, PermanentError, TransientError
+from slipway.kube.objects import ContainerStatus, Pod
+from slipway.model.ids import AllocationId
+from slipway.model.times import format_time
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.streams.ports import LogLine
+from slipway.watcher import exits
+from slipway.watcher.gang import attempt_of
+from slipway.watcher.ports import LineSink, LogReader, LogTail
+from slipway.watcher.world import World
+
+STREAM = "stdout"
+"""The API of Kubernetes gives both streams as one."""
+TAIL_LINES = 200
+"""Stored lines that are looked through for the place to go on from."""
+RETRY_S = 0.5
+RETRIES_MAX = 5
+SETTLE_S = 0.1
+"""Between the end of a log and the news that its container has ended."""
+_FRACTION_DIGITS = 9
+
+_log = log.get_logger(__name__)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`enabled` is False without Redis: there is nowhere to put a line."""
+
+    followers_max: int = 1000
+    drain_s: float = 10.0
+    enabled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogStore:
+    """Where lines go, and what is there already."""
+
+    sink: LineSink
+    tail: LogTail
+
+
+class PodLogs:
+    """Follows the logs of our pods while `run` runs. `woken(uid, delay)` asks for another look at an allocation."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        store: LogStore,
+        world: World,
+        clock: Clock,
+        *,
+        limits: Limits,
+        woken: Callable[[str, float], None],
+    ) -> None:
+        self._reader = reader
+        self._sink = store.sink
+        self._tail = store.tail
+        self._world = world
+        self._clock = clock
+        self._limits = limits
+        self._woken = woken
+        self._tasks: asyncio.TaskGroup | None = None
+        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._drained: set[str] = set()
+        self._asked_at: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Until cancelled. Raises InvariantError only."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                for pod in self._world.pods.items():
+                    self.observe(pod)
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+                for follower in self._followers.values():
+                    follower.cancel()
+                self._followers.clear()
+
+    def observe(self, pod: Pod) -> None:
+        """The pod is there: follow its log if it has one to follow."""
+        uid = pod.metadata.uid
+        if self._tasks is None or not self._limits.enabled or uid in self._followers or uid in self._drained:
+            return
+        if LABEL_ALLOCATION_UID not in pod.metadata.labels or _container_to_read(pod) is None:
+            return
+        if len(self._followers) >= self._limits.followers_max and not exits.is_over(pod):
+            return
+        self._followers[uid] = self._tasks.create_task(self._follow(pod), name=f"log:{pod.metadata.name}")
+
+    def gone(self, pod: Pod) -> None:
+        """The pod's object is gone."""
+        uid = pod.metadata.uid
+        self._drained.discard(uid)
+        self._asked_at.pop(uid, None)
+        follower = self._followers.pop(uid, None)
+        if follower is not None:
+            follower.cancel()
+
+    def is_drained(self, pod: Pod) -> bool:
+        """Whether an ended pod's log has been read, or need not be, or has been waited for long enough."""
+        uid = pod.metadata.uid
+        if not self._limits.enabled or uid in self._drained or _container_to_read(pod) is None:
+            return True
+        asked_at = self._asked_at.setdefault(uid, self._clock.monotonic())
+        left_s = asked_at + self._limits.drain_s - self._clock.monotonic()
+        if left_s <= 0:
+            return True
+        self.observe(pod)
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), left_s)
+        return False
+
+    async def settle(self) -> None:
+        """Wait, not for long, for the logs of what has ended."""
+        ended = [
+            follower
+            for uid, follower in self._followers.items()
+            if (pod := self._world.pods.by_uid(uid)) is not None and exits.exit_of(pod) is not None
+        ]
+        if ended:
+            await asyncio.wait(ended, timeout=self._limits.drain_s)
+
+    async def _follow(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        try:
+            await self._read_to_end(pod)
+            self._drained.add(uid)
+        except InvariantError:
+            raise
+        except ControlPlaneError as error:
+            _log.warning("log given up", pod=pod.metadata.name, error=str(error))
+            self._drained.add(uid)
+        finally:
+            self._followers.pop(uid, None)
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), 0.0)
+
+    async def _read_to_end(self, pod: Pod) -> None:
+        """Follow, and once the container has ended read what is left."""
+        cursor = _Cursor(pod, await self._last_time(pod))
+        failures = 0
+        while True:
+            pod = self._world.pods.by_uid(pod.metadata.uid) or pod
+            container = _container_to_read(pod)
+            if container is None:
+                return
+            try:
+                if _has_ended(pod, container):
+                    await self._read(pod, container, cursor)
+                    await self._sink.flush()
+                    return
+                await self._stream(pod, container, cursor)
+                failures = 0
+            except (TransientError, PermanentError) as error:
+                failures += 1
+                if failures > RETRIES_MAX or (isinstance(error, PermanentError) and _has_ended(pod, container)):
+                    raise
+                await self._clock.sleep(RETRY_S * failures)
+            await self._clock.sleep(SETTLE_S)
+
+    async def _read(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
+        meta = pod.metadata
+        data = await self._reader.read_log(meta.namespace, meta.name, container=container, since_time=cursor.since)
+        for raw in data.splitlines():
+            self._take(raw, cursor)
+
+    async def _stream(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
+        meta = pod.metadata
+        lines = self._reader.follow_log(meta.namespace, meta.name, container=container, since_time=cursor.since)
+        async for raw in lines:
+            self._take(raw, cursor)
+
+    def _take(self, raw: bytes, cursor: "_Cursor") -> None:
+        line = cursor.line(raw)
+        if line is not None:
+            self._sink.offer_line(cursor.allocation, line)
+
+    async def _last_time(self, pod: Pod) -> str:
+        """The time of the last stored line of this rank and attempt; empty when there is none."""
+        try:
+            stored = await self._tail.tail(_allocation_of(pod), limit=TAIL_LINES)
+        except TransientError:
+            return ""
+        mine = (attempt_of(pod), _rank_of(pod))
+        times = [
+            _comparable(item.line.time)
+            for item in stored
+            if (item.line.attempt, item.line.rank) == mine and item.line.stream == STREAM
+        ]
+        return max(times, default="")
+
+
+class _Cursor:
+    """How far one log has been read."""
+
+    def __init__(self, pod: Pod, last: str) -> None:
+        self.allocation = _allocation_of(pod)
+        self._attempt = attempt_of(pod)
+        self._rank = _rank_of(pod)
+        self._last = last
+
+    @property
+    def since(self) -> str:
+        """Where to ask from: Kubernetes takes whole seconds, so lines that are known come again."""
+        return f"{self._last[:19]}Z" if self._last else ""
+
+    def line(self, raw: bytes) -> LogLine | None:
+        """The line, unless it is known already or is none."""
+        stamp, _, text = raw.decode("utf-8", "replace").partition(" ")
+        at = _comparable(stamp)
+        if not at or (self._last and at <= self._last):
+            return None
+        self._last = at
+        return LogLine(attempt=self._attempt, rank=self._rank, stream=STREAM, time=at, text=text.rstrip("\r"))
+
+
+def event_line(pod: Pod, text: str, at: float) -> tuple[AllocationId, LogLine]:
+    """A line that tells what Kubernetes says about a pod."""
+    line = LogLine(attempt=attempt_of(pod), rank=_rank_of(pod), stream="event", time=format_time(at), text=text)
+    return _allocation_of(pod), line
+
+
+def _container_to_read(pod: Pod) -> str | None:
+    """The container whose log tells most: the main one once it has started, else an init container that failed."""
+    if exits.has_started(pod):
+        return exits.main_name(pod)
+    for status in pod.status.init_container_statuses:
+        ended = status.state.terminated
+        if ended is not None and ended.exit_code != 0:
+            return status.name
+    return None
+
+
+def _has_ended(pod: Pod, container: str) -> bool:
+    statuses: list[ContainerStatus] = [*pod.status.init_container_statuses, *pod.status.container_statuses]
+    found = next((status for status in statuses if status.name == container), None)
+    return exits.is_over(pod) or (found is not None and found.state.terminated is not None)
+
+
+def _allocation_of(pod: Pod) -> AllocationId:
+    return AllocationId(pod.metadata.labels.get(LABEL_ALLOCATION, ""))
+
+
+def _rank_of(pod: Pod) -> int:
+    text = pod.metadata.labels.get(LABEL_RANK, "")
+    return int(text) if text.isdigit() else -1
+
+
+def _comparable(stamp: str) -> str:
+    """An RFC 3339 time as UTC with nine digits, so that times compare as text; empty when it is none."""
+    if len(stamp) < 20 or stamp[10] != "T":
+        return ""
+    if not stamp.endswith("Z"):
+        try:
+            moment = datetime.fromisoformat(stamp).astimezone(UTC)
+        except ValueError:
+            return ""
+        stamp = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    whole, _, fraction = stamp[:-1].partition(".")
+    return f"{whole}.{fraction[:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, '0')}Z"

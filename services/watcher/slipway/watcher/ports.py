@@ -1,0 +1,138 @@
+"""What the watcher needs of the outside, in its own words."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from slipway.crd.meta import RawObject
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.kube.ports import Listed, PatchType
+from slipway.kube.resources import Resource
+from slipway.model.ids import AllocationId
+from slipway.streams.ports import Appended, Entry, LogLine, StoredLine, WorkHint
+
+T = TypeVar("T")
+Patch = RawObject | list[RawObject]
+
+
+class Reader(Protocol):
+    """Consistent reads."""
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T: ...
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> Listed[T]: ...
+
+
+class Writer(Protocol):
+    """The writes of the watcher: statuses, finalizers, deletes."""
+
+    async def replace_status(self, resource: Resource[T], body: Any) -> T: ...
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Patch,
+        *,
+        namespace: str | None = None,
+        type_: PatchType = PatchType.MERGE,
+    ) -> T: ...
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: str = "Background",
+    ) -> None: ...
+
+
+class Kube(Reader, Writer, Protocol):
+    """Both."""
+
+
+class LogReader(Protocol):
+    """Logs of pods, with a timestamp at the start of each line."""
+
+    async def read_log(
+        self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
+    ) -> bytes: ...
+
+    def follow_log(
+        self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
+    ) -> AsyncIterator[bytes]: ...
+
+
+class Log(Protocol):
+    """The event streams, as the relay writes them."""
+
+    async def append(self, entries: Sequence[Entry]) -> list[Appended]: ...
+
+    async def last_seqs(self, allocations: Sequence[AllocationId]) -> list[int | None]: ...
+
+
+class Hints(Protocol):
+    """Where work is announced."""
+
+    async def send(self, hints: Sequence[WorkHint]) -> None: ...
+
+
+class Bell(Protocol):
+    """What wakes the scheduler."""
+
+    async def ring(self, reason: str) -> None: ...
+
+
+class LineSink(Protocol):
+    """Where log lines go; they are written behind."""
+
+    def offer_line(self, allocation: AllocationId, line: LogLine) -> bool: ...
+
+    async def flush(self) -> None: ...
+
+
+class LogTail(Protocol):
+    """What is stored of a log."""
+
+    async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]: ...
+
+
+class Outbox(Protocol):
+    """What the reconciler hands on; nothing here waits."""
+
+    def offer(self, allocation: Allocation) -> None:
+        """The allocation as it stands: relay its transitions."""
+        ...
+
+    def is_published(self, allocation: Allocation) -> bool:
+        """Whether its stream holds its last transition, or there is no stream to wait for."""
+        ...
+
+
+class HintBox(Protocol):
+    """Hints on their way to the pod worker."""
+
+    def offer(self, allocation: Allocation) -> None:
+        """It needs the pod worker; said once per version and again after a while."""
+        ...
+
+
+class Tails(Protocol):
+    """Logs that are being read."""
+
+    def is_drained(self, pod: Pod) -> bool:
+        """Whether the log of an ended pod has been read to its end, or need not be."""
+        ...

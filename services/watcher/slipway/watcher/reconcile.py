@@ -1,0 +1,287 @@
+"""One allocation at a time: store -> reduce -> write -> relay -> clear away -> hint.
+
+Owns the effects of the watcher on one allocation and their order. It makes no choices: `reduce.py` does. Level-
+triggered: a key says only "look"; whatever is found is right to act on, however late.
+
+Invariants: a status is written under the resourceVersion it was reduced from; nothing is done on a view older than
+our own last write; a finalizer goes after the write that holds what it guarded; a conflict is quiet and leads to a
+fresh read.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError, StaleError
+from slipway.kube.objects import Pod
+from slipway.kube.resources import ALLOCATIONS, PODS
+from slipway.kube.workqueue import WorkQueue
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.times import parse_time
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.watcher import finalizers
+from slipway.watcher.ends import Policy
+from slipway.watcher.evidence import Evidence
+from slipway.watcher.ports import HintBox, Kube, Outbox, Tails
+from slipway.watcher.reduce import Reduction, reduce
+from slipway.watcher.view import last_transition_at
+from slipway.watcher.world import World
+
+ROUNDS_MAX = 4
+"""Writes for one key before others get their turn."""
+PATCHES_AT_ONCE = 16
+ASSIGNED_HINT_DELAY_S = 1.0
+"""The scheduler hints what it assigns; ours is for when that was lost."""
+LEFTOVER_RECHECK_S = 0.5
+STALE_RECHECK_S = 0.05
+
+_log = log.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What a reconciler acts with."""
+
+    kube: Kube
+    world: World
+    evidence: Evidence
+    queue: WorkQueue[str]
+    outbox: Outbox
+    hints: HintBox
+    tails: Tails
+    clock: Clock
+
+
+class Reconciler:
+    """Works on the keys (allocation uids) of one queue. `orphaned` is called when pods have no allocation."""
+
+    def __init__(
+        self, hands: Hands, *, policy: Policy, relay_wait_s: float, orphaned: Callable[[], None] = lambda: None
+    ) -> None:
+        self._kube = hands.kube
+        self._world = hands.world
+        self._evidence = hands.evidence
+        self._queue = hands.queue
+        self._outbox = hands.outbox
+        self._hints = hands.hints
+        self._tails = hands.tails
+        self._clock = hands.clock
+        self._policy = policy
+        self._relay_wait_s = relay_wait_s
+        self._orphaned = orphaned
+        self._answers: dict[str, Allocation] = {}
+        """Our last write of each allocation, until the store has caught up with it."""
+        self._written_at: dict[str, float] = {}
+        self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
+
+    async def reconcile(self, uid: str) -> None:
+        """Bring one allocation up to date.
+
+        Raises:
+            StaleError: the object keeps changing under us.
+            TransientError, PermanentError: the API server did not take it; look again later.
+        """
+        for _ in range(ROUNDS_MAX):
+            allocation = self._latest(uid)
+            if allocation is None:
+                self._forget(uid)
+                return
+            reduction = await self._reduced(allocation)
+            if reduction.changed and not await self._write(allocation, reduction):
+                continue
+            await self._clear(reduction)
+            self._hint(reduction)
+            if reduction.changed and reduction.needs.recheck_at is not None and self._is_due(reduction):
+                continue
+            self._schedule(uid, reduction)
+            return
+        self._queue.add(uid)
+
+    def forget(self, uid: str) -> None:
+        """The allocation is gone."""
+        self._answers.pop(uid, None)
+        self._written_at.pop(uid, None)
+
+    # --- observing --------------------------------------------------------------------------------------------------
+
+    def _latest(self, uid: str) -> Allocation | None:
+        """The newest version that we know: the store's, or the answer to our own last write."""
+        held, answer = self._world.allocations.by_uid(uid), self._answers.get(uid)
+        if answer is None:
+            return held
+        if held is not None and held.metadata.version >= answer.metadata.version:
+            del self._answers[uid]
+            return held
+        if held is None and self._world.allocations.version >= answer.metadata.version:
+            # The store has passed our write and does not hold the object: it was deleted.
+            del self._answers[uid]
+            return None
+        return answer
+
+    def _forget(self, uid: str) -> None:
+        self.forget(uid)
+        if self._world.pods_of(uid):
+            self._orphaned()
+
+    async def _reduced(self, allocation: Allocation) -> Reduction:
+        uid = allocation.metadata.uid
+        seen = self._world.pods_of(uid)
+        gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
+        reduction = self._reduce(allocation, seen, gone, consistent=False)
+        if not reduction.needs.consistent_list:
+            return reduction
+        listed = await self._evidence.pods_of(allocation)
+        return self._reduce(allocation, listed, gone, consistent=True)
+
+    def _may_lose_nodes(self, allocation: Allocation) -> bool:
+        return self._world.nodes.synced and allocation.status.admission is not None
+
+    def _reduce(
+        self, allocation: Allocation, pods: Sequence[Pod], gone: frozenset[str], *, consistent: bool
+    ) -> Reduction:
+        return reduce(
+            allocation,
+            pods,
+            now=self._clock.now(),
+            policy=self._policy,
+            namespace_terminating=self._world.is_terminating(allocation.metadata.namespace),
+            nodes_gone=gone,
+            consistent=consistent,
+            written_at=self._written_at.get(allocation.metadata.uid),
+        )
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, before: Allocation, reduction: Reduction) -> bool:
+        """PUT the status; False when the object has changed, after which its newest version is known."""
+        after, uid = reduction.allocation, before.metadata.uid
+        meta = before.metadata
+        body = {
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": after.status,
+        }
+        try:
+            written = await self._kube.replace_status(ALLOCATIONS, body)
+        except StaleError:
+            telemetry.STATUS_WRITES.labels(outcome="stale").inc()
+            await self._observe_again(before)
+            return False
+        except NotFoundError:
+            self._answers.pop(uid, None)
+            raise StaleError(f"{meta.name} is gone") from None
+        telemetry.STATUS_WRITES.labels(outcome="ok").inc()
+        self._answers[uid] = written
+        self._written_at[uid] = self._clock.now()
+        self._world.allocations.expect(uid, written.metadata.version)
+        self._outbox.offer(written)
+        _count(before, written)
+        return True
+
+    async def _observe_again(self, before: Allocation) -> None:
+        """Read the object itself: the watch may be late."""
+        meta = before.metadata
+        try:
+            found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        except NotFoundError:
+            self._answers.pop(meta.uid, None)
+            raise StaleError(f"{meta.name} is gone") from None
+        if found.metadata.uid != meta.uid:
+            self._answers.pop(meta.uid, None)
+            raise StaleError(f"{meta.name} is another object")
+        self._answers[meta.uid] = found
+
+    async def _clear(self, reduction: Reduction) -> None:
+        """Give up what has served: finalizers of pods, pods of dead nodes, at last the object's own finalizer."""
+        for pod in reduction.force_deletes:
+            await self._force_delete(pod)
+        ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod)]
+        if ready:
+            await asyncio.gather(*(self._drop(pod) for pod in ready))
+        if reduction.drop_cr_finalizer:
+            await self._let_go(reduction.allocation)
+
+    def _may_drop(self, pod: Pod) -> bool:
+        return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
+
+    async def _drop(self, pod: Pod) -> None:
+        async with self._patches:
+            try:
+                left = await finalizers.drop(self._kube, PODS, pod.metadata, TRACKING_FINALIZER)
+            except StaleError:
+                return
+        if left is not None:
+            self._world.pods.expect(pod.metadata.uid, left.metadata.version)
+
+    async def _force_delete(self, pod: Pod) -> None:
+        meta = pod.metadata
+        if meta.deletion_timestamp is not None and meta.deletion_grace_period_seconds == 0:
+            return
+        try:
+            await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_s=0)
+        except (NotFoundError, StaleError):
+            return
+        _log.info("pod of a lost node deleted", pod=meta.name, node=pod.spec.node_name)
+
+    async def _let_go(self, allocation: Allocation) -> None:
+        """The last step: nothing of it is left, its end is told, so the object may go when its user wants."""
+        uid, status = allocation.metadata.uid, allocation.status
+        ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
+        is_told = self._outbox.is_published(allocation)
+        if not is_told and self._clock.now() < ended_at + self._relay_wait_s:
+            self._queue.add_after(uid, LEFTOVER_RECHECK_S)
+            return
+        if await self._evidence.has_leftovers(allocation):
+            self._queue.add_after(uid, LEFTOVER_RECHECK_S)
+            return
+        if not is_told:
+            _log.warning("let go without its last event", allocation=id_of(allocation))
+        try:
+            left = await finalizers.drop(self._kube, ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER)
+        except StaleError:
+            self._queue.add_after(uid, STALE_RECHECK_S)
+            return
+        if left is not None and left.metadata.deletion_timestamp is None:
+            self._answers[uid] = left
+            self._world.allocations.expect(uid, left.metadata.version)
+        else:
+            self._answers.pop(uid, None)
+
+    # --- what comes next --------------------------------------------------------------------------------------------
+
+    def _hint(self, reduction: Reduction) -> None:
+        allocation = reduction.allocation
+        if not reduction.needs.hint:
+            return
+        if allocation.status.phase is Phase.ASSIGNED:
+            wait_s = last_transition_at(allocation) + ASSIGNED_HINT_DELAY_S - self._clock.now()
+            if wait_s > 0:
+                self._queue.add_after(allocation.metadata.uid, wait_s)
+                return
+        self._hints.offer(self._latest(allocation.metadata.uid) or allocation)
+
+    def _is_due(self, reduction: Reduction) -> bool:
+        at = reduction.needs.recheck_at
+        return at is not None and at <= self._clock.now()
+
+    def _schedule(self, uid: str, reduction: Reduction) -> None:
+        at = reduction.needs.recheck_at
+        if at is not None:
+            self._queue.add_after(uid, max(STALE_RECHECK_S, at - self._clock.now()))
+
+
+def _count(before: Allocation, after: Allocation) -> None:
+    for entry in after.status.transitions:
+        if entry.seq > before.status.seq and entry.type is not Event.REQUESTED:
+            telemetry.TRANSITIONS.labels(event=entry.type.value).inc()
+    status = after.status
+    if before.status.phase is not Phase.TERMINATED and status.phase is Phase.TERMINATED and status.result is not None:
+        telemetry.ENDS.labels(result=status.result.value, reason=status.reason).inc()

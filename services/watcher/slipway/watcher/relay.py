@@ -1,0 +1,157 @@
+"""The ring of each allocation -> its event stream and the firehose.
+
+Owns what is on its way, and what each stream is known to hold. The rule of what a stream lacks is the streams' own
+(`producer.missing_entries`), and the server refuses what is out of order, so several relays may run.
+
+Promises: a transition is offered to the streams as soon as its status is observed or written; whatever is lost on the
+way, or by the server, is found again by `check` (every allocation that lives, or whose stream has not expired yet).
+Not promised: that it is there at all without Redis; then nothing here waits.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from slipway.crd.transitions import events_after, id_of, seq_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import TransientError
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock
+from slipway.streams import keys
+from slipway.streams.ports import Entry, Outcome
+from slipway.streams.producer import Ring, missing_entries
+from slipway.watcher.ports import Log
+
+BATCH_MAX = 256
+RETRY_S = 0.5
+FRESH_END_S = 60.0
+"""A stream whose allocation ended longer ago gets only the rest of its life."""
+
+
+class Relay:
+    """Brings streams up to the objects. `enabled` is False when no Redis is configured."""
+
+    def __init__(self, events: Log, clock: Clock, *, enabled: bool) -> None:
+        self._events = events
+        self._clock = clock
+        self._enabled = enabled
+        self._dirty: dict[str, Allocation] = {}
+        self._held: dict[AllocationId, int] = {}
+        """{stream: the last seq it is known to hold}"""
+        self._something = asyncio.Event()
+
+    def offer(self, allocation: Allocation) -> None:
+        """Relay what this object has and its stream may lack."""
+        if not self._enabled or self.is_published(allocation):
+            return
+        uid = allocation.metadata.uid
+        waiting = self._dirty.get(uid)
+        if waiting is None or waiting.metadata.version <= allocation.metadata.version:
+            self._dirty[uid] = allocation
+            self._something.set()
+
+    def is_published(self, allocation: Allocation) -> bool:
+        """Whether the stream is known to hold the last transition, or there is none to wait for."""
+        if not self._enabled or self._life_s(allocation) == 0:
+            return True
+        return self._held.get(id_of(allocation), 0) >= seq_of(allocation)
+
+    def forget(self, allocation: Allocation) -> None:
+        """The object is gone."""
+        self._held.pop(id_of(allocation), None)
+
+    async def step(self) -> None:
+        """Wait for something to relay, then relay a batch.
+
+        Raises:
+            TransientError: Redis is away; what was taken is offered again.
+        """
+        await self._something.wait()
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Relay everything that waits now."""
+        while self._dirty:
+            batch = [self._dirty.pop(uid) for uid in list(self._dirty)[:BATCH_MAX]]
+            try:
+                await self._publish(batch)
+            except TransientError:
+                for allocation in batch:
+                    self.offer(allocation)
+                raise
+        self._something.clear()
+
+    async def check(self, allocations: Iterable[Allocation]) -> int:
+        """Compare streams with their objects and offer what is missing; answers how many streams lacked something.
+
+        Raises:
+            TransientError: Redis is away.
+        """
+        if not self._enabled:
+            return 0
+        living = [allocation for allocation in allocations if self._life_s(allocation) != 0]
+        lacking = 0
+        for start in range(0, len(living), BATCH_MAX):
+            batch = living[start : start + BATCH_MAX]
+            await self._ask(batch)
+            missing = [allocation for allocation in batch if not self.is_published(allocation)]
+            lacking += len(missing)
+            for allocation in missing:
+                self.offer(allocation)
+        return lacking
+
+    async def _ask(self, batch: Sequence[Allocation]) -> None:
+        last_seqs = await self._events.last_seqs([id_of(allocation) for allocation in batch])
+        for allocation, last_seq in zip(batch, last_seqs, strict=True):
+            self._held[id_of(allocation)] = last_seq or 0
+
+    async def _publish(self, batch: Sequence[Allocation]) -> None:
+        unknown = [allocation for allocation in batch if id_of(allocation) not in self._held]
+        fresh = [allocation for allocation in unknown if len(allocation.status.transitions) <= 1]
+        for allocation in fresh:
+            # Most streams that we do not know begin now; when that is wrong the server says so.
+            self._held[id_of(allocation)] = 0
+        if len(fresh) < len(unknown):
+            await self._ask([allocation for allocation in unknown if id_of(allocation) not in self._held])
+        again = await self._append(batch)
+        if again:
+            # Somebody else wrote, or the server lost it: ask, and try once more. The next check does the rest.
+            await self._ask(again)
+            await self._append(again)
+
+    async def _append(self, batch: Sequence[Allocation]) -> list[Allocation]:
+        """Append what is missing; the allocations whose streams are not as we thought."""
+        entries: list[Entry] = []
+        owners: list[Allocation] = []
+        for allocation in batch:
+            found = self._missing(allocation)
+            entries.extend(found)
+            owners.extend([allocation] * len(found))
+        if not entries:
+            return []
+        wrong: dict[str, Allocation] = {}
+        answers = await self._events.append(entries)
+        for allocation, answer in zip(owners, answers, strict=True):
+            telemetry.STREAM_APPENDS.labels(stream="alloc", outcome=answer.outcome.value).inc()
+            self._held[id_of(allocation)] = answer.last_seq or 0
+            if answer.outcome is Outcome.GAP:
+                wrong[allocation.metadata.uid] = allocation
+        return list(wrong.values())
+
+    def _missing(self, allocation: Allocation) -> list[Entry]:
+        life_s = self._life_s(allocation)
+        if life_s == 0:
+            return []
+        held = self._held.get(id_of(allocation), 0)
+        ring = Ring(events=tuple(events_after(allocation, 0)), expire_s=life_s)
+        return missing_entries(ring, held or None)
+
+    def _life_s(self, allocation: Allocation) -> int | None:
+        """Seconds that the stream has still to live: None while the table says it, 0 when it is not to be rebuilt."""
+        status = allocation.status
+        if status.phase is not Phase.TERMINATED or not status.ended_at:
+            return None
+        ended_s = self._clock.now() - parse_time(status.ended_at)
+        return None if ended_s < FRESH_END_S else max(0, int(keys.ALLOCATION.ttl_s - ended_s))

@@ -1,0 +1,73 @@
+"""Forgets what ended long ago: ended allocations beyond an age, or beyond a number per workspace.
+
+Owns which. The object is the record: once it is gone, so are its exits, and its stream expires by itself.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError, StaleError, TransientError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.watcher.ports import Writer
+from slipway.watcher.world import World
+
+DELETES_MAX = 500
+"""Deletes of one round."""
+
+_log = log.get_logger(__name__)
+
+
+class Retention:
+    """Deletes ended allocations that are past their time."""
+
+    def __init__(self, kube: Writer, world: World, clock: Clock, *, age_s: float, count_max: int) -> None:
+        self._kube = kube
+        self._world = world
+        self._clock = clock
+        self._age_s = age_s
+        self._count_max = count_max
+
+    async def step(self) -> int:
+        """One round; answers how many were deleted."""
+        due = expired(
+            self._world.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
+        )
+        deleted = 0
+        for allocation in due[:DELETES_MAX]:
+            meta = allocation.metadata
+            try:
+                await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            except (NotFoundError, StaleError):
+                continue
+            except TransientError as error:
+                _log.warning("not deleted yet", allocation=meta.name, error=str(error))
+                break
+            deleted += 1
+        if deleted:
+            _log.info("ended allocations deleted", count=deleted)
+        return deleted
+
+
+def expired(allocations: Iterable[Allocation], *, now: float, age_s: float, count_max: int) -> list[Allocation]:
+    """The ended allocations that are too old, or too many in their workspace; the oldest first. Pure.
+
+    Only what is torn down counts: an allocation that still holds its finalizer is not finished with.
+    """
+    by_workspace: dict[str, list[tuple[float, str, Allocation]]] = defaultdict(list)
+    for allocation in allocations:
+        meta, status = allocation.metadata, allocation.status
+        is_over = status.phase is Phase.TERMINATED and status.ended_at
+        if is_over and meta.deletion_timestamp is None and TEARDOWN_FINALIZER not in meta.finalizers:
+            by_workspace[meta.namespace].append((parse_time(status.ended_at), meta.uid, allocation))
+    due: list[tuple[float, str, Allocation]] = []
+    for ended in by_workspace.values():
+        ended.sort(key=lambda item: item[:2])
+        surplus = max(0, len(ended) - count_max)
+        due.extend(item for index, item in enumerate(ended) if index < surplus or item[0] < now - age_s)
+    return [allocation for _, _, allocation in sorted(due, key=lambda item: item[:2])]

@@ -1,0 +1,92 @@
+"""Settings of the watcher."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from slipway.runtime.settings import CommonSettings
+from slipway.watcher.ends import Policy
+
+
+class Settings(CommonSettings, kw_only=True, frozen=True):
+    """What an operator may set, from `SLIPWAY_*`."""
+
+    listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8083"
+    identity: Annotated[str, Meta(description="name in the Lease; default: host name and process id")] = ""
+    reconcile_workers: Annotated[
+        int, Meta(ge=1, le=256, description="allocations that are worked on at the same time")
+    ] = 16
+    resync_interval_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="seconds between full passes over what is not at rest: hints are sent again and lost stream "
+            "entries are found, so it bounds how long a lost message can delay anything",
+        ),
+    ] = 20.0
+    sweep_interval_s: Annotated[
+        float, Meta(gt=0, le=60, description="seconds between sweeps of objects that nobody owns any more")
+    ] = 30.0
+    standby_delay_s: Annotated[
+        float,
+        Meta(ge=0, le=30, description="seconds that replicas without the lease leave the work to the one that has it"),
+    ] = 3.0
+    image_pull_limit_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="seconds in ImagePullBackOff after which the allocation has failed")
+    ] = 300.0
+    stuck_limit_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="seconds a launch may be Stuck before the placement is given back")
+    ] = 600.0
+    rank_detail_interval_s: Annotated[
+        float,
+        Meta(ge=0, le=60, description="seconds between status writes that tell nothing but the detail of ranks"),
+    ] = 1.0
+    preemption_grace_s: Annotated[
+        float,
+        Meta(gt=0, le=604_800, description="seconds to make room when the allocation does not say preemptionGrace"),
+    ] = 3600.0
+    restart_backoff_s: Annotated[
+        float, Meta(ge=0, le=3600, description="seconds before the second attempt; doubles with each one")
+    ] = 1.0
+    restart_backoff_max_s: Annotated[
+        float, Meta(ge=0, le=86_400, description="seconds; no attempt waits longer than this")
+    ] = 30.0
+    relay_wait_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="seconds that an ended allocation is held back while its last event can not be relayed",
+        ),
+    ] = 30.0
+    retention_s: Annotated[
+        float, Meta(gt=0, description="seconds after which an ended allocation is deleted; 7 days")
+    ] = 7 * 86_400.0
+    retention_count_max: Annotated[
+        int, Meta(ge=0, description="ended allocations kept per workspace; the oldest go first")
+    ] = 10_000
+    log_followers_max: Annotated[
+        int, Meta(ge=0, le=100_000, description="pods whose logs are followed at once; others are read at their end")
+    ] = 1000
+    log_drain_s: Annotated[
+        float, Meta(ge=0, le=300, description="seconds that the last read of a log may keep an ended pod's object")
+    ] = 10.0
+    lease_duration_s: Annotated[float, Meta(gt=0, le=600, description="seconds a dead leader holds its lease")] = 15.0
+    lease_renew_deadline_s: Annotated[
+        float, Meta(gt=0, le=600, description="seconds without a renewal after which a leader stops")
+    ] = 10.0
+    lease_retry_s: Annotated[
+        float, Meta(gt=0, le=60, description="seconds between attempts to get or renew the lease")
+    ] = 2.0
+
+    def policy(self) -> Policy:
+        """The part that the pure decisions depend on."""
+        return Policy(
+            image_pull_limit_s=self.image_pull_limit_s,
+            stuck_limit_s=self.stuck_limit_s,
+            rank_detail_interval_s=self.rank_detail_interval_s,
+            preemption_grace_s=self.preemption_grace_s,
+            restart_backoff_s=self.restart_backoff_s,
+            restart_backoff_max_s=self.restart_backoff_max_s,
+        )

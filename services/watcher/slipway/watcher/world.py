@@ -1,0 +1,91 @@
+"""What this process has observed: one store per resource, kept by reflectors, and who is told of a change.
+
+Owns which resources are watched and how they are indexed. Watches are unfiltered: a filtered one would report an
+object that leaves the filter as deleted. Must not decide anything.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
+from slipway.kube.objects import Namespace, Node, Pod
+from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.store import Store, by_label
+from slipway.watcher.ports import Reader
+
+BY_ALLOCATION = "allocation"
+BY_NODE = "node"
+BY_NAMESPACE = "namespace"
+OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
+
+
+def _node_of(pod: Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+def _namespace_of(allocation: Allocation) -> Iterable[str]:
+    return (allocation.metadata.namespace,)
+
+
+def _allocations() -> Store[Allocation]:
+    return Store({BY_NAMESPACE: _namespace_of})
+
+
+def _pods() -> Store[Pod]:
+    return Store({BY_ALLOCATION: by_label(LABEL_ALLOCATION_UID), BY_NODE: _node_of})
+
+
+@dataclass(frozen=True)
+class World:
+    """The stores."""
+
+    allocations: Store[Allocation] = field(default_factory=_allocations)
+    pods: Store[Pod] = field(default_factory=_pods)
+    nodes: Store[Node] = field(default_factory=Store[Node])
+    namespaces: Store[Namespace] = field(default_factory=Store[Namespace])
+    pools: Store[ResourcePool] = field(default_factory=Store[ResourcePool])
+    queues: Store[Queue] = field(default_factory=Store[Queue])
+    jobs: Store[Job] = field(default_factory=Store[Job])
+
+    def stores(self) -> tuple[tuple[Resource[Any], Store[Any]], ...]:
+        """Each resource with its store; pools first, because an allocation's fact depends on its pool's defaults."""
+        return (
+            (RESOURCE_POOLS, self.pools),
+            (NAMESPACES, self.namespaces),
+            (NODES, self.nodes),
+            (QUEUES, self.queues),
+            (JOBS, self.jobs),
+            (PODS, self.pods),
+            (ALLOCATIONS, self.allocations),
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every store has taken in a first LIST."""
+        return all(store.synced for _, store in self.stores())
+
+    def pods_of(self, uid: str) -> list[Pod]:
+        """The pods that carry an allocation's uid."""
+        return self.pods.indexed(BY_ALLOCATION, uid)
+
+    def is_terminating(self, namespace: str) -> bool:
+        """Whether the namespace is on its way out."""
+        found = self.namespaces.get(namespace)
+        if found is None:
+            return False
+        return found.metadata.deletion_timestamp is not None or found.status.phase == "Terminating"
+
+
+async def fill(world: World, api: Reader) -> None:
+    """One consistent LIST of everything, for a run without watches."""
+    for resource, store in world.stores():
+        listing = await api.list(resource)
+        version = int(listing.resource_version) if listing.resource_version.isdigit() else 0
+        store.replace(listing.items, version)
+
+
+def is_out_of_service(node: Node) -> bool:
+    """Whether an admin has declared the node dead."""
+    return any(taint.key == OUT_OF_SERVICE_TAINT for taint in node.spec.taints)
