@@ -185,3 +185,23 @@ async def test_quota_refuses_the_pod_too_many(kube: KubeHttp, place: Place) -> N
     answer = await kube.post(place.of("pods"), a_pod("second"))
     assert (answer.code, answer.reason) == (403, "Forbidden")
     assert "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1" in answer.message
+
+
+async def test_bindings_collection_binds_too(kube: KubeHttp, place: Place) -> None:
+    """POST of a Binding to /bindings names the pod in its metadata."""
+    await kube.post(place.of("pods"), a_pod())
+    body = {"apiVersion": "v1", "kind": "Binding", **_binding()}
+    assert (await kube.post(place.of("bindings"), body)).code == 201
+    assert (await kube.get(place.of("pods", "p"))).body["spec"]["nodeName"] == NODE
+
+
+async def test_node_reports_its_status(kube: KubeHttp) -> None:
+    """A kubelet creates its Node with a status and writes it through nodes/status; the object's PUT leaves it alone."""
+    name = "contract-kubelet"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}}
+    await kube.delete(f"/api/v1/nodes/{name}")
+    made = await kube.post("/api/v1/nodes", node)
+    seen = await kube.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {"cpu": "8"}}})
+    kept = await kube.patch(f"/api/v1/nodes/{name}", {"status": {"capacity": {"cpu": "2"}}})
+    assert [each.body["status"]["capacity"]["cpu"] for each in (made, seen, kept)] == ["4", "8", "8"]
+    await kube.delete(f"/api/v1/nodes/{name}")

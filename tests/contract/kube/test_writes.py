@@ -235,3 +235,11 @@ async def test_lease_is_fenced(kube: KubeHttp, place: Place) -> None:
     taken = await kube.put(f"{path}/l", {**made.body, "spec": {"holderIdentity": "b"}})
     stale = await kube.put(f"{path}/l", {**made.body, "spec": {"holderIdentity": "c"}})
     assert (made.code, free.code, taken.code, stale.code) == (201, 422, 200, 409)
+
+
+async def test_put_of_a_missing_lease_creates_it(kube: KubeHttp, place: Place) -> None:
+    """Leases and Events may be created by PUT."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{place.name}/leases/l"
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {}}
+    assert (await kube.put(path, lease)).code in (200, 201)
+    assert (await kube.get(path)).code == 200

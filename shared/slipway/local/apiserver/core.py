@@ -1,9 +1,9 @@
 """The Kubernetes API server without IO: every verb a plain function call.
 
-Owns the order of checks of each verb. Knows no HTTP and no asyncio; time and uids are injected, so equal calls give
+Owns the verbs. Knows no HTTP and no asyncio; time and uids are injected, so equal calls give
 equal answers. It is both what the local cluster serves over HTTP and the model of Kubernetes in the simulation.
-Invariants: one resourceVersion for everything; a stale version, uid or precondition never writes; a write that
-changes nothing is no write; nobody but `run_controllers` acts on its own.
+Invariants: one resourceVersion for everything; a stale version, uid or precondition never writes; nobody but
+`run_controllers` acts on its own; all calls come from one thread.
 
 Objects that come back are the stored ones: read them, never change them. Objects that go in are copied.
 """
@@ -11,7 +11,7 @@ Objects that come back are the stored ones: read them, never change them. Object
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipway.local.apiserver import custom, deletion, meta, paging, patch, pods, quota, status
+from slipway.local.apiserver import custom, deletion, paging, patch, pods, status
 from slipway.local.apiserver.builtin import builtin_kinds
 from slipway.local.apiserver.controllers import Controllers
 from slipway.local.apiserver.events import WatchEvent, visible
@@ -19,8 +19,6 @@ from slipway.local.apiserver.objects import (
     Json,
     clone,
     format_time,
-    is_deleting,
-    is_map,
     mapping,
     metadata,
     uid_of,
@@ -29,9 +27,10 @@ from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_de
 from slipway.local.apiserver.paging import Listing
 from slipway.local.apiserver.registry import Registry, ResourceKind
 from slipway.local.apiserver.selectors import selector
-from slipway.local.apiserver.status import Cause, StatusError
+from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.store import Change, CompactedError, Record, Store
 from slipway.local.apiserver.validation import RuleTwins
+from slipway.local.apiserver.writes import Patch, Writer
 
 __all__ = ["ClusterCore", "DeleteOptions", "Listing", "StatusError", "WatchEvent", "WriteOptions"]
 
@@ -61,11 +60,11 @@ class ClusterCore:
     ) -> None:
         self.store = Store(history_limit)
         self.clock = clock
-        self._new_uid = new_uid
         self._twins = twins or {}
         definitions = custom.DefinitionStrategy(self._twins, self._now_text, allow_unknown_rules=allow_unknown_rules)
         self.registry = Registry(builtin_kinds(definitions))
-        self.store.subscribe(self._follow_definitions)
+        self._writer = Writer(self.store, clock, new_uid)
+        self.store.subscribe(self.follow_definitions)
         self.controllers = Controllers(self, pod_gc_delay_s=pod_gc_delay_s, event_ttl_s=event_ttl_s)
 
     @property
@@ -91,10 +90,7 @@ class ClusterCore:
 
     def record(self, kind: ResourceKind, namespace: str, name: str) -> Record:
         """Raises: StatusError 404."""
-        found = self.store.find(kind.resource, namespace if kind.namespaced else "", name)
-        if found is None:
-            raise status.not_found(kind.resource, name)
-        return found
+        return self._writer.record(kind, namespace, name)
 
     def list(self, resource: str, namespace: str | None = None, query: paging.ListQuery | None = None) -> Listing:
         """Namespace None means all. Raises: StatusError 400 (selector), 410 (continue or version too old)."""
@@ -103,42 +99,18 @@ class ClusterCore:
 
     def create(self, resource: str, namespace: str, obj: Json, options: WriteOptions | None = None) -> Json:
         """Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
-        kind = self.kind(resource)
-        options = options or WriteOptions()
-        new = self._decode(kind, namespace, obj, options)
-        meta_ = new["metadata"]
-        if meta_.pop("resourceVersion", None) not in (None, "", "0"):
-            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
-        self._check_namespace(kind, namespace, str(meta_.get("name", "")))
-        uid = self._new_uid()
-        if not meta_.get("name") and meta_.get("generateName"):
-            meta_["name"] = meta_["generateName"] + meta.random_suffix(uid)
-        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
-            meta_.pop(field, None)
-        meta_["uid"] = uid
-        meta_["creationTimestamp"] = self._now_text()
-        if kind.strategy.counts_generation:
-            meta_["generation"] = 1
-        if meta_.get("name"):
-            kind.strategy.prepare(new)
-        self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) or kind.strategy.check(new, None))
-        if kind.resource == _PODS:
-            quota.check_pod(self.store, new, namespace)
-        if self.store.find(kind.resource, meta_.get("namespace", ""), meta_["name"]) is not None:
-            raise status.already_exists(kind.resource, meta_["name"])
-        if not options.dry_run:
-            self.store.commit(kind.resource, "ADDED", new)
-        return new
+        return self._writer.create(self.kind(resource), namespace, obj, options or WriteOptions())
 
     def update(self, resource: str, namespace: str, name: str, obj: Json, options: WriteOptions | None = None) -> Json:
         """PUT. Raises: StatusError 400, 404, 409 Conflict, 422."""
-        return self._put(self.kind(resource), namespace, name, obj, options or WriteOptions(), subresource="")
+        return self._writer.put(self.kind(resource), namespace, name, obj, options or WriteOptions())
 
     def update_status(
         self, resource: str, namespace: str, name: str, obj: Json, options: WriteOptions | None = None
     ) -> Json:
         """PUT on /status: nothing but the status changes. Raises: as `update`."""
-        return self._put(self.kind(resource), namespace, name, obj, options or WriteOptions(), subresource="status")
+        kind = self.kind(resource)
+        return self._writer.put(kind, namespace, name, obj, options or WriteOptions(), subresource="status")
 
     def patch(
         self,
@@ -152,21 +124,8 @@ class ClusterCore:
         options: WriteOptions | None = None,
     ) -> Json:
         """PATCH of one of the media types of `patch`; an apply creates what is missing. Raises: as `update`, 415."""
-        kind = self.kind(resource)
-        options = options or WriteOptions()
-        found = self.store.find(kind.resource, namespace if kind.namespaced else "", name)
-        if media == patch.APPLY and found is None and not subresource:
-            return self.create(resource, namespace, change, options)
-        if kind.is_custom and media == patch.STRATEGIC:
-            raise status.unsupported_media([patch.JSON, patch.MERGE, patch.APPLY])
-        record = self.record(kind, namespace, name)
-        if media == patch.APPLY and not kind.is_custom:
-            media = patch.STRATEGIC
-        new = patch.apply_patch(media, record.obj, change)
-        wanted = metadata(new).get("resourceVersion")
-        if not wanted:
-            new = {**new, "metadata": {**metadata(new), "resourceVersion": str(record.version)}}
-        return self._put(kind, namespace, name, new, options, subresource=subresource)
+        patched = Patch(change, media, subresource)
+        return self._writer.patch(self.kind(resource), namespace, name, patched, options or WriteOptions())
 
     def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions | Json | None = None) -> Json:
         """Answers the object while it remains (and last), or a success Status. Raises: StatusError 404, 409."""
@@ -209,7 +168,7 @@ class ClusterCore:
 
     def finalize(self, name: str, obj: Json) -> Json:
         """PUT on a namespace's /finalize: its spec.finalizers change."""
-        return self._put(self.kind(_NAMESPACES), "", name, obj, WriteOptions(), subresource="finalize")
+        return self._writer.put(self.kind(_NAMESPACES), "", name, obj, WriteOptions(), subresource="finalize")
 
     def watch_since(
         self, resource: str, version: int, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -253,91 +212,10 @@ class ClusterCore:
             new["metadata"].pop("finalizers", None)
         self.store.commit(kind.resource, "DELETED" if deletion.is_over(kind, new) else "MODIFIED", new)
 
-    def _put(
-        self, kind: ResourceKind, namespace: str, name: str, obj: Json, options: WriteOptions, *, subresource: str
-    ) -> Json:
-        strategy = kind.strategy
-        new = self._decode(kind, namespace, obj, options)
-        found = self.store.find(kind.resource, namespace if kind.namespaced else "", name)
-        if found is None and strategy.allows_create_on_update and not subresource:
-            return self.create(
-                kind.resource, namespace, {**new, "metadata": {**new["metadata"], "name": name}}, options
-            )
-        old = self.record(kind, namespace, name).obj
-        self._check_fences(kind, new, old)
-        meta.keep_server_fields(new["metadata"], old["metadata"])
-        if subresource == "status":
-            strategy.prepare_status(new, old)
-        elif subresource != "finalize":
-            strategy.prepare_update(new, old)
-        if strategy.counts_generation and strategy.spec_changed(new, old):
-            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        causes = meta.validate_update(new, old) + meta.validate(new, strategy.name_form)
-        self._refuse(kind, new, causes or strategy.check(new, old))
-        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-        if new == old:
-            return old
-        if not options.dry_run:
-            self.store.commit(kind.resource, "DELETED" if deletion.is_over(kind, new) else "MODIFIED", new)
-        return new
-
-    def _decode(self, kind: ResourceKind, namespace: str, obj: Any, options: WriteOptions) -> Json:
-        if not is_map(obj):
-            raise status.bad_request("the body of the request is not an object")
-        new: Json = {"apiVersion": kind.api_version, "kind": kind.kind, **clone(obj)}
-        if (new["apiVersion"], new["kind"]) != (kind.api_version, kind.kind):
-            got = f"{new['apiVersion']}, Kind={new['kind']}"
-            words = f"the object provided is unrecognized (must be of type {kind.kind}): got {got}"
-            raise status.bad_request(f"{words}, expected {kind.api_version}, Kind={kind.kind}")
-        meta.check_shape(new)
-        own = new["metadata"].get("namespace")
-        if kind.namespaced:
-            if own and own != namespace:
-                words = "the namespace of the provided object does not match the namespace sent on the request"
-                raise status.bad_request(words)
-            new["metadata"]["namespace"] = namespace
-        else:
-            new["metadata"].pop("namespace", None)
-        kind.strategy.decode(new, options)
-        return new
-
-    def _check_namespace(self, kind: ResourceKind, namespace: str, name: str) -> None:
-        if not kind.namespaced:
-            return
-        found = self.store.find(_NAMESPACES, "", namespace)
-        if found is None:
-            raise status.not_found(_NAMESPACES, namespace)
-        if is_deleting(found.obj):
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
-            raise status.forbidden(kind.resource, name, why, [{**cause, "field": "metadata.namespace"}])
-
-    def _check_fences(self, kind: ResourceKind, new: Json, old: Json) -> None:
-        wanted, current = metadata(new), metadata(old)
-        if wanted.get("name") and wanted["name"] != current["name"]:
-            words = f"the name of the object ({wanted['name']}) does not match the name on the URL ({current['name']})"
-            raise status.bad_request(words)
-        if wanted.get("uid") and wanted["uid"] != current["uid"]:
-            why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {current['uid']}"
-            raise status.conflict(kind.resource, current["name"], why)
-        version = wanted.get("resourceVersion")
-        if version in (None, "", "0"):
-            if not kind.strategy.allows_unconditional_update:
-                cause = status.bad_value("metadata.resourceVersion", 0, "must be specified for an update")
-                raise status.invalid(kind.qualified, current["name"], [cause])
-        elif version != current["resourceVersion"]:
-            raise status.modified(kind.resource, current["name"])
-
-    def _refuse(self, kind: ResourceKind, new: Json, causes: Sequence[Cause]) -> None:
-        if causes:
-            raise status.invalid(kind.qualified, str(metadata(new).get("name", "")), causes)
-
-    def _follow_definitions(self, change: Change) -> None:
-        if change.resource == custom.CRD_RESOURCE:
-            self.follow_definition(change)
-
-    def follow_definition(self, change: Change) -> None:
+    def follow_definitions(self, change: Change) -> None:
         """Serves, or stops serving, the kinds of a definition."""
+        if change.resource != custom.CRD_RESOURCE:
+            return
         resource = change.key[1]
         self.registry.remove(resource)
         if change.type == "DELETED":

@@ -18,11 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from slipway.local.apiserver import answers, discovery, openapi, patch, reviews, routes, status, wire
+from slipway.local.apiserver import answers, discovery, documents, patch, reviews, routes, status, wire
 from slipway.local.apiserver.answers import Answer, Call
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.logs import LogSource, NodeLogSource
-from slipway.local.apiserver.objects import Json, is_map, mapping
+from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
 from slipway.local.apiserver.routes import Target
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
@@ -31,18 +31,6 @@ BODY_BYTES_MAX = 3 * 1024 * 1024
 CONTROLLER_DELAY_S = 0.005
 CONTROLLER_PERIOD_S = 1.0
 WATCH_TIMEOUT_S = 3600.0
-_HEALTH = frozenset({"/livez", "/readyz", "/healthz"})
-_VERSION: Json = {
-    "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.0+slipway",
-    "gitCommit": "",
-    "gitTreeState": "clean",
-    "buildDate": "1970-01-01T00:00:00Z",
-    "goVersion": "",
-    "compiler": "",
-    "platform": "local",
-}
 
 
 class ApiServer:
@@ -102,18 +90,21 @@ class ApiServer:
         self._core.run_controllers()
 
     def _authorize(self, call: Call) -> None:
-        if self._authorization and call.header(b"authorization") != self._authorization and call.path not in _HEALTH:
+        if (
+            self._authorization
+            and call.header(b"authorization") != self._authorization
+            and call.path not in documents.HEALTH
+        ):
             raise StatusError(401, "Unauthorized", "Unauthorized")
 
     def _answer(self, call: Call) -> Answer | AsyncIterator[bytes]:
-        fixed = self._fixed(call)
+        fixed = documents.find(self._core.registry, call)
         if fixed is not None:
             return fixed
-        parts = call.path.strip("/").split("/")
-        if call.method == "POST" and parts[0] == "apis" and len(parts) == 4:
-            review = reviews.answer(parts[1], parts[3], _object(call))
-            if review is not None:
-                return answers.json(review, 201)
+        if call.method == "POST":
+            unstored = self._post_unstored(call, call.path.strip("/").split("/"))
+            if unstored is not None:
+                return unstored
         target = routes.resolve(self._core.registry, call.path)
         match call.method:
             case "GET":
@@ -128,36 +119,6 @@ class ApiServer:
                 return self._delete(call, target)
             case _:
                 raise status.not_supported(call.method)
-
-    def _fixed(self, call: Call) -> Answer | None:
-        """The documents that name no object."""
-        registry = self._core.registry
-        path = call.path.rstrip("/")
-        if path in _HEALTH:
-            return answers.text("ok")
-        if call.method != "GET":
-            return None
-        if path == "/version":
-            return answers.json(_VERSION)
-        if path in ("/api", "/apis"):
-            if "as=APIGroupDiscoveryList" in call.accept and "v=v2" in call.accept:
-                document = discovery.aggregated(registry, is_core=path == "/api")
-                return answers.json(document, content_type=discovery.AGGREGATED)
-            return answers.json(discovery.core_versions() if path == "/api" else discovery.group_list(registry))
-        if path == "/openapi/v3":
-            return answers.json(openapi.index(registry))
-        parts = path.strip("/").split("/")
-        if path.startswith("/openapi/v3/"):
-            group, version = ("", parts[-1]) if parts[2] == "api" else (parts[-2], parts[-1])
-            return answers.json(openapi.document(registry, group, version))
-        document = None
-        if parts[0] == "api" and len(parts) == 2:
-            document = discovery.resource_list(registry, "", parts[1])
-        elif parts[0] == "apis" and len(parts) == 2:
-            document = discovery.group(registry, parts[1])
-        elif parts[0] == "apis" and len(parts) == 3:
-            document = discovery.resource_list(registry, parts[1], parts[2])
-        return answers.json(document) if document is not None else None
 
     def _read(self, call: Call, target: Target) -> Answer | AsyncIterator[bytes]:
         core, kind = self._core, target.kind
@@ -209,6 +170,17 @@ class ApiServer:
         if kind.namespaced and target.namespace is None:
             raise status.not_supported("POST")
         return answers.written(call, core, kind, core.create(kind.resource, place, body, options), options, 201)
+
+    def _post_unstored(self, call: Call, parts: list[str]) -> Answer | None:
+        """Creates that store no object of their own: reviews and Bindings."""
+        if parts[0] == "apis" and len(parts) == 4:
+            review = reviews.answer(parts[1], parts[3], _object(call))
+            return None if review is None else answers.json(review, 201)
+        if parts[:3] == ["api", "v1", "namespaces"] and parts[4:] == ["bindings"]:
+            body = _object(call)
+            options = routes.write_options(call.query)
+            return answers.json(self._core.bind(parts[3], name_of(body), body, dry_run=options.dry_run), 201)
+        return None
 
     def _put(self, call: Call, target: Target) -> Answer:
         core, kind = self._core, target.kind

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from slipway.local.apiserver import custom
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.store import Change, ChangeType, Record
 
@@ -73,8 +72,7 @@ class Journal:
 
     def _put(self, entry: _Entry) -> None:
         change = self._core.store.restore(entry.resource, entry.type, entry.obj, entry.version)
-        if entry.resource == custom.CRD_RESOURCE:
-            self._core.follow_definition(change)
+        self._core.follow_definitions(change)
         self._core.controllers.note(change)
 
     def _append(self, change: Change) -> None:
