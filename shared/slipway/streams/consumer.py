@@ -92,18 +92,16 @@ class WorkConsumer:
         before = self._handled
         async with asyncio.TaskGroup() as group:
             heart = group.create_task(self._heartbeats())
-            found = await self._queue.claim_abandoned(
-                min_idle_s=self._settings.min_idle_s, limit=self._settings.concurrency
-            )
-            while found:
+            while found := await self._there_now():
                 await self._admit(found, group)
                 await self._until_done()
-                found = await self._queue.claim(limit=self._settings.concurrency, block_s=0)
-                found = found or await self._queue.claim_abandoned(
-                    min_idle_s=self._settings.min_idle_s, limit=self._settings.concurrency
-                )
             heart.cancel()
         return self._handled - before
+
+    async def _there_now(self) -> list[Claimed]:
+        limit = self._settings.concurrency
+        found = await self._queue.claim(limit=limit, block_s=0)
+        return found or await self._queue.claim_abandoned(min_idle_s=self._settings.min_idle_s, limit=limit)
 
     async def _take_in(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         failures = 0

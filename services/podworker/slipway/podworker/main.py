@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from functools import partial
 
 import msgspec
 
@@ -57,7 +58,8 @@ async def build(context: Context[Settings]) -> None:
     pinger = streams.health if settings.redis_url else None
     poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
     if context.once:
-        await _run_once(poller)
+        consumer = make_consumer(streams, worker, settings, context.clock, is_patient=False)
+        await _run_once(poller, consumer if settings.redis_url else None)
         await behind.flush()
         return
     context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
@@ -99,11 +101,13 @@ def make_poller(
     )
 
 
-def make_consumer(streams: Streams, worker: Worker, settings: Settings, clock: Clock) -> WorkConsumer:
+def make_consumer(
+    streams: Streams, worker: Worker, settings: Settings, clock: Clock, *, is_patient: bool = True
+) -> WorkConsumer:
     """The consumer of the work stream that feeds a worker."""
     return WorkConsumer(
         streams.work_queue(settings.worker_identity or f"{socket.gethostname()}-{os.getpid()}"),
-        worker.handle,
+        partial(worker.handle, is_patient=is_patient),
         clock,
         settings=ConsumerSettings(concurrency=settings.worker_hints),
         tally=MetricTally(),
@@ -119,13 +123,15 @@ async def _consume(consumer: WorkConsumer, stop: Stop) -> None:
         ended.set()
 
 
-async def _run_once(poller: Poller) -> None:
-    """One pass. Raises what says that the API server can not be reached."""
+async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:
+    """One pass over the LISTs; then the hints that said the same are acknowledged, so that their number falls."""
     failures = await poller.run_once()
-    _log.info("one pass", failures=len(failures))
-    unreachable = [error for error in failures if isinstance(error, TransientError)]
-    if unreachable:
-        _log.warning("some work is left for the next pass", count=len(unreachable), first=str(unreachable[0]))
+    _log.info("one pass", failures=len(failures), first=str(failures[0]) if failures else "")
+    if consumer is not None:
+        try:
+            await consumer.drain_once()
+        except TransientError as error:
+            _log.warning("the work stream can not be reached", error=str(error))
 
 
 if __name__ == "__main__":

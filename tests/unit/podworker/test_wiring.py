@@ -1,0 +1,90 @@
+"""The parts together: hints from the stream reach the cluster, and end acknowledged, given back or dead."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from slipway.errors import QuotaExceededError
+from slipway.kube.answers import Verb
+from slipway.model.ids import AllocationId
+from slipway.podworker.main import NAME, build, make_consumer
+from slipway.podworker.settings import Settings
+from slipway.runtime import service
+from slipway.runtime.settings import load
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import WorkHint
+from tests.support.podworker_desk import SETTINGS, Desk, at_a_desk, hint_for
+from tests.support.small_cluster import look
+
+
+async def work_off(desk: Desk, streams: MemoryStreams, *hints: WorkHint) -> int:
+    """Sends the hints and works them off; how many ended well."""
+    await streams.hints.send(hints)
+    return await make_consumer(streams, desk.worker, SETTINGS, desk.clock).drain_once()
+
+
+def test_a_hint_becomes_a_launch_and_is_acknowledged() -> None:
+    """The whole way, and nothing stays pending (I16)."""
+
+    async def story(desk: Desk) -> None:
+        streams = MemoryStreams(MemoryServer(desk.clock))
+        allocation = await desk.assign("n0", "n1")
+        assert await work_off(desk, streams, hint_for(allocation), hint_for(allocation)) >= 1
+        assert (await look(desk.kube)).status.release is not None
+        assert await streams.work_queue("other").backlog() == 0
+
+    at_a_desk(story)
+
+
+def test_a_hint_that_no_id_can_be_is_a_dead_letter() -> None:
+    """I17: poison does not come back."""
+
+    async def story(desk: Desk) -> None:
+        streams = MemoryStreams(MemoryServer(desk.clock))
+        await work_off(desk, streams, WorkHint(namespace="default", allocation=AllocationId("../../secrets")))
+        [letter] = await streams.dead.page()
+        assert "AllocationID" in letter.cause
+
+    at_a_desk(story)
+
+
+def test_a_launch_that_waits_keeps_its_hint_and_delays_nobody() -> None:
+    """It is given back without counting as a delivery; the other one is launched meanwhile."""
+
+    async def story(desk: Desk) -> None:
+        streams = MemoryStreams(MemoryServer(desk.clock))
+        blocked = await desk.assign("n0", "n1", name="blocked")
+        free = await desk.assign(name="free")
+        # Only the gang of two has a Service.
+        desk.calls.fail(QuotaExceededError("exceeded quota"), (Verb.CREATE, "services"))
+        await streams.hints.send([hint_for(blocked), hint_for(free)])
+        running = asyncio.ensure_future(make_consumer(streams, desk.worker, SETTINGS, desk.clock).drain_once())
+        await desk.clock.sleep(1)
+        assert (await look(desk.kube, "free")).status.release is not None
+        assert (await look(desk.kube, "blocked")).status.release is None
+        running.cancel()
+
+    at_a_desk(story)
+
+
+def test_settings_come_from_the_environment() -> None:
+    """Ranks are told where the API is."""
+    settings = load(Settings, {"SLIPWAY_WORKER_CALLS": "8", "SLIPWAY_NAMESPACE": "sys"})
+    assert settings.worker_calls == 8
+    assert settings.task_api_url == "http://slipway-api.sys.svc:8080"
+    assert load(Settings, {"SLIPWAY_API_URL": "http://127.0.0.1:1"}).task_api_url == "http://127.0.0.1:1"
+
+
+def test_one_pass_without_an_api_server_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--once` says that it could not do its work."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        '{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x",'
+        '"user":"x"}}],"clusters":[{"name":"x","cluster":{"server":"http://127.0.0.1:1"}}],'
+        '"users":[{"name":"x","user":{}}]}'
+    )
+    env = {"KUBECONFIG": str(kubeconfig)}
+    assert service.run(NAME, Settings, build, argv=["--once"], env=env) == service.EXIT_FAILED
+    capsys.readouterr()
