@@ -33,7 +33,7 @@ from typing import Any, Self
 import aiohttp
 import yarl
 
-from slipway.errors import DeadlineError, InvalidError, UnavailableError
+from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
 from slipway.kube.answers import explain, read_retry_after, read_status
 from slipway.kube.rest import Request, RestApi, Timeouts
 from slipway.runtime import telemetry
@@ -46,7 +46,7 @@ _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kuber
 _MODEL_CLIENT = "kubernetes.aio.client.api_client"
 _WHOLE_BYTES_MAX = 512 * 1024
 """Larger bodies are written in pieces, so that others run in between."""
-_CHUNK_FAULTS = (aiohttp.ClientError, OSError)
+_FAULTS = (aiohttp.ClientError, OSError)
 
 
 class KubeClient(RestApi):
@@ -137,59 +137,63 @@ class _HttpTransport:
     async def send(self, request: Request, *, timeout_s: float) -> bytes:
         start, outcome = self._clock.monotonic(), "cancelled"
         try:
-            async with asyncio.timeout(timeout_s), self._slots, self._respond(request) as response:
+            async with asyncio.timeout(timeout_s), self._slots, await self._ask(request) as response:
                 outcome = str(response.status)
                 return await response.read()
+        except ControlPlaneError as error:
+            outcome = type(error).__name__
+            raise
         except TimeoutError as error:
             outcome = "timeout"
             raise DeadlineError(f"{request.method} {request.resource}: no answer in {timeout_s:g} s") from error
-        except _CHUNK_FAULTS as error:
+        except _FAULTS as error:
             outcome = "fault"
             raise _unreachable(request, error) from error
         finally:
-            telemetry.KUBE_CALLS.labels(verb=request.verb, resource=request.resource, code=outcome).inc()
-            spent_s = self._clock.monotonic() - start
-            telemetry.KUBE_DURATION.labels(verb=request.verb, resource=request.resource).observe(spent_s)
+            _count(request, outcome, self._clock.monotonic() - start)
 
     async def stream(self, request: Request, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    response = await stack.enter_async_context(self._respond(request))
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._ask(request)
+            async with response:
                 while True:
                     async with asyncio.timeout(silence_s):
                         chunk = await response.content.readany()
                     if not chunk:
                         return
                     yield chunk
-            except TimeoutError as error:
-                raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
-            except _CHUNK_FAULTS as error:
-                raise _unreachable(request, error) from error
+        except TimeoutError as error:
+            raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
+        except _FAULTS as error:
+            raise _unreachable(request, error) from error
 
-    @contextlib.asynccontextmanager
-    async def _respond(self, request: Request) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        """A 2xx answer; any other is raised as what it means."""
+    async def _ask(self, request: Request) -> aiohttp.ClientResponse:
+        """A 2xx answer, which the caller must release; any other is raised as what it means."""
         account, session = self._account, self._session
         if account is None or session is None:
             raise UnavailableError("the client is not open")
         url = yarl.URL(account.configuration.host + request.target, encoded=True)
-        body = request.body
-        for renewed in (False, True):
-            headers = await account.headers()
-            if body is not None:
-                headers["Content-Type"] = request.content_type
-            data = io.BytesIO(body) if body is not None and len(body) > _WHOLE_BYTES_MAX else body
-            async with session.request(
-                request.method, url, data=data, headers=headers, allow_redirects=False, **self._options
-            ) as response:
-                if response.status == 401 and not renewed and await account.renew():
-                    continue
-                if response.status >= 300:
-                    retry_after_s = read_retry_after(response.headers.get("Retry-After"))
-                    raise explain(request.verb, response.status, read_status(await response.read()), retry_after_s)
-                yield response
-                return
+        response = await self._once(session, account, url, request)
+        if response.status == 401 and await account.renew():
+            response.release()
+            response = await self._once(session, account, url, request)
+        if response.status < 300:
+            return response
+        async with response:
+            retry_after_s = read_retry_after(response.headers.get("Retry-After"))
+            raise explain(request.verb, response.status, read_status(await response.read()), retry_after_s)
+
+    async def _once(
+        self, session: aiohttp.ClientSession, account: "_Account", url: yarl.URL, request: Request
+    ) -> aiohttp.ClientResponse:
+        headers, body = await account.headers(), request.body
+        if body is not None:
+            headers["Content-Type"] = request.content_type
+        data = io.BytesIO(body) if body is not None and len(body) > _WHOLE_BYTES_MAX else body
+        return await session.request(
+            request.method, url, data=data, headers=headers, allow_redirects=False, **self._options
+        )
 
 
 class _Account:
@@ -314,6 +318,20 @@ def _bare_packages() -> Generator[None, None, None]:
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
             del sys.modules[name]
+
+
+_meters: dict[tuple[str, str, str], tuple[Any, Any]] = {}
+
+
+def _count(request: Request, outcome: str, spent_s: float) -> None:
+    key = (request.verb, request.resource, outcome)
+    meters = _meters.get(key)
+    if meters is None:
+        calls = telemetry.KUBE_CALLS.labels(verb=request.verb, resource=request.resource, code=outcome)
+        duration = telemetry.KUBE_DURATION.labels(verb=request.verb, resource=request.resource)
+        meters = _meters[key] = calls, duration
+    meters[0].inc()
+    meters[1].observe(spent_s)
 
 
 def _unreachable(request: Request, error: BaseException) -> UnavailableError:

@@ -6,6 +6,7 @@ Invariants: nothing is sent twice; a name that cannot be an object's never reach
 call has a deadline and every stream a silence limit.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, TypeVar
@@ -38,7 +39,7 @@ WATCH_S_MAX = 600.0
 
 JSON_TYPE = "application/json"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_SEGMENT_EXTRA = frozenset("-._:")
+_SEGMENT = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,9 +276,7 @@ def _encode(body: Patch) -> bytes:
 
 def _is_segment(text: str) -> bool:
     """Whether it is one path segment that needs no quoting."""
-    if not 0 < len(text) <= 253 or text.strip(".") == "":
-        return False
-    return all(char.isalnum() or char in _SEGMENT_EXTRA for char in text) and text.isascii()
+    return _SEGMENT.fullmatch(text) is not None and text.strip(".") != ""
 
 
 async def _lines(
