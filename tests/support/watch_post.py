@@ -1,0 +1,213 @@
+"""A watcher beside a small cluster, with a pod worker that polls and a kubelet that pretends: a whole life, in
+virtual time.
+
+`Post.play` runs a story: the story launches, admits and looks; the others do their work meanwhile. The kubelet runs
+each pod for `runs` seconds and ends it with `codes`; a pod that is deleted ends with 143.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from slipway.crd.meta import RawObject
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ControlPlaneError
+from slipway.kube.answers import Verb
+from slipway.kube.objects import Pod
+from slipway.kube.resources import ALLOCATIONS, PODS
+from slipway.local.apiserver.objects import clone
+from slipway.runtime.clock import SeededRandom, rfc3339
+from slipway.runtime.health import Health
+from slipway.runtime.service import Stop
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import NoTally, StoredEvent
+from slipway.streams.producer import BestEffort
+from slipway.watcher.settings import Settings
+from slipway.watcher.watcher import Parts, Watcher
+from tests.support.podworker_desk import Desk, hint_for
+from tests.support.small_cluster import a_client, furnish, look
+from tests.support.virtual_time import run_virtual
+
+STEP_S = 0.05
+POLL_S = 0.2
+SETTINGS = Settings(redis_url="redis://model", namespace="slipway-system", restart_backoff_s=1.0)
+
+
+class Kubelet:
+    """Pretends to run pods on every node."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._core = desk.core
+        self._now = desk.clock.now
+        self.starts_after_s = 0.1
+        self.runs_s: dict[int, float] = {}
+        """rank -> how long its container runs; for ever when absent"""
+        self.codes: dict[int, int] = {}
+        self.is_away: set[str] = set()
+        """nodes whose kubelet does nothing"""
+        self._bound_at: dict[str, float] = {}
+        self._started_at: dict[str, float] = {}
+
+    async def run(self) -> None:
+        while True:
+            for record in self._core.list("pods").records:
+                self._sync(clone(record.obj))
+            self._core.settle()
+            await asyncio.sleep(STEP_S)
+
+    def _sync(self, pod: RawObject) -> None:
+        meta, spec, status = pod["metadata"], pod["spec"], pod["status"]
+        node, uid = spec.get("nodeName", ""), meta["uid"]
+        if not node or node in self.is_away or status.get("phase") in ("Succeeded", "Failed"):
+            if node and meta.get("deletionTimestamp") and node not in self.is_away:
+                self._finish_deletion(meta)
+            return
+        rank = int(meta["labels"].get("slipway.dev/rank", 0))
+        now = self._now()
+        bound_at = self._bound_at.setdefault(uid, now)
+        if meta.get("deletionTimestamp"):
+            self._exit(pod, 143)
+        elif uid not in self._started_at:
+            if now - bound_at >= self.starts_after_s:
+                self._start(pod)
+        elif rank in self.runs_s and now - self._started_at[uid] >= self.runs_s[rank]:
+            self._exit(pod, self.codes.get(rank, 0))
+
+    def _start(self, pod: RawObject) -> None:
+        self._started_at[pod["metadata"]["uid"]] = self._now()
+        self._put(pod, "Running", {"running": {"startedAt": rfc3339(self._now())}})
+
+    def _exit(self, pod: RawObject, code: int) -> None:
+        started = self._started_at.get(pod["metadata"]["uid"], self._now())
+        ended = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": rfc3339(started),
+            "finishedAt": rfc3339(self._now()),
+        }
+        self._put(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _put(self, pod: RawObject, phase: str, state: RawObject) -> None:
+        pod["status"]["phase"] = phase
+        pod["status"]["containerStatuses"] = [
+            {"name": item["name"], "state": state, "ready": phase == "Running", "restartCount": 0, "image": "i"}
+            for item in pod["spec"]["containers"]
+        ]
+        word = "True" if phase == "Running" else "False"
+        pod["status"]["conditions"] = [{"type": "Ready", "status": word}]
+        self._core.update_status("pods", pod["metadata"]["namespace"], pod["metadata"]["name"], pod)
+
+    def _finish_deletion(self, meta: RawObject) -> None:
+        if meta.get("deletionGracePeriodSeconds"):
+            self._core.delete("pods", meta["namespace"], meta["name"], {"gracePeriodSeconds": 0})
+
+
+class Post:
+    """What a story has at hand: `kube` is its own client, `its` the watcher's."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.desk = Desk()
+        self.clock = self.desk.clock
+        self.core = self.desk.core
+        self.kube = self.desk.kube
+        self.kubelet = Kubelet(self.desk)
+        self.server = MemoryServer(self.clock)
+        self.streams = MemoryStreams(self.server)
+        self.settings = settings
+        self.its = a_client(self.core, seed=5)
+        self.writes: list[tuple[Verb, str]] = []
+        self.its.after = self._note
+        self.watcher = self.another()
+        self.works = True
+
+    def another(self, identity: str = "one", settings: Settings | None = None) -> Watcher:
+        """A watcher process with empty memory."""
+        streams = MemoryStreams(self.server)
+        return Watcher(
+            Parts(
+                kube=self.its,
+                streams=streams,
+                behind=BestEffort(streams, self.clock, NoTally()),
+                clock=self.clock,
+                random=SeededRandom(identity),
+                health=Health(self.clock),
+                settings=settings or self.settings,
+                identity=identity,
+            )
+        )
+
+    async def launch(self, *nodes: str, name: str = "job", **spec: Any) -> Allocation:
+        """An admitted allocation: rank r on the r-th node."""
+        return await self.desk.assign(*(nodes or ("n0",)), name=name, **spec)
+
+    async def until(
+        self, condition: Callable[[Allocation], object], what: str, *, name: str = "job", timeout_s: float = 60.0
+    ) -> Allocation:
+        """The allocation, once `condition` holds for it; within that much virtual time."""
+        waited_s = 0.0
+        while True:
+            found = await look(self.kube, name)
+            if condition(found):
+                return found
+            if waited_s >= timeout_s:
+                raise AssertionError(f"waited {timeout_s} s for: {what}; it is {found.status}")
+            waited_s += STEP_S
+            await asyncio.sleep(STEP_S)
+
+    async def pods(self) -> list[Pod]:
+        """All pods."""
+        return (await self.kube.list(PODS)).items
+
+    async def stream(self, allocation: Allocation) -> list[StoredEvent]:
+        """What the allocation's stream holds."""
+        return await self.streams.events.read(id_of(allocation))
+
+    async def run(self, watcher: Watcher, stop: Stop) -> None:
+        """A watcher until `stop`."""
+        await watcher.run(stop)
+
+    async def _note(self, verb: Verb, plural: str) -> None:
+        if verb not in (Verb.GET, Verb.LIST, Verb.WATCH, Verb.LOG):
+            self.writes.append((verb, plural))
+
+    async def _work(self) -> None:
+        """The pod worker's poll."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            for allocation in (await self.kube.list(ALLOCATIONS)).items if self.works else []:
+                try:
+                    await self.desk.worker.handle(hint_for(allocation))
+                except ControlPlaneError:
+                    continue
+
+    async def stage(self, story: Coroutine[Any, Any, None], *, watches: bool) -> None:
+        """The story beside everybody else."""
+        stop = Stop()
+        async with asyncio.TaskGroup() as tasks:
+            others = [tasks.create_task(self._work()), tasks.create_task(self.kubelet.run())]
+            watching = tasks.create_task(self.run(self.watcher, stop)) if watches else None
+            await story
+            stop.set()
+            if watching is not None:
+                await watching
+            for other in others:
+                other.cancel()
+
+
+def play(
+    story: Callable[[Post], Coroutine[Any, Any, None]],
+    *,
+    nodes: int = 2,
+    watches: bool = True,
+    settings: Settings = SETTINGS,
+) -> None:
+    """Run a story from its start on a fresh cluster."""
+
+    async def main() -> None:
+        post = Post(settings)
+        await furnish(post.kube, nodes=nodes)
+        await post.stage(story(post), watches=watches)
+
+    run_virtual(main)

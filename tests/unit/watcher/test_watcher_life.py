@@ -1,0 +1,161 @@
+"""Whole lives beside a small cluster: what the watcher writes, relays and clears away."""
+
+import asyncio
+
+from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, PODS
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Reason, Result
+from tests.support.small_cluster import look
+from tests.support.watch_post import Post, play
+
+
+def is_running(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.RUNNING
+
+
+def has_ended(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.TERMINATED
+
+
+def is_let_go(allocation: Allocation) -> bool:
+    return has_ended(allocation) and TEARDOWN_FINALIZER not in allocation.metadata.finalizers
+
+
+def test_a_command_runs_ends_and_leaves_nothing() -> None:
+    """From the admission to the last finalizer; the stream holds every transition once."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 3.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        ended = await post.until(is_let_go, "the end, and nothing left")
+        assert ended.status.result is Result.SUCCEEDED
+        assert [rank.exit_code for rank in ended.status.ranks or []] == [0]
+        assert await post.pods() == []
+        assert (await post.kube.list(CONFIG_MAPS, label_selector="slipway.dev/attempt")).items == []
+        events = await post.stream(ended)
+        assert [stored.event.type.value for stored in events] == [
+            "requested",
+            "assigned",
+            "pulling",
+            "starting",
+            "running",
+            "terminated",
+        ]
+        assert [stored.event.seq for stored in events] == list(range(1, ended.status.seq + 1))
+
+    play(story)
+
+
+def test_a_kill_ends_a_running_gang_as_canceled() -> None:
+    """Terminating at once, every rank's exit recorded, then Terminated."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0", "n1")
+        await post.until(is_running, "running")
+        await post.desk.cancel()
+        await post.until(lambda found: found.status.phase is Phase.TERMINATING or has_ended(found), "terminating")
+        ended = await post.until(is_let_go, "the end, and nothing left")
+        assert ended.status.result is Result.CANCELED
+        assert [rank.exit_code for rank in ended.status.ranks or []] == [143, 143]
+
+    play(story)
+
+
+def test_a_kill_before_the_release_ends_at_once() -> None:
+    """Nothing ever ran, so nothing is waited for."""
+
+    async def story(post: Post) -> None:
+        post.works = False
+        await post.launch()
+        await post.desk.cancel()
+        ended = await post.until(has_ended, "the end")
+        assert ended.status.result is Result.CANCELED
+        post.works = True
+        await post.until(is_let_go, "nothing left")
+
+    play(story)
+
+
+def test_a_failing_command_is_tried_again_and_then_has_failed() -> None:
+    """maxRestarts counts the user's failures; each attempt gets pods of its own."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s, post.kubelet.codes = {0: 1.0}, {0: 3}
+        await post.launch(maxRestarts=1)
+        second = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        assert second.status.restarts == 1
+        assert second.status.not_before
+        await post.desk.admit("n1")
+        ended = await post.until(is_let_go, "the end, and nothing left")
+        assert (ended.status.result, ended.status.reason) == (Result.FAILED, Reason.RANK_FAILED)
+        assert await post.pods() == []
+
+    play(story)
+
+
+def test_a_pod_deleted_by_hand_costs_the_user_nothing() -> None:
+    """The attempt is torn down whole and begins again, not counted."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0", "n1")
+        await post.until(is_running, "running")
+        victim = (await post.pods())[0]
+        await post.kube.delete(PODS, victim.metadata.name, namespace="default")
+        second = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        assert (second.status.restarts, second.status.infra_restarts) == (0, 1)
+        assert second.status.transitions[-1].reason == Reason.POD_DELETED
+
+    play(story)
+
+
+def test_a_lost_node_restarts_its_gang_elsewhere() -> None:
+    """A node that is deleted takes its pods with it: no kubelet confirms, and the node is avoided."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0", "n1")
+        await post.until(is_running, "running")
+        post.kubelet.is_away.add("n1")
+        await post.kube.delete(NODES, "n1")
+        second = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        assert second.status.avoid_nodes == ["n1"]
+        assert second.status.restarts == 0
+
+    play(story)
+
+
+def test_a_deleted_allocation_is_torn_down_before_it_goes() -> None:
+    """`kubectl delete` is a cancel: the object stays until nothing of it is left and its end is told."""
+
+    async def story(post: Post) -> None:
+        launched = await post.launch()
+        await post.until(is_running, "running")
+        await post.kube.delete(ALLOCATIONS, "job", namespace="default")
+        for _ in range(400):
+            if not (await post.kube.list(ALLOCATIONS)).items:
+                break
+            await asyncio.sleep(0.1)
+        assert (await post.kube.list(ALLOCATIONS)).items == []
+        assert await post.pods() == []
+        events = await post.streams.events.read(id_of(launched))
+        assert events[-1].event.type.value == "terminated"
+
+    play(story)
+
+
+def test_at_rest_nothing_is_written_but_leases() -> None:
+    """A running allocation costs no writes, and a restart of the watcher none either."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0", "n1")
+        await post.until(is_running, "running")
+        await asyncio.sleep(5)
+        post.writes.clear()
+        await asyncio.sleep(120)
+        assert {plural for _, plural in post.writes} == {"leases"}
+        assert (await look(post.kube)).status.phase is Phase.RUNNING
+
+    play(story)
