@@ -32,6 +32,32 @@ async def test_limits_become_requests(kube: KubeHttp, place: Place) -> None:
     assert made.body["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("0.5", "500m"),
+        ("1000m", "1"),
+        ("1500m", "1500m"),
+        (2, "2"),
+        ("1024Mi", "1Gi"),
+        ("1.5Gi", "1536Mi"),
+        ("2000", "2k"),
+    ],
+)
+async def test_quantities_are_respelled(kube: KubeHttp, place: Place, sent: str | int, kept: str) -> None:
+    """What comes back is the canonical spelling of the same amount."""
+    container = {"name": "main", "image": "i:1", "resources": {"requests": {"memory": sent}}}
+    made = await kube.post(place.of("pods"), a_pod(containers=[container]))
+    assert made.body["spec"]["containers"][0]["resources"]["requests"]["memory"] == kept
+
+
+async def test_number_where_text_is_meant_does_not_decode(kube: KubeHttp, place: Place) -> None:
+    """env values are strings: 400."""
+    container = {"name": "main", "image": "i:1", "env": [{"name": "A", "value": 1}]}
+    answer = await kube.post(place.of("pods"), a_pod(containers=[container]))
+    assert (answer.code, answer.reason) == (400, "BadRequest")
+
+
 async def test_binding_sets_the_node_and_the_condition(kube: KubeHttp, place: Place) -> None:
     """201, spec.nodeName and PodScheduled=True."""
     made = await kube.post(place.of("pods"), a_pod())

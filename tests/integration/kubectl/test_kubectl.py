@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,19 @@ class Said(msgspec.Struct, frozen=True):
 Kubectl = Callable[..., Awaitable[Said]]
 
 
+class OneLine:
+    """Every container said hello."""
+
+    async def read(self, pod: dict[str, Any], node: dict[str, Any], query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        yield b""
+        yield f"hello from {query.get('container', 'the first container')}\n".encode()
+
+
 @pytest.fixture
 def url() -> Iterator[str]:
     core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=TWINS)  # noqa: TID251
     core.bootstrap()
-    with serving(core) as found:
+    with serving(core, logs=OneLine()) as found:
         yield found
 
 
@@ -239,3 +247,12 @@ async def test_cordon(kubectl: Kubectl, kube: KubeHttp) -> None:
     await kubectl("cordon", "n")
     assert (await kube.get("/api/v1/nodes/n")).body["spec"] == {"unschedulable": True}
     assert "SchedulingDisabled" in (await kubectl("get", "nodes")).out
+
+
+async def test_logs(kubectl: Kubectl, kube: KubeHttp) -> None:
+    """Of one container, with and without following."""
+    await kube.post("/api/v1/nodes", {"metadata": {"name": "n"}})
+    await kube.post(PODS, a_pod())
+    await kube.post(f"{PODS}/p/binding", {"target": {"name": "n"}})
+    assert (await kubectl("logs", "p", "-c", "main")).out == "hello from main\n"
+    assert "hello" in (await kubectl("logs", "-f", "p")).out

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.errors import InvariantError
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.store import Change, ChangeType, Record
 
@@ -43,6 +44,7 @@ class Journal:
         self._core = core
         self._snapshot_every = snapshot_every
         self._written = 0
+        self._is_broken = False
         self._restore()
         self._snapshot()
         self._end = core.store.subscribe(self._append)
@@ -77,7 +79,10 @@ class Journal:
 
     def _append(self, change: Change) -> None:
         head = msgspec.json.encode([change.version, change.type, change.resource])[:-1]
-        os.write(self._log, head + b"," + change.record.raw + b"]\n")
+        line = head + b"," + change.record.raw + b"]\n"
+        if self._is_broken or os.write(self._log, line) != len(line):
+            self._is_broken = True
+            raise InvariantError(f"the log in {self._folder} can not be written: the cluster is no longer kept")
         self._written += 1
         if self._written >= self._snapshot_every:
             os.close(self._log)

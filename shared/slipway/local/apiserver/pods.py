@@ -9,9 +9,9 @@ Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storag
 
 from typing import Any
 
-from slipway.local.apiserver import meta
+from slipway.local.apiserver import meta, quantities
 from slipway.local.apiserver.admission import Strategy
-from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
+from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata, type_name
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.status import (
     Cause,
@@ -69,6 +69,7 @@ class PodStrategy(Strategy):
             spec.setdefault(field, value)
         spec.setdefault("securityContext", {})
         for container in [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]:
+            _check_types(container)
             _default_container(container)
 
     def prepare(self, obj: Json) -> None:
@@ -134,6 +135,22 @@ def is_settled(pod: Json) -> bool:
     return not mapping(pod, "spec").get("nodeName") or mapping(pod, "status").get("phase") in FINISHED_PHASES
 
 
+def _check_types(container: Json) -> None:
+    """Refuses what would not decode, above all numbers where text is meant. Raises: StatusError 400."""
+    words = "json: cannot unmarshal {} into Go struct field {} of type string"
+    for field in ("name", "image", "workingDir"):
+        if not isinstance(container.get(field), str | None):
+            raise bad_request(words.format(type_name(container[field]), f"Container.spec.containers.{field}"))
+    for field in ("command", "args"):
+        for item in listing(container, field):
+            if not isinstance(item, str):
+                raise bad_request(words.format(type_name(item), f"Container.spec.containers.{field}"))
+    for variable in maps(listing(container, "env")):
+        for field in ("name", "value"):
+            if not isinstance(variable.get(field), str | None):
+                raise bad_request(words.format(type_name(variable[field]), f"EnvVar.spec.containers.env.{field}"))
+
+
 def _default_container(container: Json) -> None:
     for field, value in _CONTAINER_DEFAULTS.items():
         container.setdefault(field, value)
@@ -141,8 +158,10 @@ def _default_container(container: Json) -> None:
     tag = image.rpartition("/")[2].partition(":")[2]
     container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") and "@" not in image else "IfNotPresent")
     resources = container.setdefault("resources", {})
-    if is_map(resources) and mapping(resources, "limits"):
-        resources["requests"] = {**mapping(resources, "limits"), **mapping(resources, "requests")}
+    if is_map(resources):
+        quantities.canonicalize(resources)
+        if mapping(resources, "limits"):
+            resources["requests"] = {**mapping(resources, "limits"), **mapping(resources, "requests")}
     for port in maps(listing(container, "ports")):
         port.setdefault("protocol", "TCP")
 

@@ -1,0 +1,58 @@
+"""Quantities as the server writes them back: `0.5` becomes `500m`, `1024Mi` becomes `1Gi`, `1000` becomes `1k`.
+
+Owns the canonical spelling only; amounts are compared with `slipway.model.quantity`. Pure. Invariant: the spelling
+changes, never the amount; what is no quantity is left for validation to refuse.
+
+Source: k8s.io/apimachinery/pkg/api/resource Quantity.CanonicalizeBytes.
+"""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+from slipway.local.apiserver.objects import Json, is_map
+
+_FORM = re.compile(r"^(\+?(?:\d+(?:\.\d*)?|\.\d+))([numkMGTPE]|[KMGTPE]i)?$")
+_DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SMALLEST = Decimal("1e-9")
+
+
+def canonical(value: Any) -> Any:
+    """The server's spelling of a quantity; anything else unchanged (exponents too: they keep their form)."""
+    match = _FORM.match(str(value)) if not isinstance(value, bool) else None
+    if match is None:
+        return value
+    number, suffix = Decimal(match[1]), match[2] or ""
+    if suffix in _BINARY[1:]:
+        return _binary(number * 1024 ** _BINARY.index(suffix))
+    return _decimal(number * Decimal(1000) ** (_DECIMAL.index(suffix) - 3))
+
+
+def canonicalize(resources: Json) -> None:
+    """Respells the requests and limits of a container, in place."""
+    for field in ("requests", "limits"):
+        amounts = resources.get(field)
+        if is_map(amounts):
+            resources[field] = {name: canonical(value) for name, value in amounts.items()}
+
+
+def _binary(amount: Decimal) -> str:
+    """Less than a whole unit is spelled in decimal."""
+    if amount != amount.to_integral_value():
+        return _decimal(amount)
+    whole, power = int(amount), 0
+    while whole and whole % 1024 == 0 and power < len(_BINARY) - 1:
+        whole //= 1024
+        power += 1
+    return f"{whole}{_BINARY[power]}"
+
+
+def _decimal(amount: Decimal) -> str:
+    whole, power = int((amount / _SMALLEST).to_integral_value(rounding="ROUND_CEILING")), 0
+    if not whole:
+        return "0"
+    while whole % 1000 == 0 and power < len(_DECIMAL) - 1:
+        whole //= 1000
+        power += 1
+    return f"{whole}{_DECIMAL[power]}"
