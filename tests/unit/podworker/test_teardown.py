@@ -3,7 +3,7 @@
 import pytest
 
 from slipway.crd.meta import RawObject
-from slipway.errors import DeadlineError, ThrottledError
+from slipway.errors import DeadlineError, DeniedError, ThrottledError, TransientError
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
 from slipway.model.lifecycle import Event
@@ -143,5 +143,17 @@ def test_an_allocation_cancelled_while_it_waited_costs_one_read() -> None:
         await desk.write("job", Event.TERMINATED)
         await desk.handle()
         assert desk.calls.seen == [(Verb.GET, ALLOCATIONS.plural)]
+
+    at_a_desk(story)
+
+
+def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
+    """It is the operator's to repair, and the work stays."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, "n0")
+        await desk.write("job", Event.TERMINATED)
+        desk.calls.fail(DeniedError('User "podworker" cannot delete resource "pods"'), (Verb.DELETE, "pods"))
+        assert isinstance(await ended_with(desk.handle()), TransientError)
 
     at_a_desk(story)

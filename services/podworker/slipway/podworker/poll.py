@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_MANAGED_BY, MANAGED_BY
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_MANAGED_BY, MANAGED_BY, ObjectMeta
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, Wire
 from slipway.errors import ControlPlaneError, InvariantError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
-from slipway.kube.wire import metadata_of
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.podworker.bounded import Lanes
@@ -31,7 +32,19 @@ from slipway.streams.ports import WorkHint
 QUICK_PHASES = (Phase.ASSIGNED, Phase.TERMINATING)
 FULL_EVERY_S = 20.0
 JITTER = 0.25
-OWN_KINDS: tuple[Resource[Any], ...] = (PODS, CONFIG_MAPS, SERVICES)
+
+
+class Owned(Wire, kw_only=True, frozen=True):
+    """All that is read of an object of ours: a ConfigMap may be large."""
+
+    metadata: ObjectMeta
+
+
+def _bare(resource: Resource[Any]) -> Resource[Owned]:
+    return msgspec.structs.replace(resource, struct=Owned)
+
+
+OWN_KINDS = (_bare(PODS), _bare(CONFIG_MAPS), _bare(SERVICES))
 
 
 class Poller:
@@ -106,7 +119,7 @@ class Poller:
 
     async def _full(self) -> list[WorkHint]:
         # The objects first: one that was made after the LIST of allocations must not look like a leftover of them.
-        owned = [(metadata_of(item)) for kind in OWN_KINDS for item in await self._own(kind)]
+        owned = [item.metadata for kind in OWN_KINDS for item in await self._own(kind)]
         live = (await self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")).items
         attempts = {item.metadata.uid: item.status.attempt for item in live}
         hints = {hint.key: hint for hint in self._demands(live)}
@@ -118,7 +131,7 @@ class Poller:
                 hints.setdefault(hint.key, hint)
         return list(hints.values())
 
-    async def _own(self, kind: Resource[Any]) -> list[Any]:
+    async def _own(self, kind: Resource[Owned]) -> list[Owned]:
         return (await self._kube.list(kind, label_selector=f"{LABEL_MANAGED_BY}={MANAGED_BY}")).items
 
     def _demands(self, allocations: Iterable[Allocation]) -> list[WorkHint]:

@@ -25,6 +25,7 @@ from slipway.errors import (
     StaleError,
     TerminatingError,
     TransientError,
+    UnavailableError,
 )
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.ids import split_allocation_id
@@ -156,8 +157,7 @@ class Worker:
                 return why
             case Teardown(through):
                 with self._span("teardown", allocation, hint_trace):
-                    count = await self._remover.remove(allocation, through)
-                return f"deleted {count}" if count else "clean"
+                    return await self._tear_down(allocation, through)
             case Bind(past):
                 if _attempt_key(allocation) in self._bound:
                     return "bound before"
@@ -166,6 +166,13 @@ class Worker:
             case Launch(past):
                 with self._span("launch", allocation, hint_trace) as span:
                     return await self._launch(allocation, sight, past, span.traceparent)
+
+    async def _tear_down(self, allocation: Allocation, through: int) -> str:
+        try:
+            return "torn down" if await self._remover.remove(allocation, through) else "clean"
+        except DeniedError as error:
+            # The operator's to repair; until then the hints come again, and none of them is a dead letter.
+            raise UnavailableError(f"the teardown is not permitted: {error}") from error
 
     async def _launch(self, allocation: Allocation, sight: Sight, past: int, traceparent: str) -> str:
         made = sight.made_for(allocation)
@@ -206,7 +213,7 @@ class Worker:
         intent = decide(allocation, namespace_terminating=True)
         if isinstance(intent, Teardown):
             await self._remover.remove(allocation, intent.through)
-        return "namespace is going"
+        return "taken back"
 
     async def _refuse(self, allocation: Allocation, error: PermanentError) -> str:
         """Tells the watcher that this can never be launched, with the server's own words."""
