@@ -146,10 +146,10 @@ class DefinitionStrategy(Strategy):
 
 
 def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKind]:
-    """The served versions of a definition, the storage version first."""
+    """What a definition serves: its storage version (objects are not converted)."""
     spec = definition["spec"]
     names = spec["names"]
-    versions = sorted(maps(listing(spec, "versions")), key=lambda entry: entry.get("storage") is not True)
+    versions = [entry for entry in maps(listing(spec, "versions")) if entry.get("storage") is True]
     return [
         ResourceKind(
             group=spec["group"],
