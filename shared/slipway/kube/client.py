@@ -16,6 +16,8 @@ Invariants: a request is sent at most once by us, but for one repetition after a
 server did nothing), and one by aiohttp for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT
 that was applied all the same then answers Conflict, as any lost answer may. Environment proxies are ignored. Redirects
 are not followed. Credentials never reach a log or an error.
+
+Not promised: new client certificates from an exec plugin; they are read when the client opens, tokens are renewed.
 """
 
 import asyncio

@@ -89,6 +89,9 @@ class Reflector(Generic[T]):
         self._highest = 0
         self._heard_at = clock.monotonic()
         self._has_synced = asyncio.Event()
+        plural = resource.plural
+        self._seen = {type_: telemetry.WATCH_EVENTS.labels(resource=plural, type=type_) for type_ in WatchType}
+        self._held = telemetry.STORE_OBJECTS.labels(resource=plural)
 
     @property
     def synced(self) -> bool:
@@ -142,6 +145,7 @@ class Reflector(Generic[T]):
             raise StaleError(f"a LIST of {self._resource.plural} at {version} is below {self._highest}, seen before")
         self._heard_at = self._clock.monotonic()
         self.store.replace(listing.items, version)
+        self._held.set(len(self.store))
         self._move(listing.resource_version)
         self._has_synced.set()
 
@@ -168,8 +172,8 @@ class Reflector(Generic[T]):
             else:
                 self.store.put(event.object)
         self._move(event.resource_version)
-        telemetry.WATCH_EVENTS.labels(resource=self._resource.plural, type=event.type).inc()
-        telemetry.STORE_OBJECTS.labels(resource=self._resource.plural).set(len(self.store))
+        self._seen[event.type].inc()
+        self._held.set(len(self.store))
 
     def _move(self, resource_version: str) -> None:
         if not resource_version:
