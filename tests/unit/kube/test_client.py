@@ -165,21 +165,23 @@ async def test_no_answer_is_a_deadline(tmp_path: Path) -> None:
 
 async def test_waiting_for_a_slot_counts(tmp_path: Path) -> None:
     """The pool bounds calls under way; the deadline covers the wait for a slot."""
-    under_way = most = 0
+    under_way = most = answered = 0
 
     async def answer(_: Request) -> Response:
-        nonlocal under_way, most
+        nonlocal under_way, most, answered
         under_way += 1
+        answered += 1
         most = max(most, under_way)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.01 if answered <= 2 else 30)
         under_way -= 1
         return json({"metadata": {"name": "p"}})
 
-    async with client_for(answer, tmp_path, timeouts=FAST, pool_size=2) as (kube, _):
-        calls = (kube.get(PODS, "p", namespace="n") for _ in range(8))
+    async with client_for(answer, tmp_path, timeouts=Timeouts(request_s=1.0), pool_size=2) as (kube, stub):
+        calls = (kube.get(PODS, "p", namespace="n") for _ in range(6))
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert most == 2
-    assert {type(outcome) for outcome in outcomes} == {Pod, DeadlineError}
+    assert [type(outcome) for outcome in outcomes] == [Pod] * 2 + [DeadlineError] * 4
+    assert len(stub.requests) <= 4
 
 
 async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
