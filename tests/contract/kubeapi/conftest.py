@@ -1,9 +1,11 @@
 """The two ways to a cluster that must be one: the port over the core, and the real client over HTTP.
 
 Both stand on a core of the local cluster, which a test may arrange through `cluster.core`. With
-`SLIPWAY_TEST_KUBECONFIG` the suite also runs against that cluster; tests that need the core are skipped there.
+`SLIPWAY_CONTRACT_KUBECONFIG` the suite also runs against that cluster; tests that need the core are skipped there.
 """
 
+import asyncio
+import contextlib
 import os
 import uuid
 from collections.abc import AsyncGenerator
@@ -13,16 +15,17 @@ from typing import Any
 import pytest
 
 from slipway.crd import rules, schema
+from slipway.errors import AlreadyExistsError, NotFoundError
 from slipway.kube.client import connect
 from slipway.kube.ports import KubeApi
-from slipway.kube.resources import CRDS, NAMESPACES
+from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
 from tests.support.kube_core import CoreKube
 
-BACKENDS = ["core", "http", *(["real"] if os.environ.get("SLIPWAY_TEST_KUBECONFIG") else [])]
+BACKENDS = ["core", "http", *(["real"] if os.environ.get("SLIPWAY_CONTRACT_KUBECONFIG") else [])]
 
 
 class Cluster:
@@ -63,7 +66,8 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
     clock, random = SystemClock(), SeededRandom(7)
     namespace = f"t-{uuid.uuid4().hex[:8]}"
     if request.param == "real":
-        async with connect(os.environ["SLIPWAY_TEST_KUBECONFIG"], clock=clock, random=random) as kube:
+        async with connect(os.environ["SLIPWAY_CONTRACT_KUBECONFIG"], clock=clock, random=random) as kube:
+            await _install(kube)
             await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
             try:
                 yield Cluster(kube, None, namespace)
@@ -74,8 +78,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
     core.bootstrap()
     local = CoreKube(core, random=random)
     await local.create(NAMESPACES, {"metadata": {"name": namespace}})
-    for manifest in schema.crd_manifests():
-        await local.create(CRDS, manifest)
+    await _install(local)
     core.settle()
     if request.param == "core":
         yield Cluster(local, core, namespace)
@@ -86,3 +89,23 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
         connect(write_kubeconfig(tmp_path, url), clock=clock, random=random) as kube,
     ):
         yield Cluster(kube, core, namespace)
+
+
+async def _install(kube: KubeApi) -> None:
+    """Our definitions, unless they are there; waits until they are served."""
+    for manifest in schema.crd_manifests():
+        with contextlib.suppress(AlreadyExistsError):
+            await kube.create(CRDS, manifest)
+    for _ in range(150):
+        if await _is_served(kube):
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError("our definitions are not served after 30 s")
+
+
+async def _is_served(kube: KubeApi) -> bool:
+    try:
+        await kube.list(ALLOCATIONS, limit=1)
+    except NotFoundError:
+        return False
+    return True
