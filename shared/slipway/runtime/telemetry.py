@@ -89,6 +89,10 @@ class ActiveSpan:
                 self._keys.add(key)
                 self._inner.set_attribute(key, value)
 
+    def rename(self, name: str) -> None:
+        """Gives the span a better name: of a request, the route is known only after it was routed."""
+        self._inner.update_name(name)
+
     def event(self, name: str, attributes: Mapping[str, Attribute] | None = None) -> None:
         """Something that happened at one instant of the span."""
         self._inner.add_event(name, attributes)

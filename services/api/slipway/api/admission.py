@@ -1,0 +1,115 @@
+"""From a client's launch body to the Allocation that is created: merge, complete, judge. Pure.
+
+Owns how a template is laid under a request, the short fields (`image`, `command`, `args`), and pointers that make
+sense to the client. The defaults and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go
+through as well.
+
+Invariant: the spec is complete: resolving it again changes nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from slipway.api.schemas import LaunchBody
+from slipway.api.strict import summary
+from slipway.crd.meta import API_GROUP, ObjectMeta
+from slipway.crd.resolve import resolve
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.errors import FieldError, InvalidError
+
+Json = dict[str, Any]
+
+_SHORT = ("image", "command", "args")
+_MAIN_AT = "/template/spec/containers/0/"
+_FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metadata/namespace", "/workspace"))
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A sound launch: what will be created, and what the client should know."""
+
+    allocation: Allocation
+    warnings: tuple[str, ...] = ()
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+    """`over` laid over `under`: objects are merged, everything else is replaced, null takes away."""
+    result: Json = {name: value for name, value in under.items() if value is not None}
+    for name, value in over.items():
+        below = result.get(name)
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict) and isinstance(below, dict):
+            result[name] = merged(cast("Json", below), cast("Json", value))
+        else:
+            result[name] = value
+    return result
+
+
+def draft(body: LaunchBody, name: str, pool: ResourcePool) -> Draft:
+    """The allocation `name` that `body` asks for in `pool`. Raises InvalidError with pointers into the body."""
+    errors = [*_own_errors(body)]
+    own_template = bool(containers_of(body.template))
+    spec = _spec(body)
+    wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
+    resolved = resolve(wanted, pool)
+    errors += [FieldError(_short_pointer(error.pointer, own_template), error.detail) for error in resolved.errors]
+    if errors:
+        raise InvalidError(summary("the launch", tuple(errors)), fields=tuple(errors))
+    complete = msgspec.structs.replace(wanted, spec=resolved.spec)
+    return Draft(allocation=complete, warnings=resolved.warnings)
+
+
+def client_errors(error: InvalidError) -> InvalidError:
+    """What the API server refused, with pointers into the launch body instead of the object."""
+    fields = tuple(FieldError(_body_pointer(field.pointer), field.detail) for field in error.fields)
+    return InvalidError(summary("the launch", fields) if fields else str(error), fields=fields)
+
+
+def _own_errors(body: LaunchBody) -> list[FieldError]:
+    """What a custom resource may hold and a launch may not."""
+    errors: list[FieldError] = []
+    if body.desired != "Running":
+        errors.append(FieldError("/desired", "a launch is always to run; leave it out"))
+    if body.signals is not None:
+        errors.append(FieldError("/signals", "set by the calls under /signals, not by a launch; leave it out"))
+    for key in body.labels:
+        if key.partition("/")[0].endswith(API_GROUP):
+            errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
+    return errors
+
+
+def _spec(body: LaunchBody) -> AllocationSpec:
+    short = {field: getattr(body, field) for field in _SHORT if getattr(body, field)}
+    fields = {field: getattr(body, field) for field in AllocationSpec.__struct_fields__}
+    fields["request_hash"] = ""
+    if short:
+        fields["template"] = _with_main(body.template, short)
+        fields["ranks"] = [
+            msgspec.structs.replace(role, template=_with_main(role.template, short)) if role.template else role
+            for role in body.ranks
+        ]
+    return AllocationSpec(**fields)
+
+
+def _with_main(template: Mapping[str, Any], short: Json) -> Json:
+    """The template with the short fields on its main container."""
+    containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
+    main = main_container({**template, "spec": {"containers": containers}})
+    containers[main] = {**containers[main], **short}
+    return {**template, "spec": {**object_of(template.get("spec")), "containers": containers}}
+
+
+def _short_pointer(at: str, own_template: bool) -> str:
+    """Where the client wrote it: the container that stands for the short fields is not in its body."""
+    field = at.removeprefix(_MAIN_AT)
+    return f"/{field}" if not own_template and field != at and field.partition("/")[0] in _SHORT else at
+
+
+def _body_pointer(at: str) -> str:
+    for prefix, ours in _FRAME:
+        if at == prefix or at.startswith(f"{prefix}/"):
+            return ours + at.removeprefix(prefix)
+    return at.removeprefix("/spec") if at.startswith("/spec") else at

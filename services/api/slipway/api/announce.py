@@ -1,0 +1,65 @@
+"""Telling the streams about a launch, after it has committed and without making anybody wait.
+
+Owns the bounded buffer between requests and Redis. What is lost here costs time only: the watcher publishes the same
+entry, and the scheduler finds the allocation in its next LIST.
+
+Invariant: `launched` never blocks and never raises.
+"""
+
+import asyncio
+from collections import deque
+
+from slipway.crd.transitions import event_of, requested
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import PermanentError, StaleError, TransientError
+from slipway.runtime import log
+from slipway.streams.ports import Entry, EventLog, Wake
+
+BUFFER_MAX = 2000
+BATCH_MAX = 200
+WAKE_REASON = "launch"
+
+_log = log.get_logger(__name__)
+
+
+class Announcer:
+    """Appends `requested` and rings for the scheduler, in batches."""
+
+    def __init__(self, events: EventLog, wake: Wake) -> None:
+        self._events = events
+        self._wake = wake
+        self._waiting: deque[Allocation] = deque(maxlen=BUFFER_MAX)
+        self._something = asyncio.Event()
+
+    def launched(self, allocation: Allocation) -> None:
+        """Take note of a committed create."""
+        self._waiting.append(allocation)
+        self._something.set()
+
+    def changed(self) -> None:
+        """Take note of a change of a spec: only the bell is rung."""
+        self._something.set()
+
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        while True:
+            await self._something.wait()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Announce what is here now; what the streams do not take is dropped."""
+        self._something.clear()
+        batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+        if self._waiting:
+            self._something.set()
+        try:
+            # The bell first: it is all that the scheduler needs, and the entry is published again anyway.
+            await self._wake.ring(WAKE_REASON)
+            if batch:
+                await self._events.append([_entry(each) for each in batch])
+        except (TransientError, PermanentError, StaleError) as error:
+            _log.debug("launches not announced", launches=len(batch), error=str(error))
+
+
+def _entry(allocation: Allocation) -> Entry:
+    return Entry(event=event_of(allocation, requested(allocation)), oldest_seq=1)

@@ -1,0 +1,71 @@
+"""Whether a gang could ever fit its pool: a warning at the launch, long before the scheduler's exact explanation.
+
+Pure. Looks at whole nodes only (not at what is in use): it must never warn about what waiting will solve.
+"""
+
+from collections.abc import Iterable
+
+from slipway.crd.resolve import role_requests, template_of
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.kube.objects import Node
+from slipway.model.resources import Resources, total
+
+
+def nodes_of(pool: ResourcePool, nodes: Iterable[Node]) -> list[Node]:
+    """The nodes that the pool selects."""
+    wanted = pool.spec.node_selector.items()
+    return [node for node in nodes if wanted <= node.metadata.labels.items()]
+
+
+def allocatable_of(node: Node) -> Resources:
+    """What the node offers; nothing when its numbers can not be read."""
+    try:
+        return Resources.parse(node.status.allocatable)
+    except ValueError:
+        return Resources()
+
+
+def capacity_warnings(allocation: Allocation, pool: ResourcePool, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """What of a complete allocation can not fit the pool as it stands."""
+    offers = [allocatable_of(node) for node in nodes_of(pool, nodes)]
+    if not offers:
+        return (f"pool {pool.metadata.name} has no nodes: the allocation waits until there are some",)
+    spec = allocation.spec
+    warnings: list[str] = []
+    demand: list[Resources] = []
+    for role in spec.ranks:
+        asks = role_requests(role, template_of(spec, role))
+        demand.append(asks * (role.min_available or 0))
+        if not any(asks.fits(offer) for offer in offers):
+            short = _shortest(asks, offers)
+            warnings.append(
+                f"no node of pool {pool.metadata.name} can hold a rank of role {role.name}: it asks for "
+                f"{_spelled(asks, short)} {short} and the largest node has {_largest(offers, short)}; it waits until "
+                "there is such a node"
+            )
+    if not warnings:
+        warnings = _whole_pool(pool, total(demand), total(offers))
+    return tuple(warnings)
+
+
+def _whole_pool(pool: ResourcePool, demand: Resources, offer: Resources) -> list[str]:
+    return [
+        f"the gang needs {_spelled(demand, name)} {name} at once and the whole pool {pool.metadata.name} has "
+        f"{_spelled(offer, name)}; it waits until the pool grows"
+        for name in sorted(demand)
+        if demand.get(name) > offer.get(name)
+    ]
+
+
+def _shortest(asks: Resources, offers: list[Resources]) -> str:
+    """The resource that no node has enough of; else the first by name (only the combination fits nowhere)."""
+    names = sorted(asks)
+    return next((name for name in names if all(asks.get(name) > offer.get(name) for offer in offers)), names[0])
+
+
+def _largest(offers: list[Resources], name: str) -> str:
+    return _spelled(max(offers, key=lambda offer: offer.get(name)), name)
+
+
+def _spelled(resources: Resources, name: str) -> str:
+    return resources.quantities().get(name, "0")

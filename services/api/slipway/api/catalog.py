@@ -1,0 +1,106 @@
+"""What launches look up again and again: pools, workspaces, queues, templates, nodes. A second old at most.
+
+Nodes, on which only a warning depends, may be some seconds old. Owns the answers for what is missing: which field is wrong, and what there is instead.
+"""
+
+import asyncio
+
+from slipway.api.ports import Kube
+from slipway.api.recent import Recent
+from slipway.crd.meta import LABEL_WORKSPACE
+from slipway.crd.v1alpha1 import Queue, ResourcePool, Template
+from slipway.errors import FieldError, InvalidError, NotFoundError, TerminatingError, TransientError
+from slipway.kube.objects import Namespace, Node
+from slipway.kube.resources import NAMESPACES, NODES, QUEUES, RESOURCE_POOLS, TEMPLATES
+from slipway.runtime.clock import Clock
+
+TTL_S = 1.0
+NODES_TTL_S = 5.0
+NODES_DEADLINE_S = 1.0
+NAMES_SHOWN_MAX = 10
+
+
+class Catalog:
+    """Cached reads around a launch."""
+
+    def __init__(self, kube: Kube, clock: Clock) -> None:
+        self._kube = kube
+        self._pools = Recent[str, ResourcePool](clock, ttl_s=TTL_S)
+        self._queues = Recent[str, Queue](clock, ttl_s=TTL_S)
+        self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
+        self._nodes = Recent[str, list[Node]](clock, ttl_s=NODES_TTL_S)
+
+    async def pool(self, name: str) -> ResourcePool:
+        """The pool. Raises InvalidError at `/pool` when there is none."""
+        try:
+            return await self._pools.get(name, lambda: self._kube.get(RESOURCE_POOLS, name))
+        except NotFoundError as error:
+            listed = await self._kube.list(RESOURCE_POOLS)
+            have = _names([pool.metadata.name for pool in listed.items])
+            raise _missing("/pool", f"there is no pool {name}; {have}") from error
+
+    async def queue_warning(self, name: str, pool: str) -> str:
+        """Why an allocation will wait for its queue; empty when the queue is there."""
+        try:
+            queue = await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
+        except NotFoundError:
+            return f"there is no queue {name}: the allocation waits until somebody creates it"
+        if queue.spec.pool != pool:
+            return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
+        return ""
+
+    async def check_workspace(self, name: str) -> None:
+        """Raises InvalidError at `/workspace` when nobody may launch there, TerminatingError when it goes away."""
+        try:
+            namespace = await self._namespaces.get(name, lambda: self._kube.get(NAMESPACES, name))
+        except NotFoundError as error:
+            have = _names(await self.workspaces())
+            raise _missing("/workspace", f"there is no namespace {name}; {have}") from error
+        if namespace.status.phase == "Terminating" or namespace.metadata.deletion_timestamp:
+            raise TerminatingError(f"workspace {name} is being deleted")
+        if namespace.metadata.labels.get(LABEL_WORKSPACE) != "true":
+            raise _missing(
+                "/workspace",
+                f"namespace {name} is not a workspace; make it one with: kubectl label namespace {name} "
+                f"{LABEL_WORKSPACE}=true",
+            )
+
+    async def workspaces(self) -> list[str]:
+        """The names of all workspaces."""
+        listed = await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
+        return sorted(namespace.metadata.name for namespace in listed.items)
+
+    async def template(self, name: str, workspace: str) -> Template:
+        """The template. Raises InvalidError at `/template` when there is none."""
+        try:
+            return await self._kube.get(TEMPLATES, name, namespace=workspace)
+        except (NotFoundError, InvalidError) as error:
+            listed = await self._kube.list(TEMPLATES, namespace=workspace)
+            have = _names([template.metadata.name for template in listed.items])
+            raise _missing("/template", f"there is no template {name} in workspace {workspace}; {have}") from error
+
+    async def nodes(self) -> list[Node]:
+        """All nodes, some seconds old."""
+        return await self._nodes.get("", self._list_nodes)
+
+    async def nodes_if_quick(self) -> list[Node] | None:
+        """The nodes, or None when they can not be had within a moment: only a warning depends on it."""
+        try:
+            async with asyncio.timeout(NODES_DEADLINE_S):
+                return await self.nodes()
+        except (TransientError, TimeoutError):
+            return None
+
+    async def _list_nodes(self) -> list[Node]:
+        return (await self._kube.list(NODES)).items
+
+
+def _names(names: list[str]) -> str:
+    if not names:
+        return "there are none yet"
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"there are: {', '.join(sorted(names)[:NAMES_SHOWN_MAX])}{more}"
+
+
+def _missing(at: str, detail: str) -> InvalidError:
+    return InvalidError(f"{at.removeprefix('/')}: {detail}", fields=(FieldError(at, detail),))

@@ -1,0 +1,142 @@
+"""Changes of a spec after the launch: kill, priority, queue, hold, and the signals of a run.
+
+Every write is one JSON patch whose first operation tests the uid, so that a name that was taken over is never touched;
+the server orders concurrent patches of different fields itself. What is computed from the object (signals) tests its
+resourceVersion too and is computed again when that has moved.
+
+Must not write status.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.api.announce import Announcer
+from slipway.api.lookup import Lookup
+from slipway.api.ports import Kube
+from slipway.api.refusals import ConflictError, PreconditionError
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Signals
+from slipway.errors import StaleError
+from slipway.kube.ports import PatchType
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Phase
+from slipway.model.times import format_time
+from slipway.runtime.clock import Clock
+
+STALE_TRIES_MAX = 8
+STOPPED = "Stopped"
+
+Json = dict[str, Any]
+Signal = Callable[[Signals], Signals]
+
+
+class Changes:
+    """Writes specs."""
+
+    def __init__(self, kube: Kube, lookup: Lookup, announcer: Announcer, clock: Clock) -> None:
+        self._kube = kube
+        self._lookup = lookup
+        self._announcer = announcer
+        self._clock = clock
+
+    async def kill(self, allocation: Allocation) -> Allocation:
+        """Commit the cancel; nothing happens once it has ended or was cancelled."""
+        if has_ended(allocation) or allocation.spec.desired == STOPPED:
+            return allocation
+        return await self.write(allocation, {"desired": STOPPED})
+
+    async def delete(self, allocation: Allocation, *, version: str = "") -> None:
+        """Delete the object, which cancels it."""
+        meta = allocation.metadata
+        try:
+            await self._kube.delete(
+                ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=version or None
+            )
+        except StaleError as error:
+            raise _moved(allocation) from error
+        self._announcer.changed()
+
+    async def write(self, allocation: Allocation, fields: Mapping[str, Any], *, version: str = "") -> Allocation:
+        """Set fields of the spec (wire names).
+
+        Raises:
+            PreconditionError: `version` is given and is not the current one.
+            NotFoundError: it is gone.
+        """
+        meta = allocation.metadata
+        operations: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": meta.uid}]
+        if version:
+            operations.append({"op": "test", "path": "/metadata/resourceVersion", "value": version})
+        operations += [{"op": "add", "path": f"/spec/{name}", "value": value} for name, value in fields.items()]
+        try:
+            changed = await self._kube.patch(
+                ALLOCATIONS, meta.name, operations, namespace=meta.namespace, type_=PatchType.JSON
+            )
+        except StaleError as error:
+            await self._lookup.again(allocation)
+            if version:
+                raise _moved(allocation) from error
+            raise
+        self._announcer.changed()
+        return changed
+
+    async def signal(self, allocation: Allocation, change: Signal, *, attempt: int | None = None) -> Allocation:
+        """Change the signals of the current attempt.
+
+        Raises:
+            ConflictError: it has ended, or `attempt` is over.
+        """
+        for _ in range(STALE_TRIES_MAX):
+            check_attempt(allocation, attempt)
+            before = signals_of(allocation)
+            after = change(before)
+            if after == before:
+                return allocation
+            try:
+                return await self.write(
+                    allocation, {"signals": msgspec.to_builtins(after)}, version=allocation.metadata.resource_version
+                )
+            except PreconditionError:
+                allocation = await self._lookup.again(allocation)
+        raise StaleError("the allocation changes faster than its signals can be written; try again")
+
+    async def preempt(self, allocation: Allocation, reason: str) -> Allocation:
+        """Ask every rank to save its work and end; a standing request is kept."""
+        at = format_time(self._clock.now())
+
+        def raised(signals: Signals) -> Signals:
+            if signals.preempt is not None:
+                return signals
+            asked = PreemptSignal(n=1, reason=reason, at=at, attempt=signals.attempt)
+            return msgspec.structs.replace(signals, preempt=asked)
+
+        return await self.signal(allocation, raised)
+
+
+def has_ended(allocation: Allocation) -> bool:
+    """Whether nothing can happen to it any more."""
+    return allocation.status.phase is Phase.TERMINATED
+
+
+def signals_of(allocation: Allocation) -> Signals:
+    """The signals of the current attempt; those of an earlier one do not count."""
+    signals = allocation.spec.signals
+    attempt = allocation.status.attempt
+    return signals if signals is not None and signals.attempt == attempt else Signals(attempt=attempt)
+
+
+def check_attempt(allocation: Allocation, attempt: int | None) -> None:
+    """Raises ConflictError when a signal comes too late."""
+    current = allocation.status.attempt
+    if has_ended(allocation):
+        raise ConflictError(f"allocation {id_of(allocation)} has ended")
+    if attempt is not None and attempt != current:
+        raise ConflictError(f"attempt {attempt} is not running; the current one is {current}")
+
+
+def _moved(allocation: Allocation) -> PreconditionError:
+    return PreconditionError(
+        f"allocation {id_of(allocation)} is no longer at the version of If-Match; GET it again and decide again"
+    )

@@ -1,0 +1,102 @@
+"""Queues, pools, nodes and jobs as the REST API shows them: counted over the live allocations. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from slipway.api.capacity import allocatable_of, nodes_of
+from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of
+from slipway.api.schemas import Held, JobView, NodeView, PoolView, QueueView
+from slipway.api.view import shown
+from slipway.crd.meta import condition_of
+from slipway.crd.resolve import role_requests, template_of
+from slipway.crd.transitions import id_of, is_admitted
+from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool, RoleSpec
+from slipway.kube.objects import Node
+from slipway.model.resources import Resources, total
+
+
+def queue_view(
+    queue: Queue, live: Iterable[Allocation], *, pending: Iterable[Allocation] = (), jobs: Jobs | None = None
+) -> QueueView:
+    """One queue; with `pending`, also who waits in it, in order."""
+    name, pool = queue.metadata.name, queue.spec.pool
+    own = [each for each in live if (each.spec.pool, each.spec.queue) == (pool, name)]
+    waiting = [each for each in pending if each.spec.queue == name]
+    return QueueView(
+        name=name,
+        pool=pool,
+        pending=sum(map(is_waiting, own)),
+        live=sum(map(is_admitted, own)),
+        slots_in_use=sum(slots_of(each) for each in own if is_admitted(each)),
+        spec=shown(queue.spec),
+        waiting=waiting_of(waiting, jobs or {}),
+    )
+
+
+def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocation]) -> PoolView:
+    """One pool."""
+    own_nodes = nodes_of(pool, nodes)
+    own = [each for each in live if each.spec.pool == pool.metadata.name]
+    return PoolView(
+        name=pool.metadata.name,
+        nodes=len(own_nodes),
+        allocatable=total(map(allocatable_of, own_nodes)).quantities(),
+        pending=sum(map(is_waiting, own)),
+        live=sum(map(is_admitted, own)),
+        epoch=pool.status.epoch,
+        tick=pool.status.tick,
+        open_decisions=len(pool.status.decisions),
+        spec=shown(pool.spec),
+    )
+
+
+def node_view(node: Node, live: Iterable[Allocation]) -> NodeView:
+    """One node; a rank counts from its admission to the end of its attempt."""
+    name = node.metadata.name
+    ranks: list[Held] = []
+    asks: list[Resources] = []
+    for allocation in live:
+        for rank, role in _on(name, allocation):
+            ranks.append(Held(id=id_of(allocation), rank=rank, phase=allocation.status.phase))
+            asks.append(_asks(allocation, role))
+    ready = condition_of(node.status.conditions, "Ready")
+    return NodeView(
+        name=name,
+        ready=ready is not None and ready.status == "True",
+        schedulable=not node.spec.unschedulable,
+        labels=node.metadata.labels,
+        taints=[shown(taint) for taint in node.spec.taints],
+        allocatable=allocatable_of(node).quantities(),
+        used=total(asks).quantities(),
+        ranks=ranks,
+    )
+
+
+def job_view(job: Job, live: Iterable[Allocation]) -> JobView:
+    """One group."""
+    key = (job.metadata.namespace, job.metadata.name)
+    own = [each for each in live if (each.metadata.namespace, each.spec.job) == key]
+    return JobView(
+        name=job.metadata.name,
+        workspace=job.metadata.namespace,
+        pending=sum(map(is_waiting, own)),
+        live=sum(map(is_admitted, own)),
+        spec=shown(job.spec),
+    )
+
+
+def _on(node: str, allocation: Allocation) -> Iterator[tuple[int, RoleSpec]]:
+    """(rank, role) of what an allocation has on a node."""
+    admission = allocation.status.admission
+    if admission is None or not is_admitted(allocation):
+        return
+    roles = {role.name: role for role in allocation.spec.ranks}
+    for placement in admission.placements:
+        if placement.node == node:
+            yield placement.rank, roles.get(placement.role, RoleSpec())
+
+
+def _asks(allocation: Allocation, role: RoleSpec) -> Resources:
+    try:
+        return role_requests(role, template_of(allocation.spec, role))
+    except ValueError:
+        return Resources()

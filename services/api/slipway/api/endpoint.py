@@ -1,0 +1,121 @@
+"""A route as data: what Starlette serves and what the OpenAPI document says come from the same rows.
+
+Owns the deadline of a request and the parsing of query parameters. A row's handler answers within the deadline; what
+it streams afterwards has limits of its own.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slipway.api.parts import parts_of
+from slipway.api.refusals import MalformedError
+from slipway.errors import DeadlineError, FieldError
+
+Handler = Callable[[Request], Awaitable[Response]]
+JSON_TYPE = "application/json"
+_NUMBER = re.compile(r"\d{1,9}")
+_TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One query parameter."""
+
+    name: str
+    description: str
+    type: Literal["string", "integer", "boolean"] = "string"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `body` and `answer` are msgspec types, or None."""
+
+    method: Literal["GET", "POST", "PATCH", "PUT", "DELETE"]
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    query: tuple[Query, ...] = ()
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    media_types: tuple[str, ...] = (JSON_TYPE,)
+    is_long: bool = False
+    """a long poll, which ends itself"""
+
+
+def routes_of(endpoints: Iterable[Endpoint]) -> list[Route]:
+    """One Starlette route per path, so that a wrong method is answered with all the right ones."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatch(rows), methods=list(rows)) for path, rows in by_path.items()]
+
+
+def _dispatch(rows: dict[str, Endpoint]) -> Handler:
+    async def serve(request: Request) -> Response:
+        row = rows["GET" if request.method == "HEAD" else request.method]
+        if row.is_long:
+            return await row.handler(request)
+        limit_s = parts_of(request).settings.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await row.handler(request)
+        except TimeoutError as error:
+            raise DeadlineError(f"not done within {limit_s:g} s; whether it took effect is unknown") from error
+
+    return serve
+
+
+def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`value` as JSON."""
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        headers={"Cache-Control": "no-store", **(headers or {})},
+        media_type=JSON_TYPE,
+    )
+
+
+def number_param(request: Request, name: str, *, default: int, most: int, least: int = 0) -> int:
+    """An integer parameter. Raises MalformedError when it is none, or out of bounds."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+        raise bad_param(name, f"must be a whole number from {least} to {most}, not {text[:64]!r}")
+    return int(text)
+
+
+def optional_number(request: Request, name: str) -> int | None:
+    """An integer parameter, or None when it is absent."""
+    return number_param(request, name, default=0, most=10**9 - 1) if request.query_params.get(name) else None
+
+
+def flag_param(request: Request, name: str, *, default: bool = False) -> bool:
+    """A boolean parameter; present without a value is true."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if text.lower() in _TRUE + _FALSE:
+        return text.lower() in _TRUE
+    raise bad_param(name, f"must be true or false, not {text[:64]!r}")
+
+
+def bad_param(name: str, detail: str) -> MalformedError:
+    """A query parameter that can not be read."""
+    return MalformedError(f"parameter {name}: {detail}", fields=(FieldError("", f"?{name}= {detail}"),))
+
+
+def accepts(request: Request, media_type: str) -> bool:
+    """Whether the client names `media_type` among what it accepts (a wildcard does not name it)."""
+    return any(part.partition(";")[0].strip().lower() == media_type for part in _accepted(request))
+
+
+def _accepted(request: Request) -> list[str]:
+    return request.headers.get("accept", "").split(",")

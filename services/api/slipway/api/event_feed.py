@@ -1,0 +1,151 @@
+"""The events of one allocation, in order and each once: from its stream, and from the object where that is behind.
+
+An event is a pure function of the object's metadata and one ring entry, so both sources say the same and are merged by
+seq. The stream brings news at once and remembers more than the ring; the object is looked at every so often, which
+serves everything while Redis is away.
+
+Promises: seq rises by one with each event, but for one marked `truncated`; the feed ends after `terminated`, or when
+the object is gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from slipway.api.lookup import Lookup
+from slipway.crd.transitions import created_ms, events_after, id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError, TransientError
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Event
+from slipway.runtime.clock import Clock
+from slipway.streams.codec import cursor_parts
+from slipway.streams.ports import EventLog
+
+LOOK_S = 1.0
+"""How often the object is looked at while there is no stream."""
+GUARD_S = 5.0
+"""How often it is looked at beside a working stream."""
+INBOX_MAX = 256
+PAGE_MAX = 500
+
+Emit = Callable[[AllocationEvent], Awaitable[None]]
+
+
+def seq_of_cursor(allocation: Allocation, cursor: str | None) -> int:
+    """The seq after which a reader goes on; a cursor of another allocation starts at the beginning.
+
+    Raises:
+        InvalidError: not a cursor.
+    """
+    if not cursor:
+        return 0
+    created, seq = cursor_parts(cursor)
+    return seq if created == created_ms(allocation) else 0
+
+
+def cursor_at(allocation: Allocation, seq: int) -> str | None:
+    """The cursor of the event `seq`; None before the first."""
+    return f"{created_ms(allocation)}-{seq}" if seq else None
+
+
+class EventFeed:
+    """Reads and follows events."""
+
+    def __init__(self, events: EventLog, lookup: Lookup, clock: Clock) -> None:
+        self._events = events
+        self._lookup = lookup
+        self._clock = clock
+
+    async def page(self, allocation: Allocation, *, after: int = 0, limit: int = PAGE_MAX) -> list[AllocationEvent]:
+        """Up to `limit` events after the seq."""
+        try:
+            cursor = cursor_at(allocation, after)
+            stored = await self._events.read(id_of(allocation), after=cursor, limit=limit)
+        except TransientError:
+            stored = []
+        found = [entry.event for entry in stored if entry.event.seq > after]
+        if len(found) < limit:
+            found += events_after(allocation, found[-1].seq if found else after)
+        return found[:limit]
+
+    async def follow(self, allocation: Allocation, *, after: int, emit: Emit) -> None:
+        """Emit every event after the seq until the end."""
+        following = _Following(after, emit)
+        for event in await self.page(allocation, after=after):
+            await following.take(event)
+        if following.is_over or is_past_end(allocation, following.seq):
+            return
+        inbox = asyncio.Queue[AllocationEvent | None](INBOX_MAX)
+        async with asyncio.TaskGroup() as tasks:
+            pumping = tasks.create_task(self._pump(allocation, following.seq, inbox))
+            try:
+                await self._drain(allocation, following, inbox)
+            finally:
+                pumping.cancel()
+
+    async def _drain(
+        self, allocation: Allocation, following: "_Following", inbox: asyncio.Queue[AllocationEvent | None]
+    ) -> None:
+        while not following.is_over:
+            event = await self._next(inbox)
+            if event is not None:
+                await following.take(event)
+                continue
+            try:
+                allocation = await self._lookup.again(allocation)
+            except NotFoundError:
+                await self._take_rest(allocation, following)
+                return
+            except TransientError:
+                continue
+            for missing in events_after(allocation, following.seq):
+                await following.take(missing)
+
+    async def _next(self, inbox: asyncio.Queue[AllocationEvent | None]) -> AllocationEvent | None:
+        """The next event, or None when it is time to look at the object."""
+        try:
+            async with asyncio.timeout(GUARD_S):
+                return await inbox.get()
+        except TimeoutError:
+            return None
+
+    async def _take_rest(self, allocation: Allocation, following: "_Following") -> None:
+        """What the stream still has of an object that is gone."""
+        for event in await self.page(allocation, after=following.seq):
+            await following.take(event)
+
+    async def _pump(self, allocation: Allocation, after: int, inbox: asyncio.Queue[AllocationEvent | None]) -> None:
+        """Events of the stream into the inbox; None again and again while there is no stream."""
+        cursor = cursor_at(allocation, after)
+        while True:
+            try:
+                async with aclosing(self._events.follow(id_of(allocation), after=cursor)) as found:
+                    async for stored in found:
+                        await inbox.put(stored.event)
+                        cursor = stored.cursor
+            except TransientError:
+                await self._clock.sleep(LOOK_S)
+                await inbox.put(None)
+
+
+class _Following:
+    """Where one reader stands."""
+
+    def __init__(self, seq: int, emit: Emit) -> None:
+        self.seq = seq
+        self.is_over = False
+        self._emit = emit
+
+    async def take(self, event: AllocationEvent) -> None:
+        """Emit an event that is new."""
+        if event.seq <= self.seq or self.is_over:
+            return
+        self.seq = event.seq
+        self.is_over = event.type is Event.TERMINATED
+        await self._emit(event)
+
+
+def is_past_end(allocation: Allocation, seq: int) -> bool:
+    """Whether a reader at `seq` has seen the end."""
+    return any(entry.type is Event.TERMINATED and entry.seq <= seq for entry in allocation.status.transitions)

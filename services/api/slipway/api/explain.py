@@ -1,0 +1,99 @@
+"""Why an allocation stands where it stands, in one answer. Pure.
+
+The reason for waiting is the scheduler's own, read from the object; the place in the queue is worked out from what
+waits now; `change` says what a person could do about it.
+"""
+
+from collections.abc import Iterable
+
+from slipway.api.queue_view import Jobs, gate_of, in_order, is_waiting
+from slipway.api.schemas import Change, ExplainView
+from slipway.api.view import shown
+from slipway.crd.transitions import id_of, ring_of, stop_reason
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase, RankState
+from slipway.model.reasons import Gate
+
+JOBS_SHOWN_MAX = 10
+
+_HELP: dict[str, tuple[str, str]] = {
+    Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec can not be changed"),
+    Gate.NOT_A_WORKSPACE: ("label", "label the namespace slipway.dev/workspace=true"),
+    Gate.HELD: ("release", "release it: POST resume, or slipway resume"),
+    Gate.BACKOFF: ("wait", "wait: it is tried again by itself"),
+    Gate.UNKNOWN_POOL: ("create", "create that ResourcePool, or launch into one that exists"),
+    Gate.UNKNOWN_QUEUE: ("create", "create that Queue in the pool, or move the allocation to one that exists"),
+    Gate.NOT_ENOUGH_PODS: ("lower", "lower minAvailable or raise the counts of the roles, and launch again"),
+    Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
+    Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
+    Gate.JOB_MAX_SLOTS: ("wait", "wait for work of the job to end, or raise the job's maxSlots"),
+    Gate.TOPOLOGY_TOO_SMALL: ("relax", "set topology mode to preferred, or ask for fewer ranks"),
+    Gate.NO_FIT: ("fit", "wait for work to end, ask for less, or have nodes added"),
+    Gate.BEHIND_RESERVATION: ("wait", "wait: a place is kept for work that is before it"),
+    Gate.BEHIND_QUEUE_HEAD: ("wait", "wait, or raise its priority: the queue keeps strict order"),
+}
+
+
+def explain(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs) -> ExplainView:
+    """The explanation; `pending` are the pending allocations of its pool, itself among them or not."""
+    spec, status = allocation.spec, allocation.status
+    code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
+    before = _before(allocation, pending, jobs) if is_waiting(allocation) else []
+    return ExplainView(
+        id=id_of(allocation),
+        phase=status.phase,
+        code=code,
+        message=message or _standing(allocation),
+        position=len(before) + 1 if is_waiting(allocation) else 0,
+        ahead=len(before),
+        change=_change(allocation, code),
+        jobs_ahead=[id_of(each) for each in before[:JOBS_SHOWN_MAX]],
+        queue=spec.queue,
+        pool=spec.pool,
+        since=ring_of(allocation)[-1].time,
+        attempt=status.attempt,
+        result=status.result,
+        reason=status.reason,
+        ranks=[{"rank": rank, **shown(each)} for rank, each in enumerate(status.ranks or ())],
+        conditions=[shown(condition) for condition in status.conditions],
+    )
+
+
+def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs) -> list[Allocation]:
+    """Those of its queue that go first."""
+    queue = (allocation.spec.pool, allocation.spec.queue)
+    same = [each for each in pending if (each.spec.pool, each.spec.queue) == queue]
+    ordered = in_order(same, jobs)
+    uids = [each.metadata.uid for each in ordered]
+    uid = allocation.metadata.uid
+    return ordered[: uids.index(uid)] if uid in uids else []
+
+
+def _change(allocation: Allocation, code: str) -> list[Change]:
+    if code not in _HELP:
+        return []
+    kind, detail = _HELP[code]
+    until = allocation.status.not_before if code == Gate.BACKOFF else ""
+    return [Change(kind=kind, detail=detail, until=until)]
+
+
+def _standing(allocation: Allocation) -> str:
+    """One sentence on what does not wait."""
+    status = allocation.status
+    match status.phase:
+        case Phase.TERMINATED:
+            why = f" ({status.reason})" if status.reason else ""
+            text = f"ended: {status.result or 'unknown'}{why}"
+            return f"{text}: {status.message}" if status.message else text
+        case Phase.RUNNING:
+            return "running, and ready" if status.ready else "running"
+        case _ if (reason := stop_reason(allocation)) is not None:
+            return f"stopping ({reason.value}): waiting for its pods to be gone"
+        case _:
+            ranks = status.ranks or []
+            running = sum(rank.phase is RankState.RUNNING for rank in ranks)
+            return f"{status.phase.value.lower()}: {running} of {_count(allocation)} ranks running"
+
+
+def _count(allocation: Allocation) -> int:
+    return sum(role.count for role in allocation.spec.ranks) or 1

@@ -1,0 +1,50 @@
+"""The firehose as a stream of a client: filtered, without the repeats of one connection.
+
+At least once over reconnects: clients dedupe by the CloudEvents id.
+"""
+
+from collections import deque
+
+import msgspec
+
+from slipway.api.cloudevents import cloud_event
+from slipway.api.sse import Outlet
+from slipway.model.events import AllocationEvent
+from slipway.streams.ports import Firehose
+
+BLOCK_S = 5.0
+PAGE = 200
+SEEN_MAX = 10_000
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events; empty means all."""
+
+    workspace: str = ""
+    types: frozenset[str] = frozenset()
+    allocation: str = ""
+
+    def has(self, event: AllocationEvent) -> bool:
+        """Whether the event was asked for."""
+        if self.workspace and event.namespace != self.workspace:
+            return False
+        if self.allocation and event.allocation_id != self.allocation:
+            return False
+        return not self.types or event.type.value in self.types
+
+
+async def follow_all(firehose: Firehose, wanted: Wanted, cursor: str, outlet: Outlet) -> None:
+    """Write what comes after the cursor, for ever."""
+    seen: set[str] = set()
+    order = deque[str]()
+    while True:
+        for found in await firehose.read(after=cursor, limit=PAGE, block_s=BLOCK_S):
+            cursor = found.cursor
+            event_id = found.event.event_id
+            if event_id in seen or not wanted.has(found.event):
+                continue
+            seen.add(event_id)
+            order.append(event_id)
+            if len(order) > SEEN_MAX:
+                seen.discard(order.popleft())
+            await outlet.event(cloud_event(found.event), id_=cursor)

@@ -1,0 +1,280 @@
+"""The launch: a request becomes one Allocation in the Kubernetes API, or says exactly why not.
+
+Owns idempotency. The name makes the create idempotent: it comes from the client, from the Idempotency-Key, or is made
+up once per request; the server lets one create of it win. Who finds the name taken reads the object: its annotations
+say whether it is this very request (a create whose answer was lost), an earlier one with the same key, or foreign.
+
+Invariants: nothing is answered 2xx before the create has committed; one key makes one allocation; the streams are told
+afterwards and never waited for.
+"""
+
+import re
+from typing import Any, cast
+
+import msgspec
+
+from slipway.api import admission
+from slipway.api.admission import Draft
+from slipway.api.announce import Announcer
+from slipway.api.capacity import capacity_warnings
+from slipway.api.catalog import Catalog
+from slipway.api.ports import Kube
+from slipway.api.refusals import KeyReusedError
+from slipway.api.schemas import LaunchBody
+from slipway.api.strict import Json, checked
+from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
+from slipway.crd.meta import (
+    ANNOTATION_IDEMPOTENCY_KEY,
+    ANNOTATION_REQUEST_ID,
+    ANNOTATION_TRACE,
+    ANNOTATION_USER,
+    TEARDOWN_FINALIZER,
+)
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import (
+    AlreadyExistsError,
+    ControlPlaneError,
+    FieldError,
+    InvalidError,
+    NotFoundError,
+    TerminatingError,
+    UnavailableError,
+)
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Kind
+from slipway.runtime import retry, telemetry
+from slipway.runtime.clock import Clock, Random
+
+NAME_CHARACTERS = 6
+NAME_BYTES = 8
+NAME_TRIES_MAX = 4
+KEY_PATTERN = re.compile(r"[\x20-\x7e]{1,255}")
+DEFAULT_WORKSPACE = "default"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch as it came in. `body` is the client's, before anything was merged into it."""
+
+    body: Json
+    user: str
+    request_id: str
+    key: str = ""
+    kind: Kind | None = None
+    """of a collection that launches one kind"""
+    traceparent: str = ""
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocation; `created` is false when the key had launched it before."""
+
+    allocation: Allocation
+    created: bool
+    warnings: tuple[str, ...] = ()
+
+
+class Launcher:
+    """Carries out launches."""
+
+    def __init__(self, kube: Kube, catalog: Catalog, announcer: Announcer, *, clock: Clock, random: Random) -> None:
+        self._kube = kube
+        self._catalog = catalog
+        self._announcer = announcer
+        self._clock = clock
+        self._random = random
+
+    async def launch(self, order: Order) -> Launched:
+        """Create what is ordered, or find what the same key made before."""
+        _check_key(order.key)
+        try:
+            body = await self._body(order)
+            launched = await self._create_named(order, body)
+        except ControlPlaneError as error:
+            earlier = await self._replayed(order) if isinstance(error, InvalidError) else None
+            telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome="replayed" if earlier else "refused").inc()
+            if earlier is None:
+                raise
+            return earlier
+        outcome = "created" if launched.created else "replayed"
+        telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome=outcome).inc()
+        if launched.created:
+            self._announcer.launched(launched.allocation)
+        return launched
+
+    async def rehearse(self, order: Order) -> Draft:
+        """What `launch` would create; the API server judges it too, and nothing is kept."""
+        body = await self._body(order)
+        draft = await self._draft(body, body.name or self._made_up(body.kind))
+        try:
+            await self._kube.create(ALLOCATIONS, _manifest(order, draft, body), dry_run=True)
+        except AlreadyExistsError:
+            taken = f"the name {draft.allocation.metadata.name} is taken in workspace {body.workspace}"
+            return msgspec.structs.replace(draft, warnings=(*draft.warnings, taken))
+        except InvalidError as error:
+            raise admission.client_errors(error) from error
+        return draft
+
+    async def _body(self, order: Order) -> LaunchBody:
+        """The client's body, complete with its template, as a struct."""
+        request = {name: value for name, value in order.body.items() if value is not None}
+        if order.kind is not None:
+            _check_kind(request, order.kind)
+            request["kind"] = order.kind.value
+        template = request.get("template")
+        if isinstance(template, str):
+            del request["template"]
+            workspace = request.get("workspace", DEFAULT_WORKSPACE)
+            # Bad fields are reported as the client wrote them, before the template adds its own.
+            checked({"kind": Kind.COMMAND.value, **request}, LaunchBody)
+            found = await self._catalog.template(template, str(workspace))
+            under = {name: value for name, value in found.spec.body.items() if name != "workspace"}
+            request = admission.merged(under, request)
+            return checked(request, LaunchBody, what=f"the launch with template {template}")
+        return checked(request, LaunchBody, what="the launch")
+
+    async def _draft(self, body: LaunchBody, name: str) -> Draft:
+        await self._catalog.check_workspace(body.workspace)
+        pool = await self._catalog.pool(body.pool)
+        draft = admission.draft(body, name, pool)
+        warnings = list(draft.warnings)
+        if queue_warning := await self._catalog.queue_warning(body.queue, body.pool):
+            warnings.append(queue_warning)
+        nodes = await self._catalog.nodes_if_quick()
+        if nodes is not None:
+            warnings += capacity_warnings(draft.allocation, pool, nodes)
+        return msgspec.structs.replace(draft, warnings=tuple(warnings))
+
+    async def _create_named(self, order: Order, body: LaunchBody) -> Launched:
+        """Create under the client's or the key's name; a made-up name that is taken is made up again."""
+        chosen = body.name or _key_name(order, body.workspace)
+        draft = await self._draft(body, chosen or self._made_up(body.kind))
+        for _ in range(NAME_TRIES_MAX):
+            try:
+                created = await self._create(_manifest(order, draft, body))
+                return Launched(allocation=created, created=True, warnings=draft.warnings)
+            except AlreadyExistsError as error:
+                found = await self._found(draft)
+                if found is not None and _is_ours(found, order):
+                    return Launched(allocation=found, created=True, warnings=draft.warnings)
+                if chosen:
+                    return self._same_key(found, order, error)
+                draft = _renamed(draft, self._made_up(body.kind))
+        raise UnavailableError("could not find a free name; try again")
+
+    async def _create(self, manifest: Json) -> Allocation:
+        """One create; repeated when its outcome is unknown, because a second one of the name can not succeed too."""
+
+        async def attempt() -> Allocation:
+            try:
+                return await self._kube.create(ALLOCATIONS, manifest)
+            except InvalidError as error:
+                raise admission.client_errors(error) from error
+
+        return await retry.call(retry.QUICK, attempt, clock=self._clock, random=self._random)
+
+    async def _found(self, draft: Draft) -> Allocation | None:
+        meta = draft.allocation.metadata
+        try:
+            return await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        except NotFoundError:
+            return None
+
+    def _same_key(self, found: Allocation | None, order: Order, taken: AlreadyExistsError) -> Launched:
+        """The allocation that this key made before. Raises when the name is another's, or another body's."""
+        if found is None or found.metadata.deletion_timestamp is not None:
+            raise _deleting(found) from taken
+        annotation = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY)
+        if not order.key or annotation != key_hash(order.key):
+            raise AlreadyExistsError(
+                f"the name {found.metadata.name} is taken in workspace {found.metadata.namespace}; choose another, or "
+                "leave name out"
+            ) from taken
+        if found.spec.request_hash != _hash_of(order):
+            raise KeyReusedError(
+                f"this Idempotency-Key launched {found.metadata.name} with another body; use a new key for a new launch"
+            ) from taken
+        return Launched(allocation=found, created=False)
+
+    async def _replayed(self, order: Order) -> Launched | None:
+        """What this key and body launched before, although the body would be refused now (its template is gone...)."""
+        name, workspace = order.body.get("name"), order.body.get("workspace", DEFAULT_WORKSPACE)
+        if not order.key or not isinstance(workspace, str) or (name is not None and not isinstance(name, str)):
+            return None
+        try:
+            found = await self._kube.get(ALLOCATIONS, name or _key_name(order, workspace), namespace=workspace)
+        except ControlPlaneError:
+            return None
+        is_same = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY) == key_hash(order.key)
+        if not is_same or found.spec.request_hash != _hash_of(order):
+            return None
+        return Launched(allocation=found, created=False)
+
+    def _made_up(self, kind: Kind) -> str:
+        return name_from_bytes(kind, bytes.fromhex(self._random.token_hex(NAME_BYTES)), characters=NAME_CHARACTERS)
+
+
+def _manifest(order: Order, draft: Draft, body: LaunchBody) -> Json:
+    """The object as it is sent."""
+    annotations = {ANNOTATION_USER: order.user, ANNOTATION_REQUEST_ID: order.request_id}
+    if order.traceparent:
+        annotations[ANNOTATION_TRACE] = order.traceparent
+    if order.key:
+        annotations[ANNOTATION_IDEMPOTENCY_KEY] = key_hash(order.key)
+    meta = draft.allocation.metadata
+    spec = msgspec.structs.replace(draft.allocation.spec, request_hash=_hash_of(order))
+    return {
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": dict(body.labels),
+            "annotations": annotations,
+            "finalizers": [TEARDOWN_FINALIZER],
+        },
+        "spec": msgspec.to_builtins(spec),
+    }
+
+
+def _renamed(draft: Draft, name: str) -> Draft:
+    meta = msgspec.structs.replace(draft.allocation.metadata, name=name)
+    return msgspec.structs.replace(draft, allocation=msgspec.structs.replace(draft.allocation, metadata=meta))
+
+
+def _hash_of(order: Order) -> str:
+    """The hash of the client's body; a collection's kind is part of what was asked for."""
+    kind = {"kind": order.kind.value} if order.kind is not None else {}
+    return request_hash({**order.body, **kind})
+
+
+def _key_name(order: Order, workspace: str) -> str:
+    """One name per (workspace, user, key), whatever the kind: else one key could launch once per kind."""
+    return name_from_key(workspace, order.user, order.key, Kind.TRAINING) if order.key else ""
+
+
+def _is_ours(found: Allocation, order: Order) -> bool:
+    """Whether this very request created it, and only the answer was lost."""
+    return found.metadata.annotations.get(ANNOTATION_REQUEST_ID) == order.request_id
+
+
+def _deleting(found: Allocation | None) -> ControlPlaneError:
+    if found is None:
+        return UnavailableError("the name was taken a moment ago and is free again; try again")
+    return TerminatingError(
+        f"an allocation named {found.metadata.name} is being deleted; try again when it is gone, or choose another name"
+    )
+
+
+def _check_key(key: str) -> None:
+    if key and KEY_PATTERN.fullmatch(key) is None:
+        raise InvalidError("Idempotency-Key: 1 to 255 printable ASCII characters are taken")
+
+
+def _check_kind(request: Json, kind: Kind) -> None:
+    given = request.get("kind", kind.value)
+    if given != kind.value:
+        detail = f"this collection launches kind {kind.value}; leave kind out, or POST to /api/v1/allocations"
+        raise InvalidError(f"kind: {detail}", fields=(FieldError("/kind", detail),))
+
+
+def _kind_label(order: Order) -> str:
+    """The kind as a metric label: a closed set."""
+    given = cast(Any, order.kind.value if order.kind else order.body.get("kind"))
+    return str(given) if given in set(Kind) else "none"

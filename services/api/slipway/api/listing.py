@@ -1,0 +1,68 @@
+"""Pages of allocations, filtered: by the server where it can, else here.
+
+Invariant: following `continue` to its end shows every allocation that matches throughout, once.
+"""
+
+import msgspec
+
+from slipway.api.ports import Kube
+from slipway.crd.transitions import user_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.ports import Listed
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Kind, Phase
+
+PAGES_READ_MAX = 20
+"""A filter that only we can apply may leave pages empty: so many are skipped in one request."""
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client wants to see; empty means everything."""
+
+    workspace: str = ""
+    queue: str = ""
+    pool: str = ""
+    user: str = ""
+    phases: frozenset[Phase] = frozenset()
+    kind: Kind | None = None
+    is_active: bool = False
+    label_selector: str = ""
+
+    def has(self, allocation: Allocation) -> bool:
+        """Whether it matches what the server could not decide."""
+        if self.phases and allocation.status.phase not in self.phases:
+            return False
+        if self.kind is not None and allocation.spec.kind is not self.kind:
+            return False
+        return not self.user or user_of(allocation) == self.user
+
+    @property
+    def field_selector(self) -> str:
+        """What the server can decide."""
+        parts = [f"spec.queue={self.queue}"] if self.queue else []
+        parts += [f"spec.pool={self.pool}"] if self.pool else []
+        if len(self.phases) == 1:
+            parts.append(f"status.phase={next(iter(self.phases))}")
+        elif self.is_active:
+            parts.append(f"status.phase!={Phase.TERMINATED}")
+        return ",".join(parts)
+
+
+async def list_page(kube: Kube, wanted: Filter, *, limit: int, continue_: str) -> Listed[Allocation]:
+    """The next page that is not empty, or the last one."""
+    page: Listed[Allocation] | None = None
+    for _ in range(PAGES_READ_MAX):
+        page = await kube.list(
+            ALLOCATIONS,
+            namespace=wanted.workspace or None,
+            label_selector=wanted.label_selector,
+            field_selector=wanted.field_selector,
+            limit=limit,
+            continue_=continue_,
+        )
+        page = msgspec.structs.replace(page, items=[each for each in page.items if wanted.has(each)])
+        continue_ = page.continue_
+        if page.items or not continue_:
+            return page
+    assert page is not None  # noqa: S101 - the loop runs at least once
+    return page

@@ -1,0 +1,218 @@
+"""The log lines of one allocation: from its stream, or straight from its pods where there is no stream.
+
+Owns which lines a client asked for (rank, attempt, since), and when following ends. Lines of the pods themselves have
+no cursor: they can not be resumed by id.
+
+Not promised: lines beyond the stream's cap, and lines of a pod that is gone while Redis is away.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+
+from slipway.api.lookup import Lookup
+from slipway.api.ports import Kube
+from slipway.api.schemas import LogLineView
+from slipway.api.view import number_label
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ControlPlaneError, NotFoundError, TransientError
+from slipway.kube.objects import Pod
+from slipway.kube.resources import PODS
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+from slipway.runtime.clock import Clock
+from slipway.streams.ports import LogLines, StoredLine
+
+LINES_MAX = 10_000
+LINES_DEFAULT = 1000
+LOOK_S = 1.0
+"""How often following looks whether the allocation has ended."""
+SETTLE_S = 2.5
+"""How long after the end lines may still arrive."""
+
+Emit = Callable[[LogLineView], Awaitable[None]]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines: None means all. `since` is epoch seconds."""
+
+    rank: int | None = None
+    attempt: int | None = None
+    since: float | None = None
+    tail: int | None = None
+    after: str | None = None
+
+    def has(self, line: LogLineView) -> bool:
+        """Whether the line was asked for."""
+        if self.rank is not None and line.rank != self.rank:
+            return False
+        if self.attempt is not None and line.attempt != self.attempt:
+            return False
+        return self.since is None or not line.time or parse_time(line.time) >= self.since
+
+
+class LogFeed:
+    """Reads and follows log lines."""
+
+    def __init__(self, logs: LogLines, kube: Kube, lookup: Lookup, clock: Clock) -> None:
+        self._logs = logs
+        self._kube = kube
+        self._lookup = lookup
+        self._clock = clock
+
+    async def page(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
+        """The lines that there are now, oldest first."""
+        try:
+            lines = await self._stored(allocation, wanted)
+        except TransientError:
+            lines = None
+        if lines is None or (not lines and wanted.after is None):
+            lines = await self._of_pods(allocation, wanted)
+        found = [line for line in lines if wanted.has(line)]
+        return found[-wanted.tail :] if wanted.tail else ([] if wanted.tail == 0 else found)
+
+    async def follow(self, allocation: Allocation, wanted: Wanted, emit: Emit) -> None:
+        """Emit the lines that there are and those that come, until the allocation has ended and is quiet."""
+        seen = await self.page(allocation, wanted)
+        for line in seen:
+            await emit(line)
+        inbox = asyncio.Queue[LogLineView](LINES_MAX)
+        cursor = seen[-1].cursor if seen and seen[-1].cursor else wanted.after
+        since = max((parse_time(line.time) for line in seen if line.time), default=None)
+        async with asyncio.TaskGroup() as tasks:
+            source = tasks.create_task(self._source(allocation, cursor, since, bool(seen), inbox))
+            try:
+                await self._drain(allocation, wanted, inbox, emit)
+            finally:
+                source.cancel()
+
+    async def _drain(
+        self, allocation: Allocation, wanted: Wanted, inbox: asyncio.Queue[LogLineView], emit: Emit
+    ) -> None:
+        looked_at = quiet_since = self._clock.monotonic()
+        is_over = allocation.status.phase is Phase.TERMINATED
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    line = await inbox.get()
+                quiet_since = self._clock.monotonic()
+                if wanted.has(line):
+                    await emit(line)
+            except TimeoutError:
+                pass
+            now = self._clock.monotonic()
+            if not is_over and now - looked_at >= LOOK_S:
+                is_over, looked_at = await self._has_ended(allocation), now
+                quiet_since = now if is_over else quiet_since
+            if is_over and now - quiet_since >= SETTLE_S and inbox.empty():
+                return
+
+    async def _has_ended(self, allocation: Allocation) -> bool:
+        try:
+            return (await self._lookup.again(allocation)).status.phase is Phase.TERMINATED
+        except NotFoundError:
+            return True
+        except TransientError:
+            return False
+
+    async def _source(
+        self,
+        allocation: Allocation,
+        cursor: str | None,
+        since: float | None,
+        has_seen: bool,
+        inbox: asyncio.Queue[LogLineView],
+    ) -> None:
+        """New lines into the inbox: from the stream, and while that is away from the pods."""
+        is_of_pods = has_seen and cursor is None
+        while True:
+            try:
+                async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
+                    async for stored in found:
+                        cursor = stored.cursor
+                        line = _view(stored)
+                        is_old = is_of_pods and since is not None and line.time and parse_time(line.time) <= since
+                        if not is_old:
+                            await inbox.put(line)
+            except TransientError:
+                since = await self._poll_pods(allocation, since, inbox)
+                await self._clock.sleep(LOOK_S)
+
+    async def _poll_pods(
+        self, allocation: Allocation, since: float | None, inbox: asyncio.Queue[LogLineView]
+    ) -> float | None:
+        """What the pods have said after `since`; answers the time of the last line."""
+        lines = await self._of_pods(allocation, Wanted(since=since))
+        newest = since
+        for line in lines:
+            at = parse_time(line.time) if line.time else None
+            if since is not None and at is not None and at <= since:
+                continue
+            newest = max(newest or 0.0, at or 0.0)
+            await inbox.put(line)
+        return newest
+
+    async def _stored(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
+        allocation_id = id_of(allocation)
+        is_plain = wanted.rank is None and wanted.attempt is None and wanted.since is None
+        if wanted.after is None and wanted.tail is not None and is_plain:
+            return [_view(stored) for stored in await self._logs.tail(allocation_id, limit=max(1, wanted.tail))]
+        found: list[LogLineView] = []
+        cursor = wanted.after
+        while len(found) < LINES_MAX:
+            page = await self._logs.read(allocation_id, after=cursor, limit=LINES_DEFAULT)
+            found += [_view(stored) for stored in page]
+            if len(page) < LINES_DEFAULT:
+                break
+            cursor = page[-1].cursor
+        return found
+
+    async def _of_pods(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
+        """The lines of the pods that are there, all ranks merged by time."""
+        selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
+        try:
+            pods = await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)
+        except TransientError:
+            return []
+        found: list[LogLineView] = []
+        for pod in pods.items:
+            if wanted.rank is None or number_label(pod.metadata.labels, LABEL_RANK) == wanted.rank:
+                found += await self._of_pod(pod, wanted)
+        found.sort(key=lambda line: line.time)
+        return found
+
+    async def _of_pod(self, pod: Pod, wanted: Wanted) -> list[LogLineView]:
+        try:
+            text = await self._kube.read_log(
+                pod.metadata.namespace, pod.metadata.name, tail_lines=wanted.tail or LINES_MAX
+            )
+        except ControlPlaneError:
+            return []  # not started yet, or gone
+        rank, attempt = number_label(pod.metadata.labels, LABEL_RANK), number_label(pod.metadata.labels, LABEL_ATTEMPT)
+        return [_pod_line(line, rank, attempt) for line in text.decode("utf-8", "replace").splitlines()]
+
+
+def _view(stored: StoredLine) -> LogLineView:
+    line = stored.line
+    return LogLineView(
+        cursor=stored.cursor,
+        attempt=line.attempt,
+        rank=line.rank,
+        stream=line.stream,
+        time=line.time,
+        text=line.text,
+    )
+
+
+def _pod_line(line: str, rank: int, attempt: int) -> LogLineView:
+    """A line as the kubelet gives it: the time, a blank, the text."""
+    time, _, text = line.partition(" ")
+    try:
+        parse_time(time)
+    except ValueError:
+        time, text = "", line
+    return LogLineView(attempt=attempt, rank=rank, stream="stdout", time=time, text=text)

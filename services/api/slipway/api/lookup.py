@@ -1,0 +1,73 @@
+"""From what a client calls an allocation to the object: the AllocationID, its name, or the beginning of the id.
+
+An AllocationID names no namespace, so the object is found by LIST with a field selector over all of them, and the uid
+decides. Names and beginnings are for people: they cost more and must be unique.
+"""
+
+import re
+
+from slipway.api.ports import Kube
+from slipway.api.refusals import AmbiguousError
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.ids import split_allocation_id
+
+PREFIX_LENGTH_MIN = 3
+MATCHES_SHOWN_MAX = 5
+_SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
+
+
+class Lookup:
+    """Finds allocations."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+
+    async def find(self, text: str) -> Allocation:
+        """The allocation that `text` means.
+
+        Raises:
+            NotFoundError: there is none.
+            AmbiguousError: there are several.
+        """
+        if _SAFE.fullmatch(text) is None:
+            raise _not_found(text)
+        parts = split_allocation_id(text)
+        if parts is not None:
+            name, uid_prefix = parts
+            for found in await self._named(name):
+                if found.metadata.uid.startswith(uid_prefix):
+                    return found
+        matches = await self._named(text)
+        if not matches and parts is None and len(text) >= PREFIX_LENGTH_MIN:
+            listed = await self._kube.list(ALLOCATIONS)
+            matches = [found for found in listed.items if id_of(found).startswith(text)]
+        if not matches:
+            raise _not_found(text)
+        if len(matches) > 1:
+            raise _ambiguous(text, matches)
+        return matches[0]
+
+    async def again(self, allocation: Allocation) -> Allocation:
+        """The same object now. Raises NotFoundError when it is gone, also when its name was taken over."""
+        meta = allocation.metadata
+        found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        if found.metadata.uid != meta.uid:
+            raise _not_found(id_of(allocation))
+        return found
+
+    async def _named(self, name: str) -> list[Allocation]:
+        listed = await self._kube.list(ALLOCATIONS, field_selector=f"metadata.name={name}")
+        return listed.items
+
+
+def _not_found(text: str) -> NotFoundError:
+    return NotFoundError(f"there is no allocation {text[:80]!r}; GET /api/v1/allocations lists what there is")
+
+
+def _ambiguous(text: str, matches: list[Allocation]) -> AmbiguousError:
+    shown = ", ".join(f"{id_of(found)} ({found.metadata.namespace})" for found in matches[:MATCHES_SHOWN_MAX])
+    more = f" and {len(matches) - MATCHES_SHOWN_MAX} more" if len(matches) > MATCHES_SHOWN_MAX else ""
+    return AmbiguousError(f"{text!r} fits {shown}{more}; use the whole id")

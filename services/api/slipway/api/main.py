@@ -1,0 +1,105 @@
+"""The composition root of the api: settings -> clients -> application."""
+
+import asyncio
+
+from slipway.api.app import create_app
+from slipway.api.parts import Parts, connect
+from slipway.api.settings import Settings
+from slipway.errors import InvalidError, InvariantError, NotFoundError, UnavailableError
+from slipway.kube import client
+from slipway.kube.resources import ALLOCATIONS, CRDS
+from slipway.kube.rest import Timeouts
+from slipway.runtime import log, service, telemetry
+from slipway.runtime.service import Context
+from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.producer import BestEffort
+
+NAME = "api"
+PROBE_S = 5.0
+PROBE_BACKOFF_S = 15.0
+
+_log = log.get_logger(__name__)
+
+
+def main() -> int:
+    """Entry point of `slipway-api`."""
+    return service.run(NAME, Settings, build, websockets=True)
+
+
+async def build(context: Context[Settings]) -> None:
+    """Make the clients and serve; with `--once`, only check that everything is there."""
+    settings = context.settings
+    timeouts = Timeouts(request_s=settings.kube_timeout_s, list_s=settings.request_timeout_s)
+    kube = await context.resources.enter_async_context(
+        client.connect(
+            settings.kubeconfig or None,
+            clock=context.clock,
+            random=context.random,
+            timeouts=timeouts,
+            user_agent="slipway-api",
+        )
+    )
+    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    context.resources.push_async_callback(streams.aclose)
+    behind = BestEffort(streams, context.clock, MetricTally())
+    telemetry.set_sink(TraceWriter(behind))
+    broken = asyncio.get_running_loop().create_future()
+    parts = connect(
+        settings=settings,
+        clock=context.clock,
+        random=context.random,
+        stop=context.stop,
+        kube=kube,
+        streams=streams,
+        behind=behind,
+        on_broken=lambda error: None if broken.done() else broken.set_exception(error),
+    )
+    if context.once:
+        await check(parts)
+        return
+    context.serve(create_app(parts, context.health))
+    context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
+    context.tasks.create_task(_until_stop(parts), name="announce")
+    context.tasks.create_task(_fail_with(broken, parts), name="broken")
+
+    async def probe() -> None:
+        with telemetry.suppressed():
+            await kube.list(ALLOCATIONS, limit=1)
+
+    context.loop("kubernetes", probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
+
+
+async def check(parts: Parts) -> None:
+    """Whether this process could serve: Kubernetes answers and knows our resources. Raises what is missing."""
+    try:
+        await parts.kube.get(CRDS, f"{ALLOCATIONS.plural}.{ALLOCATIONS.group}")
+        await parts.kube.list(ALLOCATIONS, limit=1)
+    except (NotFoundError, InvalidError) as error:
+        raise UnavailableError(
+            "the custom resources of slipway.dev are not installed: install the chart, or run slipway up"
+        ) from error
+    _log.info("checked: Kubernetes answers and the custom resources are there")
+
+
+async def _until_stop(parts: Parts) -> None:
+    """Announce launches until the process stops, then what is left."""
+    announcing = asyncio.ensure_future(parts.announcer.run())
+    try:
+        await parts.stop.wait()
+    finally:
+        announcing.cancel()
+        await asyncio.wait({announcing})
+    await parts.announcer.flush()
+
+
+async def _fail_with(broken: "asyncio.Future[InvariantError]", parts: Parts) -> None:
+    """End the process when a request found an invariant broken."""
+    stopping = asyncio.ensure_future(parts.stop.wait())
+    await asyncio.wait({broken, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if broken.done():
+        broken.result()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

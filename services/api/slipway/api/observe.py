@@ -1,0 +1,103 @@
+"""The outermost layer of every request: its id, its span, its metrics, its one log line, the security headers.
+
+Pure ASGI, so that streams pass through unbuffered. Reads the route that the router has found only afterwards: until
+then a path is just a string, which must not become a metric label.
+"""
+
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock, Random
+
+REQUEST_ID_HEADER = "x-request-id"
+QUIET_PATHS = ("/livez", "/readyz", "/metrics")
+NO_ROUTE = "none"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SECURITY = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+SPAN_KEY = "slipway.span"
+REQUEST_ID_KEY = "slipway.request_id"
+PROXIED_KEY = "slipway.proxied"
+
+_log = log.get_logger(__name__)
+
+
+class Observe:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, clock: Clock, random: Random) -> None:
+        self._app = app
+        self._clock = clock
+        self._random = random
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or scope["path"] in QUIET_PATHS:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        method = str(scope.get("method", "WEBSOCKET"))
+        request_id = self._request_id(headers)
+        scope[REQUEST_ID_KEY] = request_id
+        answered = _Answered()
+        started_at = self._clock.monotonic()
+
+        async def observed_send(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.accept"):
+                answered.status = int(message.get("status", 101))
+                _add_headers(message, request_id, is_proxied=bool(scope.get(PROXIED_KEY)))
+            await send(message)
+
+        with (
+            log.bind(request_id=request_id),
+            telemetry.span(method, parent=headers.get("traceparent"), attributes=_attributes(scope, method)) as span,
+            log.canonical_line(_log, "request", clock=self._clock, method=method, path=scope["path"]) as line,
+        ):
+            scope[SPAN_KEY] = span
+            try:
+                await self._app(scope, receive, observed_send)
+            finally:
+                route = _route(scope)
+                span.rename(f"{method} {route}")
+                span.set(http__route=route, http__response__status_code=answered.status)
+                if answered.status >= 500:
+                    span.fail(str(answered.status))
+                line.outcome = "ok" if answered.status < 400 else "refused" if answered.status < 500 else "failed"
+                line.set(route=route, status=answered.status)
+                spent_s = self._clock.monotonic() - started_at
+                telemetry.HTTP_REQUESTS.labels(route=route, method=method, code=str(answered.status)).inc()
+                telemetry.HTTP_DURATION.labels(route=route, method=method).observe(spent_s)
+
+    def _request_id(self, headers: Headers) -> str:
+        """The client's own id when it can be one: it finds its request in our logs by it."""
+        given = headers.get(REQUEST_ID_HEADER, "")
+        return given if _REQUEST_ID.fullmatch(given) else self._random.token_hex(8)
+
+
+class _Answered:
+    """What was sent; 500 until something was."""
+
+    status = 500
+
+
+def _attributes(scope: Scope, method: str) -> dict[str, telemetry.Attribute]:
+    return {"http.request.method": method, "url.path": str(scope["path"]), "url.scheme": str(scope["scheme"])}
+
+
+def _route(scope: Scope) -> str:
+    route = scope.get("route")
+    return str(getattr(route, "path", NO_ROUTE)) if route is not None else NO_ROUTE
+
+
+def _add_headers(message: Message, request_id: str, *, is_proxied: bool) -> None:
+    headers = MutableHeaders(scope=message)
+    headers["X-Request-Id"] = request_id
+    if not is_proxied:  # a workload's page sets its own
+        for name, value in _SECURITY.items():
+            headers.setdefault(name, value)

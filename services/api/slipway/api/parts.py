@@ -1,0 +1,94 @@
+"""Everything the routes need, made once by the composition root."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import HTTPConnection
+
+from slipway.api.announce import Announcer
+from slipway.api.catalog import Catalog
+from slipway.api.changes import Changes
+from slipway.api.event_feed import EventFeed
+from slipway.api.launch import Launcher
+from slipway.api.log_feed import LogFeed
+from slipway.api.lookup import Lookup
+from slipway.api.ports import Kube, Stop
+from slipway.api.recent import Recent
+from slipway.api.settings import Settings
+from slipway.api.sse import OpenStreams
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import InvariantError
+from slipway.runtime.clock import Clock, Random
+from slipway.streams.ports import DeadLetters, Firehose, Streams, TraceLog
+from slipway.streams.producer import BestEffort
+
+POLL_TTL_S = 0.9
+"""A thousand ranks that poll one allocation cost one read a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The rooms of the api, connected."""
+
+    settings: Settings
+    clock: Clock
+    random: Random
+    stop: Stop
+    kube: Kube
+    catalog: Catalog
+    lookup: Lookup
+    launcher: Launcher
+    changes: Changes
+    announcer: Announcer
+    event_feed: EventFeed
+    log_feed: LogFeed
+    behind: BestEffort
+    firehose: Firehose
+    traces: TraceLog
+    dead: DeadLetters
+    open_streams: OpenStreams
+    polled: Recent[tuple[str, str], Allocation]
+    on_broken: Callable[[InvariantError], None]
+
+
+def connect(
+    *,
+    settings: Settings,
+    clock: Clock,
+    random: Random,
+    stop: Stop,
+    kube: Kube,
+    streams: Streams,
+    behind: BestEffort,
+    on_broken: Callable[[InvariantError], None],
+) -> Parts:
+    """The parts over these clients."""
+    catalog, lookup = Catalog(kube, clock), Lookup(kube)
+    announcer = Announcer(streams.events, streams.wake)
+    return Parts(
+        settings=settings,
+        clock=clock,
+        random=random,
+        stop=stop,
+        kube=kube,
+        catalog=catalog,
+        lookup=lookup,
+        launcher=Launcher(kube, catalog, announcer, clock=clock, random=random),
+        changes=Changes(kube, lookup, announcer, clock),
+        announcer=announcer,
+        event_feed=EventFeed(streams.events, lookup, clock),
+        log_feed=LogFeed(streams.logs, kube, lookup, clock),
+        behind=behind,
+        firehose=streams.firehose,
+        traces=streams.traces,
+        dead=streams.dead,
+        open_streams=OpenStreams(settings.streams_max),
+        polled=Recent(clock, ttl_s=POLL_TTL_S),
+        on_broken=on_broken,
+    )
+
+
+def parts_of(connection: HTTPConnection) -> Parts:
+    """The parts of the application that serves this connection."""
+    parts: Parts = connection.app.state.parts
+    return parts

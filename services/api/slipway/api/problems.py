@@ -1,0 +1,169 @@
+"""The one table from the error tree to HTTP answers, as RFC 9457 `application/problem+json`.
+
+Owns status, code and title of every refusal, and what each says about trying again. No error text of a library gets
+here: adapters have translated it.
+
+Source: RFC 9457.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import refusals
+from slipway.errors import (
+    AlreadyExistsError,
+    ControlPlaneError,
+    DeadlineError,
+    DeniedError,
+    FieldError,
+    InvalidError,
+    InvariantError,
+    NotFoundError,
+    PermanentError,
+    QuotaExceededError,
+    StaleError,
+    TerminatingError,
+    ThrottledError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
+from slipway.runtime import telemetry
+
+PROBLEM_TYPE = "application/problem+json"
+CODE_PREFIX = "urn:slipway:problem:"
+RETRY_AFTER_S = 2.0
+_RETRY_AFTER_S_MAX = 600
+
+
+class Row(NamedTuple):
+    """What an error is answered with."""
+
+    status: int
+    code: str
+    title: str
+    retry: bool = False
+
+
+TABLE: dict[type[BaseException], Row] = {
+    refusals.MalformedError: Row(400, "malformed", "The request cannot be read"),
+    refusals.UnsupportedMediaError: Row(415, "unsupported-media-type", "The body is of a type that is not taken"),
+    refusals.NotAcceptableError: Row(406, "not-acceptable", "No representation of an accepted type"),
+    refusals.BodyTooLargeError: Row(413, "body-too-large", "The body is too large"),
+    refusals.PreconditionError: Row(412, "precondition-failed", "The object has changed"),
+    refusals.KeyReusedError: Row(422, "idempotency-key-reused", "The Idempotency-Key was used for another request"),
+    refusals.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),
+    refusals.ConflictError: Row(409, "conflict", "The request contradicts the state of the object"),
+    refusals.TooManyStreamsError: Row(503, "too-many-streams", "Too many open streams", retry=True),
+    InvalidError: Row(422, "invalid", "The request is not valid"),
+    NotFoundError: Row(404, "not-found", "There is no such object"),
+    AlreadyExistsError: Row(409, "already-exists", "The name is taken"),
+    DeniedError: Row(502, "not-permitted", "Slipway's account lacks a Kubernetes permission"),
+    TerminatingError: Row(409, "terminating", "The object is being deleted", retry=True),
+    TooLargeError: Row(413, "too-large", "The object is too large"),
+    StaleError: Row(409, "stale", "Somebody else changed the object at the same time", retry=True),
+    ThrottledError: Row(429, "throttled", "Too many requests", retry=True),
+    QuotaExceededError: Row(429, "quota-exceeded", "A quota of the workspace is used up", retry=True),
+    DeadlineError: Row(503, "deadline", "No answer in time", retry=True),
+    UnavailableError: Row(503, "unavailable", "A part that this needs can not be reached", retry=True),
+    TransientError: Row(503, "unavailable", "Not possible right now", retry=True),
+    PermanentError: Row(422, "refused", "The request is refused"),
+    InvariantError: Row(500, "internal", "A fault of ours"),
+    ControlPlaneError: Row(500, "internal", "A fault of ours"),
+}
+"""Looked up along the error's class hierarchy: the most derived class wins."""
+
+UNEXPECTED = Row(500, "internal", "A fault of ours")
+_HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
+_HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not taken here"}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The body of every refusal."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    instance: str = ""
+    code: str = ""
+    errors: list[dict[str, str]] = []
+    """[{pointer, detail}]: JSON pointers into the request body"""
+    trace_id: str = ""
+
+
+def row_of(error: BaseException) -> Row:
+    """The row for `error`."""
+    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), UNEXPECTED)
+
+
+def response_of(error: ControlPlaneError, instance: str) -> Response:
+    """The answer for an error of the tree."""
+    row = row_of(error)
+    fields = error.fields if isinstance(error, InvalidError) else ()
+    retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
+    detail = str(error) if row.status != UNEXPECTED.status else "see the log under the trace id"
+    return problem_response(
+        row, detail, instance, fields=fields, retry_after_s=(retry_after_s or RETRY_AFTER_S) if row.retry else None
+    )
+
+
+def problem_response(
+    row: Row,
+    detail: str,
+    instance: str,
+    *,
+    fields: tuple[FieldError, ...] = (),
+    retry_after_s: float | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Any answer as problem+json."""
+    ids = telemetry.current_ids()
+    problem = Problem(
+        type=CODE_PREFIX + row.code,
+        title=row.title,
+        status=row.status,
+        detail=detail,
+        instance=instance,
+        code=row.code,
+        errors=[{"pointer": field.pointer, "detail": field.detail} for field in fields],
+        trace_id=ids[0] if ids else "",
+    )
+    extra = dict(headers or {})
+    if retry_after_s is not None:
+        extra["Retry-After"] = str(min(_RETRY_AFTER_S_MAX, max(1, round(retry_after_s))))
+    extra["Cache-Control"] = "no-store"
+    return Response(msgspec.json.encode(problem), status_code=row.status, headers=extra, media_type=PROBLEM_TYPE)
+
+
+async def on_control_plane_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for the error tree."""
+    assert isinstance(error, ControlPlaneError)  # noqa: S101 - registered for this class only
+    if isinstance(error, InvariantError):
+        request.app.state.on_broken(error)
+    return response_of(error, request.url.path)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Starlette's handler for its own refusals: unknown paths and methods."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
+    code = _HTTP_CODES.get(error.status_code, "http")
+    row = Row(error.status_code, code, _HTTP_TITLES.get(error.status_code, error.detail))
+    detail = "the paths are listed in /openapi.json and shown at /docs" if error.status_code == 404 else error.detail
+    return problem_response(row, detail, request.url.path, headers=dict(error.headers or {}))
+
+
+async def on_unexpected(request: Request, error: Exception) -> Response:
+    """The answer when a bug of ours surfaced; the error itself goes to the log."""
+    return problem_response(UNEXPECTED, "see the log under the trace id", request.url.path)
+
+
+HANDLERS: dict[Any, Any] = {
+    ControlPlaneError: on_control_plane_error,
+    HTTPException: on_http_exception,
+    Exception: on_unexpected,
+}

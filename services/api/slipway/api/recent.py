@@ -1,0 +1,61 @@
+"""Values that may be a moment old: one load at a time per key, kept for a short while.
+
+For what a burst of requests needs again and again (a pool, a workspace, an object that a thousand ranks poll). Never
+for what a client is shown of its own writes.
+
+Invariants: at most one load per key is under way; a failed load is not kept; the number of keys is bounded.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from slipway.runtime.clock import Clock
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_KEYS_MAX = 4096
+
+
+class Recent(Generic[K, V]):
+    """`get` answers what was loaded at most `ttl_s` ago, else loads."""
+
+    def __init__(self, clock: Clock, *, ttl_s: float) -> None:
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._values: dict[K, tuple[float, V]] = {}
+        self._loading: dict[K, asyncio.Lock] = {}
+
+    async def get(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
+        """The value of `key`; errors of `load` are raised to the one who loads, the others try in turn."""
+        found = self._fresh(key)
+        if found is not None:
+            return found[1]
+        lock = self._loading.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                found = self._fresh(key)
+                if found is not None:
+                    return found[1]
+                asked_at = self._clock.monotonic()
+                value = await load()
+                self._keep(key, asked_at, value)
+                return value
+        finally:
+            if not lock.locked():
+                self._loading.pop(key, None)
+
+    def forget(self, key: K) -> None:
+        """Load it again next time."""
+        self._values.pop(key, None)
+
+    def _fresh(self, key: K) -> tuple[float, V] | None:
+        found = self._values.get(key)
+        return found if found is not None and self._clock.monotonic() - found[0] < self._ttl_s else None
+
+    def _keep(self, key: K, asked_at: float, value: V) -> None:
+        self._values.pop(key, None)
+        self._values[key] = (asked_at, value)
+        while len(self._values) > _KEYS_MAX:
+            del self._values[next(iter(self._values))]

@@ -1,0 +1,42 @@
+"""Refusals that only an HTTP edge knows, as parts of the one error tree.
+
+`problems.py` says which status each one is answered with.
+"""
+
+from slipway.errors import InvalidError, PermanentError, StaleError, ThrottledError
+
+
+class MalformedError(InvalidError):
+    """The body or a parameter can not even be read."""
+
+
+class UnsupportedMediaError(InvalidError):
+    """The body is of a type that is not taken."""
+
+
+class NotAcceptableError(InvalidError):
+    """Nothing that this resource has is of a type that the client accepts."""
+
+
+class BodyTooLargeError(PermanentError):
+    """The request body is longer than the limit."""
+
+
+class PreconditionError(StaleError):
+    """If-Match names another version than the current one."""
+
+
+class KeyReusedError(InvalidError):
+    """An Idempotency-Key came again with another body."""
+
+
+class AmbiguousError(PermanentError):
+    """An abbreviated id fits several allocations."""
+
+
+class ConflictError(PermanentError):
+    """The request contradicts where the object stands now."""
+
+
+class TooManyStreamsError(ThrottledError):
+    """This process serves as many open streams as it may."""

@@ -1,0 +1,283 @@
+"""One allocation: read, change, kill, and the ways to look at it."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.changes import has_ended
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.explain import explain
+from slipway.api.parts import Parts, parts_of
+from slipway.api.refusals import ConflictError, PreconditionError
+from slipway.api.schemas import (
+    AllocationView,
+    ChangeBody,
+    ExplainView,
+    Items,
+    PodView,
+    PreemptBody,
+    PriorityBody,
+    TimelineView,
+    TraceSpan,
+    TraceView,
+)
+from slipway.api.strict import checked, read_object
+from slipway.api.timeline import timeline
+from slipway.api.view import allocation_path, allocation_view, pod_view
+from slipway.crd.meta import ANNOTATION_TRACE, LABEL_ALLOCATION_UID
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.errors import NotFoundError, TransientError
+from slipway.kube.resources import ALLOCATIONS, JOBS, PODS
+from slipway.model.lifecycle import Kind, Phase
+from slipway.runtime.traceparent import parse_traceparent, traceparent_from_uid
+from slipway.streams.ports import SpanRecord
+
+TAG = "allocations"
+ROOT = "/api/v1/allocations/{id}"
+PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
+
+
+async def get(request: Request, kind: Kind | None = None) -> Response:
+    """The allocation, with its version as ETag."""
+    found = await _found(request, kind)
+    if request.headers.get("if-none-match") == _etag(found):
+        return Response(status_code=304, headers={"ETag": _etag(found)})
+    return _answer(found)
+
+
+async def change(request: Request) -> Response:
+    """Change priority, queue (before admission), position, hold or desired."""
+    parts, found = parts_of(request), await _found(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
+    fields: dict[str, Any] = msgspec.to_builtins(body)
+    version = _if_match(request, found)
+    if not fields:
+        return _answer(found)
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    return _answer(await parts.changes.write(found, fields, version=version))
+
+
+async def delete(request: Request) -> Response:
+    """Delete the object, which cancels the workload: 202, and it is gone after its teardown."""
+    parts, found = parts_of(request), await _found(request)
+    await parts.changes.delete(found, version=_if_match(request, found))
+    try:
+        return _answer(await parts.lookup.again(found), status=202)
+    except NotFoundError:
+        return _answer(found, status=202)
+
+
+async def kill(request: Request, kind: Kind | None = None) -> Response:
+    """Commit the cancel. Once ended, nothing happens and the answer is 200 all the same."""
+    parts, found = parts_of(request), await _found(request, kind)
+    if has_ended(found):
+        return _answer(found)
+    return _answer(await parts.changes.kill(found), status=202)
+
+
+async def set_priority(request: Request, kind: Kind | None = None) -> Response:
+    """Change the priority."""
+    parts, found = parts_of(request), await _found(request, kind)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), PriorityBody)
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    return _answer(await parts.changes.write(found, {"priority": body.priority}))
+
+
+async def preempt(request: Request) -> Response:
+    """Ask every rank to save its work and end."""
+    parts, found = parts_of(request), await _found(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
+    return _answer(await parts.changes.preempt(found, body.reason or "asked for by a user"), status=202)
+
+
+async def hold(request: Request) -> Response:
+    """Do not start it; one that runs is preempted and held, when its kind can be paused."""
+    parts, found = parts_of(request), await _found(request)
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to hold")
+    is_live = found.status.phase is not Phase.PENDING
+    if is_live and found.spec.kind not in PAUSABLE:
+        raise ConflictError(f"a {found.spec.kind} that has started can not be paused; kill it, or let it run")
+    held = await parts.changes.write(found, {"hold": True})
+    return _answer(await parts.changes.preempt(held, "paused") if is_live else held)
+
+
+async def resume(request: Request) -> Response:
+    """Let it start again."""
+    parts, found = parts_of(request), await _found(request)
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; launch it again")
+    return _answer(await parts.changes.write(found, {"hold": False}))
+
+
+async def explained(request: Request) -> Response:
+    """Why it stands where it stands."""
+    parts, found = parts_of(request), await _found(request)
+    pending, jobs = await pending_of(parts, found.spec.pool)
+    return json_response(explain(found, pending, jobs))
+
+
+async def timed(request: Request) -> Response:
+    """How long it spent in each phase."""
+    parts, found = parts_of(request), await _found(request)
+    events = await parts.event_feed.page(found)
+    return json_response(timeline(id_of(found), events, parts.clock.now()))
+
+
+async def traced(request: Request) -> Response:
+    """The spans of its life, for a waterfall; none while Redis is away."""
+    parts, found = parts_of(request), await _found(request)
+    trace = found.metadata.annotations.get(ANNOTATION_TRACE) or traceparent_from_uid(found.metadata.uid)
+    ref = parse_traceparent(trace)
+    warnings: list[str] = []
+    try:
+        spans = await parts.traces.read(id_of(found))
+    except TransientError:
+        spans, warnings = [], ["the spans are kept in Redis, which can not be reached"]
+    return json_response(
+        TraceView(
+            id=id_of(found),
+            trace_id=f"{ref.trace_id:032x}" if ref else "",
+            spans=[_span(span) for span in sorted(spans, key=lambda span: span.start_ns)],
+            warnings=warnings,
+        )
+    )
+
+
+async def pods(request: Request) -> Response:
+    """Its pods, as the cluster has them now."""
+    parts, found = parts_of(request), await _found(request)
+    selector = f"{LABEL_ALLOCATION_UID}={found.metadata.uid}"
+    listed = await parts.kube.list(PODS, namespace=found.metadata.namespace, label_selector=selector)
+    states = {rank.pod_uid: rank.phase for rank in found.status.ranks or ()}
+    views = [pod_view(pod, states.get(pod.metadata.uid)) for pod in listed.items]
+    return json_response(Items(items=sorted(views, key=lambda view: (view.attempt, view.rank))))
+
+
+async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
+    """What waits in a pool, and the jobs that order it."""
+    selector = f"status.phase={Phase.PENDING},spec.pool={pool}"
+    listed = await parts.kube.list(ALLOCATIONS, field_selector=selector)
+    if not any(each.spec.job for each in listed.items):
+        return listed.items, {}
+    jobs = await parts.kube.list(JOBS)
+    return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
+
+
+async def _found(request: Request, kind: Kind | None = None) -> Allocation:
+    given = request.path_params["id"]
+    found = await parts_of(request).lookup.find(given)
+    if kind is not None and found.spec.kind is not kind:
+        where = allocation_path(id_of(found))
+        raise NotFoundError(f"{id_of(found)} is a {found.spec.kind}, not a {kind}; see {where}")
+    return found
+
+
+def _answer(allocation: Allocation, *, status: int = 200) -> Response:
+    return json_response(allocation_view(allocation), status=status, headers={"ETag": _etag(allocation)})
+
+
+def _etag(allocation: Allocation) -> str:
+    return f'"{allocation.metadata.resource_version}"'
+
+
+def _if_match(request: Request, found: Allocation) -> str:
+    """The version that the write must meet; empty without the header. Raises PreconditionError when it is another."""
+    given = request.headers.get("if-match", "").strip()
+    if not given or given == "*":
+        return ""
+    tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
+    if _etag(found) not in tags:
+        raise PreconditionError(f"the current version is {_etag(found)}; GET the allocation again and decide again")
+    return found.metadata.resource_version
+
+
+def _span(span: SpanRecord) -> TraceSpan:
+    return TraceSpan(
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        parent_span_id=span.parent_id,
+        name=span.name,
+        service=span.service,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        ok=span.ok,
+        attributes=span.attributes,
+    )
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path=ROOT, handler=get, summary="One allocation", tag=TAG, answer=AllocationView),
+    Endpoint(
+        method="PATCH",
+        path=ROOT,
+        handler=change,
+        summary="Change priority, queue, position, hold or desired",
+        tag=TAG,
+        body=ChangeBody,
+        answer=AllocationView,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=ROOT,
+        handler=delete,
+        summary="Delete it, which cancels it",
+        tag=TAG,
+        answer=AllocationView,
+        status=202,
+    ),
+    Endpoint(method="POST", path=f"{ROOT}/kill", handler=kill, summary="Cancel it", tag=TAG, answer=AllocationView),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/priority",
+        handler=set_priority,
+        summary="Change the priority",
+        tag=TAG,
+        body=PriorityBody,
+        answer=AllocationView,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/preempt",
+        handler=preempt,
+        summary="Ask it to save its work and end",
+        tag=TAG,
+        body=PreemptBody,
+        answer=AllocationView,
+        status=202,
+    ),
+    Endpoint(method="POST", path=f"{ROOT}/hold", handler=hold, summary="Hold or pause", tag=TAG, answer=AllocationView),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/resume",
+        handler=resume,
+        summary="Undo a hold",
+        tag=TAG,
+        answer=AllocationView,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/explain",
+        handler=explained,
+        summary="Why it stands where it stands",
+        tag=TAG,
+        answer=ExplainView,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/timeline",
+        handler=timed,
+        summary="Time spent in each phase",
+        tag=TAG,
+        answer=TimelineView,
+    ),
+    Endpoint(
+        method="GET", path=f"{ROOT}/trace", handler=traced, summary="Spans of its life", tag=TAG, answer=TraceView
+    ),
+    Endpoint(method="GET", path=f"{ROOT}/pods", handler=pods, summary="Its pods", tag=TAG, answer=Items[PodView]),
+)

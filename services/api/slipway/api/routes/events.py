@@ -1,0 +1,103 @@
+"""The events of an allocation, and the firehose of all."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.cloudevents import cloud_event, page_of
+from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
+from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_cursor
+from slipway.api.firehose import Wanted, follow_all
+from slipway.api.parts import Parts, parts_of
+from slipway.api.sse import SSE_TYPE, Outlet, PushResponse, Writer
+from slipway.model.events import AllocationEvent
+
+TAG = "events"
+
+
+async def events(request: Request) -> Response:
+    """Server-sent events that resume at Last-Event-ID; a JSON page when the client accepts JSON (and not events)."""
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    after = seq_of_cursor(found, _cursor(request))
+    if _wants_page(request):
+        limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
+        page = await parts.event_feed.page(found, after=after, limit=limit)
+        cursor = cursor_at(found, page[-1].seq if page else after) or ""
+        return Response(page_of(page, cursor), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
+    if is_past_end(found, after):
+        return Response(status_code=204)  # tells an EventSource not to come back
+
+    async def write(outlet: Outlet) -> None:
+        async def emit(event: AllocationEvent) -> None:
+            await outlet.event(cloud_event(event), id_=event.entry_id)
+
+        await parts.event_feed.follow(found, after=after, emit=emit)
+
+    return push(parts, write, kind="events")
+
+
+async def all_events(request: Request) -> Response:
+    """Every event of every allocation, at least once, as server-sent events; from now, or from Last-Event-ID."""
+    parts = parts_of(request)
+    query = request.query_params
+    wanted = Wanted(
+        workspace=query.get("workspace", ""),
+        types=frozenset(part for part in query.get("type", "").split(",") if part),
+        allocation=query.get("allocation", ""),
+    )
+    cursor = _cursor(request) or await parts.firehose.tail()
+    # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
+    await parts.firehose.read(after=cursor, limit=1)
+
+    async def write(outlet: Outlet) -> None:
+        await follow_all(parts.firehose, wanted, cursor, outlet)
+
+    return push(parts, write, kind="firehose")
+
+
+def push(parts: Parts, writer: Writer, *, kind: str, media_type: str = SSE_TYPE) -> PushResponse:
+    """A streamed answer."""
+    return PushResponse(
+        writer, kind=kind, media_type=media_type, clock=parts.clock, stop=parts.stop, streams=parts.open_streams
+    )
+
+
+def _cursor(request: Request) -> str | None:
+    return request.headers.get("last-event-id") or request.query_params.get("after") or None
+
+
+def _wants_page(request: Request) -> bool:
+    if "follow" in request.query_params:
+        return not flag_param(request, "follow")
+    return accepts(request, JSON_TYPE) and not accepts(request, SSE_TYPE)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/api/v1/allocations/{id}/events",
+        handler=events,
+        summary="Its transitions: a stream that ends with it, or a page",
+        tag=TAG,
+        query=(
+            Query("after", "go on after this event id (as Last-Event-ID)"),
+            Query("limit", f"events in a page, at most {PAGE_MAX}", "integer"),
+            Query("follow", "true: a stream, false: a page; default by Accept", "boolean"),
+        ),
+        media_types=(SSE_TYPE, JSON_TYPE),
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/events",
+        handler=all_events,
+        summary="All transitions, as a stream",
+        tag=TAG,
+        query=(
+            Query("workspace", "only of this workspace"),
+            Query("type", "only of these types, separated by commas: requested, assigned, running..."),
+            Query("allocation", "only of this AllocationID"),
+            Query("after", "go on after this event id (as Last-Event-ID)"),
+        ),
+        media_types=(SSE_TYPE,),
+    ),
+)

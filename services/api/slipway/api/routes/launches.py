@@ -1,0 +1,134 @@
+"""POST and list of allocations."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param
+from slipway.api.identity import user_of
+from slipway.api.launch import Order
+from slipway.api.listing import Filter, list_page
+from slipway.api.observe import REQUEST_ID_KEY, SPAN_KEY
+from slipway.api.parts import parts_of
+from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
+from slipway.api.strict import read_object
+from slipway.api.view import allocation_path, allocation_view, shown
+from slipway.crd.transitions import id_of
+from slipway.model.lifecycle import Kind, Phase
+from slipway.runtime import telemetry
+
+PAGE_MAX = 500
+TAG = "allocations"
+
+LIST_QUERY = (
+    Query("workspace", "only of this workspace"),
+    Query("queue", "only of this queue"),
+    Query("pool", "only of this pool"),
+    Query("user", "only of this user"),
+    Query("phase", "only in these phases, separated by commas"),
+    Query("kind", "only of this kind"),
+    Query("active", "true: only what has not ended", "boolean"),
+    Query("labelSelector", "Kubernetes label selector"),
+    Query("limit", f"items in a page, at most {PAGE_MAX}", "integer"),
+    Query("continue", "metadata.continue of the page before"),
+)
+LAUNCH_QUERY = (Query("dryRun", "true: answer the complete spec and warnings, launch nothing", "boolean"),)
+
+
+async def launch(request: Request, kind: Kind | None = None) -> Response:
+    """201 with the allocation; 200 when the same Idempotency-Key launched it before."""
+    parts = parts_of(request)
+    body = await read_object(request, parts.settings.body_bytes_max)
+    order = Order(
+        body=body,
+        user=user_of(request),
+        request_id=_unique(request, parts.random.token_hex(4)),
+        key=request.headers.get("idempotency-key", ""),
+        kind=kind,
+        traceparent=telemetry.current_traceparent(),
+    )
+    if flag_param(request, "dryRun"):
+        draft = await parts.launcher.rehearse(order)
+        answer = {
+            "name": draft.allocation.metadata.name,
+            "workspace": draft.allocation.metadata.namespace,
+            "spec": shown(draft.allocation.spec),
+            "warnings": draft.warnings,
+        }
+        return json_response({"dryRun": True, **answer})
+    launched = await parts.launcher.launch(order)
+    allocation_id = id_of(launched.allocation)
+    request.scope[SPAN_KEY].set(slipway__allocation__id=allocation_id)
+    view = allocation_view(launched.allocation, warnings=launched.warnings)
+    headers = {"Location": allocation_path(allocation_id), "ETag": f'"{view.resource_version}"'}
+    return json_response(view, status=201 if launched.created else 200, headers=headers)
+
+
+async def list_allocations(request: Request, kind: Kind | None = None) -> Response:
+    """A page of allocations."""
+    parts = parts_of(request)
+    query = request.query_params
+    wanted = Filter(
+        workspace=query.get("workspace", ""),
+        queue=query.get("queue", ""),
+        pool=query.get("pool", ""),
+        user=query.get("user", ""),
+        phases=_phases(query.get("phase", "")),
+        kind=kind or _kind(query.get("kind", "")),
+        is_active=flag_param(request, "active"),
+        label_selector=query.get("labelSelector", ""),
+    )
+    limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
+    page = await list_page(parts.kube, wanted, limit=limit, continue_=query.get("continue", ""))
+    return json_response(
+        AllocationList(
+            items=[allocation_view(each) for each in page.items],
+            metadata=ListMetadata(
+                continue_=page.continue_,
+                resource_version=page.resource_version,
+                remaining_item_count=page.remaining_item_count,
+            ),
+        )
+    )
+
+
+def _unique(request: Request, suffix: str) -> str:
+    """The id of this very request: a client may send one X-Request-Id many times, and then they are many requests."""
+    return f"{request.scope[REQUEST_ID_KEY]}-{suffix}"
+
+
+def _phases(text: str) -> frozenset[Phase]:
+    try:
+        return frozenset(Phase(part) for part in text.split(",") if part)
+    except ValueError as error:
+        raise bad_param("phase", f"must be of {', '.join(Phase)}, not {text[:64]!r}") from error
+
+
+def _kind(text: str) -> Kind | None:
+    try:
+        return Kind(text) if text else None
+    except ValueError as error:
+        raise bad_param("kind", f"must be one of {', '.join(Kind)}, not {text[:64]!r}") from error
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/api/v1/allocations",
+        handler=launch,
+        summary="Launch a workload",
+        tag=TAG,
+        query=LAUNCH_QUERY,
+        body=LaunchBody,
+        answer=AllocationView,
+        status=201,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/allocations",
+        handler=list_allocations,
+        summary="List allocations",
+        tag=TAG,
+        query=LIST_QUERY,
+        answer=AllocationList,
+    ),
+)

@@ -1,0 +1,190 @@
+"""What the ranks of an allocation tell us and ask us: preemption, readiness, activity, progress."""
+
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.changes import check_attempt, has_ended, signals_of
+from slipway.api.endpoint import Endpoint, Handler, Query, bad_param, json_response, number_param
+from slipway.api.parts import Parts, parts_of
+from slipway.api.refusals import ConflictError
+from slipway.api.schemas import AckBody, ActivityBody, AllocationView, FlagBody, PreemptionView, ProgressBody
+from slipway.api.strict import Json, checked, read_object
+from slipway.api.view import allocation_view
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, Signals
+from slipway.errors import FieldError, InvalidError, TransientError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.times import parse_time
+
+TAG = "signals"
+ROOT = "/api/v1/allocations/{id}"
+POLL_S = 1.0
+WAIT_S_MAX = 300
+REPORTED = "reported"
+
+
+async def preemption(request: Request) -> Response:
+    """Answers at once when the ranks are to end, else waits for it up to `timeout_seconds`."""
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
+    until = parts.clock.monotonic() + wait_s
+    while not _is_preempted(found) and not has_ended(found) and parts.clock.monotonic() < until:
+        if parts.stop.is_set():
+            break
+        await parts.clock.sleep(min(POLL_S, max(0.0, until - parts.clock.monotonic())))
+        found = await _polled(parts, found)
+    return json_response(_preemption_view(found))
+
+
+async def acknowledge(request: Request) -> Response:
+    """The rank has seen the preemption, and what it does from here on is an orderly end."""
+    parts = parts_of(request)
+    body = checked(await _object(request), AckBody)
+    found = await parts.lookup.find(request.path_params["id"])
+    count = sum(role.count for role in found.spec.ranks) or 1
+    if body.rank >= count:
+        detail = f"there is no rank {body.rank}; the ranks are 0 to {count - 1}"
+        raise InvalidError(f"rank: {detail}", fields=(FieldError("/rank", detail),))
+
+    def acked(signals: Signals) -> Signals:
+        asked = signals.preempt
+        if asked is None:
+            raise ConflictError("no preemption is asked for; there is nothing to acknowledge")
+        n = min(body.n or asked.n, asked.n)
+        rank = str(body.rank)
+        return msgspec.structs.replace(signals, acks={**signals.acks, rank: max(n, signals.acks.get(rank, 0))})
+
+    changed = await parts.changes.signal(found, acked, attempt=body.attempt)
+    return json_response(_preemption_view(changed))
+
+
+async def ready(request: Request) -> Response:
+    """The service inside answers (or no longer does)."""
+    return await _flag(request, lambda signals, value: msgspec.structs.replace(signals, ready=value))
+
+
+async def waiting(request: Request) -> Response:
+    """The service inside has nothing to show yet."""
+    return await _flag(request, lambda signals, value: msgspec.structs.replace(signals, waiting=value))
+
+
+async def daemon(request: Request) -> Response:
+    """The rank does not keep the gang alive."""
+    text = str(request.path_params["rank"])
+    found = await parts_of(request).lookup.find(request.path_params["id"])
+    count = sum(role.count for role in found.spec.ranks) or 1
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) >= count:
+        raise InvalidError(f"there is no rank {text[:16]!r}; the ranks are 0 to {count - 1}")
+    rank = int(text)
+
+    def marked(signals: Signals, value: bool) -> Signals:
+        others = [each for each in signals.daemons if each != rank]
+        return msgspec.structs.replace(signals, daemons=sorted([*others, rank] if value else others))
+
+    return await _flag(request, marked)
+
+
+async def progress(request: Request) -> Response:
+    """How far it is."""
+    body = checked(await _object(request), ProgressBody)
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    changed = await parts.changes.signal(
+        found, lambda signals: msgspec.structs.replace(signals, progress=body.progress), attempt=body.attempt
+    )
+    return json_response(allocation_view(changed))
+
+
+async def activity(request: Request) -> Response:
+    """It is in use; kept for the idle timeout."""
+    body = checked(await _object(request), ActivityBody)
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    check_attempt(found, None)
+    now = parts.clock.now()
+    parts.behind.offer_activity(id_of(found), REPORTED, min(_time(body.at, now), now))
+    return Response(status_code=202)
+
+
+async def _flag(request: Request, change: Callable[[Signals, bool], Signals]) -> Response:
+    body = checked(await _object(request), FlagBody)
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    changed = await parts.changes.signal(found, lambda signals: change(signals, body.value), attempt=body.attempt)
+    return json_response(allocation_view(changed))
+
+
+async def _object(request: Request) -> Json:
+    return await read_object(request, parts_of(request).settings.body_bytes_max)
+
+
+async def _polled(parts: Parts, allocation: Allocation) -> Allocation:
+    """The object, shared among all that poll it; as it was when the API server does not answer right now."""
+    meta = allocation.metadata
+    try:
+        found = await parts.polled.get(
+            (meta.namespace, meta.name), lambda: parts.kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        )
+    except TransientError:
+        return allocation
+    return found if found.metadata.uid == meta.uid else allocation
+
+
+def _is_preempted(allocation: Allocation) -> bool:
+    return signals_of(allocation).preempt is not None
+
+
+def _preemption_view(allocation: Allocation) -> PreemptionView:
+    signals = signals_of(allocation)
+    asked = signals.preempt
+    return PreemptionView(
+        preempt=asked is not None,
+        n=asked.n if asked else 0,
+        reason=asked.reason if asked else "",
+        at=asked.at if asked else "",
+        attempt=allocation.status.attempt,
+        acks=signals.acks,
+    )
+
+
+def _time(text: str, now: float) -> float:
+    try:
+        return parse_time(text) if text else now
+    except ValueError as error:
+        raise bad_param("at", str(error)) from error
+
+
+def _row(path: str, handler: Handler, summary: str, body: type, answer: object) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=f"{ROOT}/{path}",
+        handler=handler,
+        summary=summary,
+        tag=TAG,
+        body=body,
+        answer=answer,
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/signals/preemption",
+        handler=preemption,
+        summary="Whether its ranks are to end: a long poll",
+        tag=TAG,
+        query=(Query("timeout_seconds", f"how long to wait for it, at most {WAIT_S_MAX}; default 0", "integer"),),
+        answer=PreemptionView,
+        is_long=True,
+    ),
+    _row("signals/preemption/ack", acknowledge, "Acknowledge a preemption", AckBody, PreemptionView),
+    _row("ready", ready, "The service inside answers", FlagBody, AllocationView),
+    _row("waiting", waiting, "The service inside has nothing to show yet", FlagBody, AllocationView),
+    _row("progress", progress, "How far it is", ProgressBody, AllocationView),
+    _row("activity", activity, "It is in use", ActivityBody, None),
+    _row("ranks/{rank}/daemon", daemon, "The rank does not keep the gang alive", FlagBody, AllocationView),
+)

@@ -1,0 +1,360 @@
+"""The bodies of the REST API: what clients send, and what they are answered.
+
+Wire structs; those that clients send refuse unknown fields (`strict.py` says which). A launch body is the spec of the
+custom resource plus a few fields, so that one struct stays the source of both.
+"""
+
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from slipway.crd.v1alpha1 import AllocationSpec, Name, Wire
+from slipway.model.lifecycle import Kind, Phase, RankState
+from slipway.model.reasons import Result
+
+Labels = dict[str, str]
+T = TypeVar("T")
+
+
+class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A launch: only `kind` is required; pool, queue, workspace, image and command have defaults where the pool gives
+    them."""
+
+    name: Annotated[str, Meta(max_length=40, description="readable name; made up when absent")] = ""
+    workspace: Name = "default"
+    labels: Labels = {}
+    image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
+    command: Annotated[list[str], Meta(max_length=1024, description="command of the main container")] = []
+    args: Annotated[list[str], Meta(max_length=1024, description="arguments of the main container")] = []
+
+
+class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Base of small request bodies."""
+
+
+class ChangeBody(Request, kw_only=True, frozen=True):
+    """What may change after the launch."""
+
+    priority: Annotated[int, Meta(ge=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
+    queue: Name | msgspec.UnsetType = msgspec.UNSET
+    queue_position: Annotated[str, Meta(max_length=63)] | msgspec.UnsetType = msgspec.UNSET
+    hold: bool | msgspec.UnsetType = msgspec.UNSET
+    desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] | msgspec.UnsetType = msgspec.UNSET
+
+
+class PriorityBody(Request, kw_only=True, frozen=True):
+    priority: Annotated[int, Meta(ge=0, le=1000, description="higher goes first")]
+
+
+class PreemptBody(Request, kw_only=True, frozen=True):
+    reason: Annotated[str, Meta(max_length=256)] = ""
+
+
+class AckBody(Request, kw_only=True, frozen=True):
+    """`n` is the preemption that is acknowledged; without it, the current one."""
+
+    rank: Annotated[int, Meta(ge=0)] = 0
+    n: Annotated[int, Meta(ge=1)] | None = None
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+
+
+class FlagBody(Request, kw_only=True, frozen=True):
+    """`attempt` refuses a late call of an attempt that is over."""
+
+    value: bool = True
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+
+
+class ProgressBody(Request, kw_only=True, frozen=True):
+    progress: Annotated[float, Meta(ge=0, le=1, description="part that is done, 0 to 1")]
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+
+
+class ActivityBody(Request, kw_only=True, frozen=True):
+    """Optional: when it was active (RFC 3339); default now."""
+
+    at: str = ""
+
+
+class TemplateBody(Request, kw_only=True, frozen=True):
+    """A named partial launch body, merged under a request."""
+
+    name: Name = ""
+    workspace: Name = "default"
+    body: dict[str, Any]
+
+
+class Links(Wire, kw_only=True, frozen=True):
+    self_: str = msgspec.field(name="self")
+    events: str
+    logs: str
+    explain: str
+    proxy: str
+
+
+class AllocationView(
+    msgspec.Struct, kw_only=True, frozen=True, rename="camel"
+):  # not a Wire: an answer shows its defaults
+    """One allocation as the API answers it; `spec` and `status` are those of the custom resource."""
+
+    id: str
+    name: str
+    workspace: str
+    kind: Kind
+    phase: Phase
+    attempt: int
+    queue: str
+    pool: str
+    job: str | None
+    user: str
+    priority: int
+    desired: str
+    hold: bool
+    ready: bool
+    waiting: bool
+    result: Result | None
+    reason: str
+    message: str
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    deleting: bool
+    labels: Labels
+    resource_version: str
+    warnings: list[str]
+    links: Links
+    spec: dict[str, Any]
+    status: dict[str, Any]
+
+
+class ListMetadata(msgspec.Struct, kw_only=True, frozen=True, rename={"continue_": "continue"}, omit_defaults=True):
+    continue_: str = ""
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    remaining_item_count: int | None = msgspec.field(default=None, name="remainingItemCount")
+
+
+class AllocationList(msgspec.Struct, kw_only=True, frozen=True):
+    items: list[AllocationView]
+    metadata: ListMetadata
+
+
+class Waiting(Wire, kw_only=True, frozen=True):
+    """One pending allocation and its place in its queue."""
+
+    id: str
+    name: str
+    workspace: str
+    user: str
+    kind: Kind
+    queue: str
+    priority: int
+    position: int
+    """1 for the first of its queue"""
+    ahead: int
+    """how many of its queue are before it"""
+    code: str = ""
+    """the gate that keeps it waiting"""
+    message: str = ""
+    slots: int = 0
+    since: str = ""
+
+
+class Change(Wire, kw_only=True, frozen=True):
+    """One thing that would let it start."""
+
+    kind: str
+    detail: str
+    until: str = ""
+
+
+class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Why it stands where it stands. While it waits: the first gate that keeps it (`code`), its place, and what would
+    help (`change`)."""
+
+    id: str
+    phase: Phase
+    code: str
+    message: str
+    position: int
+    ahead: int
+    change: list[Change]
+    jobs_ahead: list[str]
+    queue: str
+    pool: str
+    since: str
+    attempt: int
+    result: Result | None
+    reason: str
+    ranks: list[dict[str, Any]]
+    conditions: list[dict[str, Any]]
+
+
+class Span(Wire, kw_only=True, frozen=True):
+    """One stretch of the life of an allocation; open when `to` is absent."""
+
+    phase: Phase
+    attempt: int
+    from_: str = msgspec.field(name="from")
+    to: str | None = None
+    seconds: float
+    reason: str = ""
+
+
+class TimelineView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    id: str
+    spans: list[Span]
+    seconds_by_phase: dict[str, float]
+    total_seconds: float
+
+
+class PodView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One pod of an allocation."""
+
+    name: str
+    uid: str
+    rank: int
+    role: str
+    attempt: int
+    node: str
+    phase: str
+    state: RankState | None
+    ip: str
+    reason: str
+    message: str
+    exit_code: int | None
+    ready: bool
+    started_at: str | None
+    deleting: bool
+
+
+class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """`preempt` is true when the ranks are to save their work and end, then acknowledge `n`."""
+
+    preempt: bool
+    n: int
+    reason: str
+    at: str
+    attempt: int
+    acks: dict[str, int]
+
+
+class LogLineView(Wire, kw_only=True, frozen=True):
+    cursor: str = ""
+    attempt: int
+    rank: int
+    stream: str
+    time: str
+    text: str
+
+
+class TraceSpan(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+    name: str
+    service: str
+    start_ns: int
+    end_ns: int
+    ok: bool
+    attributes: dict[str, str]
+
+
+class TraceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """The spans of one allocation, ascending by start."""
+
+    id: str
+    trace_id: str
+    spans: list[TraceSpan]
+    warnings: list[str]
+
+
+class Items(msgspec.Struct, Generic[T], kw_only=True, frozen=True):
+    """A list that has no pages."""
+
+    items: list[T]
+
+
+class Me(msgspec.Struct, kw_only=True, frozen=True):
+    user: str
+    auth: str
+    workspaces: list[str]
+
+
+class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True):
+    name: str
+
+
+class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One queue; `waiting` is only filled in when one queue is asked for."""
+
+    name: str
+    pool: str
+    pending: int
+    live: int
+    slots_in_use: int
+    spec: dict[str, Any]
+    waiting: list[Waiting]
+
+
+class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One pool: its nodes, what they offer, and what is admitted."""
+
+    name: str
+    nodes: int
+    allocatable: dict[str, str]
+    pending: int
+    live: int
+    epoch: int
+    tick: int
+    open_decisions: int
+    spec: dict[str, Any]
+
+
+class Held(msgspec.Struct, kw_only=True, frozen=True):
+    """A rank on a node."""
+
+    id: str
+    rank: int
+    phase: Phase
+
+
+class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One node and what is placed on it."""
+
+    name: str
+    ready: bool
+    schedulable: bool
+    labels: dict[str, str]
+    taints: list[dict[str, Any]]
+    allocatable: dict[str, str]
+    used: dict[str, str]
+    """what the ranks here ask for"""
+    ranks: list[Held]
+
+
+class JobView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    name: str
+    workspace: str
+    pending: int
+    live: int
+    spec: dict[str, Any]
+
+
+class LetterView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One dead letter."""
+
+    id: str
+    source: str
+    entry_id: str
+    cause: str
+    deliveries: int
+    fields: dict[str, str]
+
+
+class TemplateView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    name: str
+    workspace: str
+    resource_version: str
+    created_at: str
+    body: dict[str, Any]

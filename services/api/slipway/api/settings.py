@@ -1,0 +1,75 @@
+"""Settings of the api.
+
+Owns the rule that an api without authentication is reachable from this machine only.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from slipway.runtime.listen import parse_listen
+from slipway.runtime.settings import CommonSettings
+
+
+class Settings(CommonSettings, kw_only=True, frozen=True):
+    """What an operator may set, from `SLIPWAY_*`."""
+
+    listen: Annotated[
+        str,
+        Meta(
+            description="host:port of the REST API, the proxy and the probes.",
+            extra={"check": parse_listen},
+        ),
+    ] = "127.0.0.1:8080"
+    auth: Annotated[
+        Literal["none"],
+        Meta(description="Who may call. none: everybody who can connect, therefore on loopback addresses only."),
+    ] = "none"
+    body_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=3 * 1024 * 1024,
+            description="Largest request body; above what a spec may have (256 KiB), below what Kubernetes takes.",
+            extra={"unit": "bytes"},
+        ),
+    ] = 1024 * 1024
+    request_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=600,
+            description="How long a request may take; streams, long polls and the proxy have limits of their own.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 30.0
+    kube_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="Longest wait for one answer of the Kubernetes API before a request is answered 503. Short: "
+            "somebody waits.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 5.0
+    streams_max: Annotated[
+        int,
+        Meta(ge=1, le=100_000, description="Open event and log streams and proxied sockets of this process."),
+    ] = 2000
+    proxy_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How long a proxied request may be silent before it is given up.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 300.0
+
+    def __post_init__(self) -> None:
+        if self.auth == "none" and not parse_listen(self.listen).is_loopback:
+            raise ValueError(
+                f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
+                "everybody in; listen on a loopback address such as 127.0.0.1:8080, behind a proxy that authenticates"
+            )

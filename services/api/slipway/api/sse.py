@@ -1,0 +1,133 @@
+"""Responses that are written as things happen: server-sent events and streamed text.
+
+Owns the frame of a stream: when it ends (the writer is done, the client left, the process drains), heartbeats, the
+limit on open streams. A writer is a coroutine that is given an `Outlet`; it is cancelled when nobody listens any more.
+
+Source: WHATWG HTML, "Server-sent events".
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from slipway.api.ports import Stop
+from slipway.api.refusals import TooManyStreamsError
+from slipway.errors import TransientError
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+
+SSE_TYPE = "text/event-stream"
+HEARTBEAT_S = 15.0
+RECONNECT_MS = 2000
+
+_log = log.get_logger(__name__)
+
+
+class Outlet:
+    """Where a writer puts its bytes."""
+
+    def __init__(self, send: Send, clock: Clock) -> None:
+        self._send = send
+        self._clock = clock
+        self.sent_at = clock.monotonic()
+
+    async def write(self, chunk: bytes) -> None:
+        """Send one chunk; waits while the client does not read."""
+        self.sent_at = self._clock.monotonic()
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def event(self, data: bytes, *, id_: str = "", name: str = "") -> None:
+        """Send one server-sent event; `data` must be one line."""
+        head = (f"id: {id_}\n" if id_ else "") + (f"event: {name}\n" if name else "")
+        await self.write(b"%bdata: %b\n\n" % (head.encode(), data))
+
+
+Writer = Callable[[Outlet], Awaitable[None]]
+
+
+class OpenStreams:
+    """How many streams this process serves, and may."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = 0
+
+    def check(self) -> None:
+        """Raises TooManyStreamsError when another one is too many."""
+        if self._open >= self._limit:
+            raise TooManyStreamsError(f"this process serves {self._limit} streams already", retry_after_s=5.0)
+
+    def opened(self, kind: str) -> None:
+        self._open += 1
+        telemetry.HTTP_STREAMS.labels(kind=kind).inc()
+
+    def closed(self, kind: str) -> None:
+        self._open -= 1
+        telemetry.HTTP_STREAMS.labels(kind=kind).dec()
+
+
+class PushResponse(Response):
+    """Runs a writer until it returns, the client leaves or the process drains."""
+
+    def __init__(
+        self, writer: Writer, *, kind: str, media_type: str, clock: Clock, stop: Stop, streams: OpenStreams
+    ) -> None:
+        streams.check()
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=media_type)
+        del self.headers["content-length"]
+        self._writer = writer
+        self._kind = kind
+        self._clock = clock
+        self._stop = stop
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams.opened(self._kind)
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if scope["method"] != "HEAD":
+                await self._push(receive, Outlet(send, self._clock))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:
+            return  # the client is gone
+        finally:
+            self._streams.closed(self._kind)
+
+    async def _push(self, receive: Receive, outlet: Outlet) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            ends = {
+                tasks.create_task(self._write(outlet)),
+                tasks.create_task(_until_left(receive)),
+                tasks.create_task(_until(self._stop)),
+            }
+            if self.media_type == SSE_TYPE:
+                ends.add(tasks.create_task(self._beat(outlet)))
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends:
+                task.cancel()
+
+    async def _write(self, outlet: Outlet) -> None:
+        try:
+            if self.media_type == SSE_TYPE:
+                await outlet.write(b"retry: %d\n\n" % RECONNECT_MS)
+            await self._writer(outlet)
+        except TransientError as error:
+            # The status is out already: the client comes back with its last id.
+            _log.warning("stream broken off", kind=self._kind, error=str(error))
+
+    async def _beat(self, outlet: Outlet) -> None:
+        while True:
+            await self._clock.sleep(HEARTBEAT_S)
+            if self._clock.monotonic() - outlet.sent_at >= HEARTBEAT_S:
+                await outlet.write(b": alive\n\n")
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _until(stop: Stop) -> None:
+    await stop.wait()

@@ -1,0 +1,185 @@
+"""Bodies and parameters into structs, strictly: every problem at once, each with a JSON pointer and what to change.
+
+Owns the limits on what is read (bytes, depth) and the walk that finds unknown fields, missing ones and wrong types.
+Pure but for `read_body`. Knows no struct by name.
+
+Invariant: what passes converts without error, and no field that the client sent is silently ignored.
+"""
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+
+from slipway.api.refusals import BodyTooLargeError, MalformedError, UnsupportedMediaError
+from slipway.crd.fielderrors import Findings, pointer
+from slipway.errors import FieldError, InvalidError
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+DEPTH_MAX = 32
+_PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_JSON_TYPES = ("application/json", "text/json")
+
+
+async def read_body(request: Request, bytes_max: int) -> bytes:
+    """The whole body. Raises BodyTooLargeError before more than `bytes_max` were kept."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > bytes_max:
+        raise _too_large(bytes_max, int(announced))
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > bytes_max:
+            raise _too_large(bytes_max, None)
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def read_object(request: Request, bytes_max: int) -> Json:
+    """The body as a JSON object; an empty body is an empty object."""
+    raw = await read_body(request, bytes_max)
+    if not raw.strip():
+        return {}
+    check_media_type(request)
+    return object_of(raw)
+
+
+def check_media_type(request: Request) -> None:
+    """Refuses a body that says it is something else than JSON."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given and given not in _JSON_TYPES and not given.endswith("+json"):
+        raise UnsupportedMediaError(f"a body of type {given[:64]!r} is not taken; send Content-Type: application/json")
+
+
+def object_of(raw: bytes) -> Json:
+    """The JSON object in `raw`."""
+    try:
+        value: object = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedError(f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    if not isinstance(value, dict):
+        raise MalformedError(f"the body must be a JSON object, not {_name_of(value)}")
+    if _is_deeper(value, DEPTH_MAX):
+        raise _too_deep()
+    return cast("Json", value)
+
+
+def checked(value: Json, kind: type[T], *, what: str = "the body") -> T:
+    """`value` as `kind`. Raises InvalidError with one entry per problem."""
+    findings = Findings()
+    _walk(kind, value, "", findings)
+    if not findings.errors:
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            at, detail = place_of(str(error))
+            findings.refuse(at, detail)
+    raise InvalidError(summary(what, findings.errors), fields=findings.errors)
+
+
+def summary(what: str, errors: tuple[FieldError, ...]) -> str:
+    """One sentence for all of them."""
+    if len(errors) == 1:
+        where = errors[0].pointer.removeprefix("/").replace("/", ".")
+        return f"{where}: {errors[0].detail}" if where else errors[0].detail
+    return f"{len(errors)} problems in {what}; each is listed under errors"
+
+
+def place_of(message: str) -> tuple[str, str]:
+    """(JSON pointer, text) of a message of msgspec, which ends with a path such as `$.ranks[0].count`."""
+    found = _PATH.match(message)
+    if found is None:
+        return "", message
+    steps = [name or int(index) for name, index in _STEP.findall(found["path"] or "")]
+    return pointer(*steps), found["text"]
+
+
+def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
+    """Notes what keeps `value` from being a `kind`; containers are entered, leaves are left to msgspec."""
+    metas: list[Meta] = []
+    while typing.get_origin(kind) is Annotated:
+        kind, *extra = typing.get_args(kind)
+        metas += [part for part in extra if isinstance(part, Meta)]
+    options = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else ()
+    if options:
+        if value is None and type(None) in options:
+            return
+        others = [option for option in options if option is not type(None)]
+        if len(others) == 1:
+            _walk(others[0] if not metas else Annotated[others[0], *metas], value, at, findings)
+            return
+    origin = typing.get_origin(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
+        _walk_struct(kind, cast("Json", value), at, findings)
+    elif origin is list and isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            _walk(typing.get_args(kind)[0], item, f"{at}/{index}", findings)
+    elif origin is dict and isinstance(value, dict):
+        for key, item in cast("Json", value).items():
+            _walk(typing.get_args(kind)[1], item, at + pointer(key), findings)
+    else:
+        _convert(kind, value, metas, at, findings)
+
+
+def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Findings) -> None:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for name in value:
+        if name not in fields:
+            findings.refuse(at + pointer(name), _unknown(name, fields))
+    for name, field in fields.items():
+        if name in value:
+            _walk(field.type, value[name], at + pointer(name), findings)
+        elif field.required:
+            findings.refuse(at + pointer(name), "is required")
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"unknown field; did you mean {close[0]}?"
+    return f"unknown field; known are {', '.join(sorted(known))}"
+
+
+def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findings) -> None:
+    try:
+        msgspec.convert(value, Annotated[kind, *metas] if metas else kind)
+    except msgspec.ValidationError as error:
+        inner, text = place_of(str(error))
+        hints = [meta.description for meta in metas if meta.description]
+        findings.refuse(at + inner, "; ".join([text, *hints]))
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if isinstance(value, dict):
+        return levels == 0 or any(_is_deeper(item, levels - 1) for item in cast("Json", value).values())
+    if isinstance(value, list):
+        return levels == 0 or any(_is_deeper(item, levels - 1) for item in cast("list[Any]", value))
+    return False
+
+
+def _name_of(value: object) -> str:
+    names = {"list": "a list", "str": "a string", "bool": "true or false", "NoneType": "null"}
+    return names.get(type(value).__name__, "a number")
+
+
+def _too_deep() -> MalformedError:
+    return MalformedError(f"the body is nested deeper than {DEPTH_MAX} levels")
+
+
+def _too_large(bytes_max: int, size: int | None) -> BodyTooLargeError:
+    has = f"has {size} bytes" if size else "is too long"
+    return BodyTooLargeError(
+        f"the body {has}; at most {bytes_max} bytes are taken. Put large files on a volume or into the image"
+    )

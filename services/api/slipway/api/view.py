@@ -1,0 +1,124 @@
+"""Custom resources as the REST API shows them. Pure.
+
+Invariant: an answer shows defaults (a client need not know ours), but nothing that is unset.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from slipway.api.schemas import AllocationView, Links, PodView
+from slipway.crd.meta import LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
+from slipway.crd.roleresources import MAIN_CONTAINER
+from slipway.crd.transitions import id_of, user_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import RankState
+
+API_ROOT = "/api/v1"
+
+
+def allocation_path(allocation_id: str) -> str:
+    """Where an allocation is found."""
+    return f"{API_ROOT}/allocations/{allocation_id}"
+
+
+def links_of(allocation_id: AllocationId) -> Links:
+    """Where to go on from an allocation."""
+    root = allocation_path(allocation_id)
+    return Links(
+        self_=root,
+        events=f"{root}/events",
+        logs=f"{root}/logs",
+        explain=f"{root}/explain",
+        proxy=f"/proxy/{allocation_id}/",
+    )
+
+
+def allocation_view(allocation: Allocation, *, warnings: tuple[str, ...] = ()) -> AllocationView:
+    """The allocation as an answer."""
+    meta, spec, status = allocation.metadata, allocation.spec, allocation.status
+    allocation_id = id_of(allocation)
+    return AllocationView(
+        id=allocation_id,
+        name=meta.name,
+        workspace=meta.namespace,
+        kind=spec.kind,
+        phase=status.phase,
+        attempt=status.attempt,
+        queue=spec.queue,
+        pool=spec.pool,
+        job=spec.job,
+        user=user_of(allocation),
+        priority=spec.priority,
+        desired=spec.desired,
+        hold=spec.hold,
+        ready=status.ready,
+        waiting=status.waiting,
+        result=status.result,
+        reason=status.reason,
+        message=status.message,
+        created_at=meta.creation_timestamp or "",
+        started_at=status.started_at or None,
+        ended_at=status.ended_at or None,
+        deleting=meta.deletion_timestamp is not None,
+        labels=meta.labels,
+        resource_version=meta.resource_version,
+        warnings=list(warnings),
+        links=links_of(allocation_id),
+        spec=shown(spec),
+        status=shown(status),
+    )
+
+
+def shown(struct: msgspec.Struct) -> dict[str, Any]:
+    """`struct` as JSON under its wire names, with its scalar defaults; what is None or empty is left out."""
+    found: dict[str, Any] = {}
+    for name, wire in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+        value = _plain(getattr(struct, name))
+        if value is not None and value != "" and value != [] and value != {}:
+            found[wire] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return shown(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def pod_view(pod: Pod, state: RankState | None) -> PodView:
+    """One pod; `state` is what the allocation's status says of its rank."""
+    labels, status = pod.metadata.labels, pod.status
+    main = next((item for item in status.container_statuses if item.name == MAIN_CONTAINER), None)
+    if main is None and status.container_statuses:
+        main = status.container_statuses[0]
+    ended = main.state.terminated if main else None
+    waiting = main.state.waiting if main else None
+    return PodView(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        rank=number_label(labels, LABEL_RANK),
+        role=labels.get(LABEL_ROLE, ""),
+        attempt=number_label(labels, LABEL_ATTEMPT),
+        node=pod.spec.node_name,
+        phase=status.phase,
+        state=state,
+        ip=status.pod_ip,
+        reason=status.reason or (waiting.reason if waiting else "") or (ended.reason if ended else ""),
+        message=status.message or (waiting.message if waiting else "") or (ended.message if ended else ""),
+        exit_code=ended.exit_code if ended else None,
+        ready=bool(main and main.ready),
+        started_at=status.start_time,
+        deleting=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def number_label(labels: Mapping[str, str], name: str) -> int:
+    """A label that holds a number; 0 when it does not."""
+    text = labels.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
