@@ -52,6 +52,20 @@ def at(seconds: float) -> str:
     return format_time(int(T0 + seconds)).replace(".000Z", "Z")
 
 
+def as_json(allocation: Allocation) -> dict[str, Any]:
+    """The object as the API server stores it: defaults of the status filled in."""
+    stored: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(allocation))
+    stored["spec"] = {"priority": 50, "desired": "Running", "queue": "default", **stored["spec"]}
+    status: dict[str, Any] = {"phase": "Pending", "seq": 0, "attempt": 1, **stored.get("status", {})}
+    ranks: list[dict[str, Any]] = status.get("ranks") or []
+    for rank in ranks:
+        rank.setdefault("podUID", "")
+    stored["status"] = status
+    for name, value in (("pool", "default"), ("preemptible", False), ("maxRestarts", 0)):
+        stored["spec"].setdefault(name, value)
+    return stored
+
+
 def pod_uid(rank: int, attempt: int = 1, uid: str = UID) -> str:
     """The uid of the pod of one rank of one attempt."""
     return f"{uid[:8]}-pod-{attempt}-{rank}"

@@ -15,7 +15,7 @@ from typing import Any
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
-from slipway.errors import StaleError
+from slipway.errors import StaleError, TransientError
 from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.lease import Leadership
 from slipway.kube.objects import Pod
@@ -23,7 +23,7 @@ from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS, Resource
 from slipway.kube.wire import metadata_of
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
-from slipway.streams.feed import Delta, FeedPublisher
+from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
 from slipway.streams.ports import Feed, FeedOp
 from slipway.watcher.world import World
 
@@ -47,19 +47,22 @@ class ClusterFeed:
 
     async def publish(self, leadership: Leadership) -> None:
         """Publish for as long as the lease is held; begins a new epoch after each gap."""
+        term = leadership.term
         while leadership.is_valid():
             if not self._world.is_synced or self._is_stale():
                 await self._clock.sleep(WATCH_S)
                 continue
-            publisher = FeedPublisher(self._feed, self._clock, term=leadership.term)
+            publisher = FeedPublisher(self._feed, self._clock, term=term)
             async with AsyncExitStack() as listening:
                 for resource, store in self._world.stores():
                     listening.callback(store.on_change(self._listener(publisher, resource)))
                 try:
                     await self._run(publisher, leadership)
                 except StaleError as error:
+                    # The lease was deleted and counts from 0 again, or its last holder wrote late: go beyond.
                     _log.warning("the feed is another's", error=str(error))
                     await self._clock.sleep(WATCH_S)
+                    term = max(term, await self._term_in_feed() + 1)
 
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
         """Until the view breaks; cancels the publisher then."""
@@ -73,6 +76,12 @@ class ClusterFeed:
             publishing.cancel()
         if publishing.done() and not publishing.cancelled() and publishing.result() is not None:
             raise StaleError(str(publishing.result()))
+
+    async def _term_in_feed(self) -> int:
+        try:
+            return (await self._feed.position()).epoch // EPOCHS_PER_TERM
+        except TransientError:
+            return 0
 
     def _listener(self, publisher: FeedPublisher, resource: Resource[Any]) -> Callable[[Any, Any], None]:
         kind = resource.plural

@@ -318,7 +318,7 @@ def _ended_by(allocation: Allocation) -> str:
     status = allocation.status
     if status.phase is not Phase.TERMINATING or not status.reason:
         return ""
-    is_decided = status.reason in _DECIDED
+    is_decided = status.reason in _DECIDED or (status.stop is not None and status.stop.reason == status.reason)
     return status.reason if is_decided else Reason.BELOW_MINIMUM.value
 
 

@@ -90,6 +90,7 @@ class Reconciler:
             if allocation is None:
                 self._forget(uid)
                 return
+            self._outbox.offer(allocation)
             reduction = await self._reduced(allocation)
             if reduction.changed and not await self._write(allocation, reduction):
                 continue

@@ -195,7 +195,7 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
     if limit:
         deadline = format_time(at + parse_duration(limit))
         changes["deadlines"] = {**allocation.status.deadlines, ends.DEADLINE_MAX_RUNTIME: deadline}
-    return record(
+    running = record(
         allocation,
         Event.RUNNING,
         now=at,
@@ -204,6 +204,8 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
         message="",
         **changes,
     )
+    # Whatever ended the attempt before this one has been overcome.
+    return with_status(running, msgspec.structs.replace(running.status, reason=""))
 
 
 def _ready(view: View, allocation: Allocation) -> Allocation:

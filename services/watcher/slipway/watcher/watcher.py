@@ -47,6 +47,8 @@ STALE_VIEW_S = 120.0
 UNSYNCED_PAUSE_S = 0.02
 RETENTION_S = 60.0
 SOON_SWEEP_S = 2.0
+FULL_ROUND = 3
+"""Every so many resyncs also look at what waits or runs in peace: watches tell of every change there."""
 ONCE_ROUNDS_MAX = 1000
 FOREVER_S = float("inf")
 
@@ -135,6 +137,7 @@ class Watcher:
         )
         self._leadership: Leadership | None = None
         self._alone = False
+        self._round = 0
         self._orphans = asyncio.Event()
         self._listen()
 
@@ -232,8 +235,11 @@ class Watcher:
         """Look at everything that is not at rest, and at every stream."""
         if not self.world.is_synced:
             return UNSYNCED_PAUSE_S
+        self._round += 1
+        is_full = self._round % FULL_ROUND == 0
         for allocation in self.world.allocations.items():
-            if not self._is_at_rest(allocation):
+            is_calm = allocation.status.phase in (Phase.PENDING, Phase.RUNNING) and not is_full
+            if not is_calm and not self._is_at_rest(allocation):
                 self._enqueue(allocation.metadata.uid)
         if self.is_primary:
             await self._check_streams()

@@ -1,0 +1,195 @@
+"""What the reduction promises for any allocation and any pods."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slipway.crd.rules import violations
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.kube.wire import metadata_of
+from slipway.model.lifecycle import Phase, RankState, is_legal, is_legal_step
+from slipway.model.reasons import Reason
+from slipway.watcher.reduce import Reduction, reduce
+from tests.support.builders import T0, AllocationStory, PodStory, a_pod, an_allocation, as_json
+
+RANKS = 3
+FOLLOWING_MAX = 8
+
+moments = st.integers(min_value=4, max_value=40)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> AllocationStory:
+    """An allocation somewhere in its life, perhaps asked to stop."""
+    minimum = draw(st.sampled_from([None, 1, 2, 3]))
+    spec: dict[str, Any] = {} if minimum is None else {"minAvailable": minimum}
+    story = an_allocation(RANKS, maxRestarts=draw(st.integers(0, 2)), kind=draw(st.sampled_from(KINDS)), **spec)
+    stage = draw(st.integers(0, 5))
+    story = story.assigned() if stage >= 1 else story
+    story = story.released() if stage >= 2 else story
+    story = story.started() if stage == 3 else story
+    story = story.running() if stage >= 4 else story
+    story = story.ready() if stage == 5 else story
+    for change in draw(st.lists(st.sampled_from(CHANGES), max_size=2)):
+        story = change(story)
+    return story
+
+
+KINDS = ["command", "notebook", "training"]
+CHANGES: list[Callable[[AllocationStory], AllocationStory]] = [
+    lambda story: story.killed(),
+    lambda story: story.deleted(),
+    lambda story: story.stopped("MaxRuntime"),
+    lambda story: story.stopped("Preempted", requeue=True),
+    lambda story: story.stopped("PreemptionGrace"),
+    lambda story: story.asked_to_preempt(),
+    lambda story: story.asked_to_preempt().acknowledged(0, 1, 2),
+    lambda story: story.condition("Stuck", "Denied"),
+    lambda story: story.condition("Refused", "InvalidSpec", "no"),
+]
+
+
+@st.composite
+def pods_of(draw: st.DrawFn, rank: int, attempt: int = 1) -> PodStory | None:
+    """A pod of one rank in any state, or none."""
+    state = draw(st.sampled_from(["absent", "unbound", "bound", "waiting", "running", "exited", "failed"]))
+    if state == "absent":
+        return None
+    pod = a_pod(rank, attempt=attempt)
+    second = draw(moments)
+    match state:
+        case "bound":
+            pod = pod.bound()
+        case "waiting":
+            pod = pod.waiting(draw(st.sampled_from(["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])))
+        case "running":
+            pod = pod.running(ready=draw(st.booleans()))
+        case "exited":
+            pod = pod.exited(draw(st.sampled_from([0, 1, 137, 143])), at_s=second)
+        case "failed":
+            pod = pod.failed(draw(st.sampled_from(["Evicted", "OutOfcpu", "NodeLost", ""])))
+        case _:
+            pass
+    pod = pod.disrupted("DeletionByTaintManager") if draw(st.booleans()) and state == "running" else pod
+    return pod.deleted(at_s=draw(moments)) if draw(st.integers(0, 3)) == 0 else pod
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[Allocation, list[Pod]]:
+    """An allocation and what is seen of its pods."""
+    story = draw(stories())
+    found = [draw(pods_of(rank)) for rank in range(RANKS)]
+    found.append(draw(pods_of(0, attempt=2)))
+    return story.it, [pod.it for pod in found if pod is not None]
+
+
+def follow(
+    allocation: Allocation, pods: Sequence[Pod], *, now: float, consistent: bool, gone: frozenset[str]
+) -> list[Reduction]:
+    """Every reduction until nothing changes any more."""
+    done: list[Reduction] = []
+    for _ in range(FOLLOWING_MAX):
+        reduction = reduce(allocation, pods, now=now, consistent=consistent, nodes_gone=gone)
+        done.append(reduction)
+        if not reduction.changed:
+            return done
+        allocation = reduction.allocation
+    raise AssertionError("it never settles")
+
+
+relaxed = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+nodes = st.sampled_from([frozenset[str](), frozenset({"n1"})])
+
+
+@relaxed
+@given(scene=scenes(), now=moments, consistent=st.booleans(), gone=nodes)
+def test_it_settles_and_never_breaks_a_rule(
+    scene: tuple[Allocation, list[Pod]], now: int, consistent: bool, gone: frozenset[str]
+) -> None:
+    """Legal transitions only, seq and attempt never fall, exits are written once, and every write is one that the
+    API server takes."""
+    allocation, pods = scene
+    for reduction in follow(allocation, pods, now=T0 + now, consistent=consistent, gone=gone):
+        before, after = allocation.status, reduction.allocation.status
+        assert after.seq >= before.seq
+        assert is_legal_step(before.phase, after.phase, same_attempt=after.attempt == before.attempt)
+        phase = before.phase
+        for entry in after.transitions:
+            if entry.seq > max(1, before.seq):
+                assert is_legal(phase, entry.type)
+                phase = entry.phase
+        times = [entry.time for entry in after.transitions]
+        assert times == sorted(times)
+        broken = violations("Allocation", as_json(reduction.allocation), as_json(allocation))
+        assert [rule for rule in broken if rule.pointer.startswith("/status")] == []
+        allocation = reduction.allocation
+
+
+@relaxed
+@given(scene=scenes(), now=moments, gone=nodes)
+def test_an_inconsistent_view_is_reduced_in_one_step(
+    scene: tuple[Allocation, list[Pod]], now: int, gone: frozenset[str]
+) -> None:
+    """Reducing its own answer with the same pods at the same time changes nothing, but for ends that wait for their
+    exits to be on record."""
+    allocation, pods = scene
+    first = reduce(allocation, pods, now=T0 + now, nodes_gone=gone)
+    second = reduce(first.allocation, pods, now=T0 + now, nodes_gone=gone)
+    assert not second.changed
+    assert second.drop_pod_finalizers == first.drop_pod_finalizers
+
+
+@relaxed
+@given(scene=scenes(), now=moments)
+def test_absence_ends_nothing(scene: tuple[Allocation, list[Pod]], now: int) -> None:
+    """Without a consistent read no rank is lost because it was not seen, and no attempt begins."""
+    allocation, pods = scene
+    after = reduce(allocation, pods, now=T0 + now).allocation.status
+    assert after.attempt == allocation.status.attempt
+    assert all(rank.reason != Reason.POD_LOST for rank in after.ranks or ())
+
+
+@relaxed
+@given(scene=scenes(), now=moments, gone=nodes)
+def test_an_attempt_begins_only_when_nothing_of_the_last_lives(
+    scene: tuple[Allocation, list[Pod]], now: int, gone: frozenset[str]
+) -> None:
+    """Every pod is Succeeded, Failed, or deleted before it had a node."""
+    allocation, pods = scene
+    last = follow(allocation, pods, now=T0 + now, consistent=True, gone=gone)[-1].allocation
+    if last.status.attempt > allocation.status.attempt:
+        for pod in pods:
+            is_unbound = not pod.spec.node_name and metadata_of(pod).deletion_timestamp is not None
+            assert pod.status.phase in ("Succeeded", "Failed") or is_unbound
+
+
+@relaxed
+@given(scene=scenes(), now=moments, consistent=st.booleans())
+def test_recorded_exits_are_the_containers_own(scene: tuple[Allocation, list[Pod]], now: int, consistent: bool) -> None:
+    """Each code on record is that of the pod with that uid."""
+    allocation, pods = scene
+    codes = {
+        pod.metadata.uid: pod.status.container_statuses[0].state.terminated.exit_code
+        for pod in pods
+        if pod.status.container_statuses and pod.status.container_statuses[0].state.terminated is not None
+    }
+    for reduction in follow(allocation, pods, now=T0 + now, consistent=consistent, gone=frozenset()):
+        for rank in reduction.allocation.status.ranks or ():
+            if rank.exit_code is not None:
+                assert codes[rank.pod_uid] == rank.exit_code
+            if rank.phase is RankState.SUCCEEDED:
+                assert codes[rank.pod_uid] == 0
+
+
+@relaxed
+@given(scene=scenes(), now=moments, later=moments)
+def test_terminated_is_absorbing(scene: tuple[Allocation, list[Pod]], now: int, later: int) -> None:
+    """Whatever happens to it afterwards."""
+    allocation, pods = scene
+    last = follow(allocation, pods, now=T0 + now, consistent=True, gone=frozenset())[-1].allocation
+    if last.status.phase is Phase.TERMINATED:
+        for change in CHANGES:
+            assert not reduce(change(AllocationStory(last)).it, pods, now=T0 + now + later, consistent=True).changed

@@ -1,0 +1,52 @@
+"""What is given up once it has served: finalizers of pods, and of the object."""
+
+from tests.support.builders import AllocationStory, a_pod, an_allocation
+from tests.support.reductions import NOW, a_running, once, settled
+
+
+def test_a_finalizer_goes_with_the_write_that_holds_the_exit() -> None:
+    """Not before: a pod whose exit is not in the answer keeps it."""
+    story = a_running(2)
+    early = once(story.it, a_pod(0).exited(0), a_pod(1).running(), written_at=NOW)
+    assert not early.changed
+    assert early.drop_pod_finalizers == ()
+    done = once(story.it, a_pod(0).exited(0), a_pod(1).running(), written_at=NOW - 1)
+    assert done.changed
+    assert [pod.metadata.name[-1] for pod in done.drop_pod_finalizers] == ["0"]
+
+
+def test_a_bound_pod_that_no_release_names_is_kept_while_one_may_come() -> None:
+    """Our view may be older than the release; an unbound one has never run."""
+    story = an_allocation().assigned()
+    assert once(story.it, a_pod().running().deleted()).drop_pod_finalizers == ()
+    assert len(once(story.it, a_pod().deleted()).drop_pod_finalizers) == 1
+
+
+def test_pods_of_past_attempts_are_let_go() -> None:
+    """Their exits were recorded before the next attempt was."""
+    second = settled(a_running(maxRestarts=1).it, a_pod().exited(1))
+    done = once(second, a_pod().exited(1), a_pod(0, attempt=3).exited(1))
+    assert [pod.metadata.name for pod in done.drop_pod_finalizers] == ["run-0123abcd-1-0"]
+    assert done.needs.hint
+
+
+def test_the_object_is_let_go_last() -> None:
+    """Ended, its finalizer still on it, and no pod in sight."""
+    ended = once(a_running().it, a_pod().exited(0)).allocation
+    assert not once(ended, a_pod().exited(0)).drop_cr_finalizer
+    assert once(ended).drop_cr_finalizer
+    assert once(ended).needs.hint
+    free = AllocationStory(ended).with_metadata(finalizers=[])
+    assert not once(free.it).needs.hint
+    assert not once(free.it).drop_cr_finalizer
+
+
+def test_terminated_is_absorbing() -> None:
+    """Whatever is asked or seen afterwards."""
+    ended = once(a_running().it, a_pod().exited(0)).allocation
+    for story in (
+        AllocationStory(ended).killed(),
+        AllocationStory(ended).deleted(),
+        AllocationStory(ended).stopped("MaxRuntime"),
+    ):
+        assert not once(story.it, a_pod().exited(1), now=NOW + 99, namespace_terminating=True).changed

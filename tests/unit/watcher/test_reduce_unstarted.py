@@ -1,0 +1,86 @@
+"""What becomes of an attempt that was never released."""
+
+import pytest
+
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Reason, Result
+from tests.support.builders import T0, AllocationStory, a_pod, an_allocation
+from tests.support.reductions import a_running, ending, once, settled
+
+
+@pytest.mark.parametrize(
+    ("story", "result", "reason"),
+    [
+        (an_allocation().killed(), Result.CANCELED, Reason.KILLED),
+        (an_allocation().deleted(), Result.CANCELED, Reason.DELETED),
+        (an_allocation().assigned().killed(), Result.CANCELED, Reason.KILLED),
+        (an_allocation().stopped("PendingTimeout"), Result.TIMED_OUT, Reason.PENDING_TIMEOUT),
+        (an_allocation().asked_to_preempt(), Result.PREEMPTED, Reason.PREEMPTED),
+        (an_allocation().assigned().stopped("Evicted"), Result.EVICTED, Reason.EVICTED),
+        (an_allocation().assigned().condition("Refused", "InvalidSpec", "no"), Result.INVALID, Reason.INVALID_SPEC),
+        (an_allocation().assigned().condition("Refused", "TooLarge", "no"), Result.INVALID, Reason.TOO_LARGE),
+        (an_allocation().assigned().condition("Refused", "LaunchRefused"), Result.INVALID, Reason.LAUNCH_REFUSED),
+        (an_allocation().condition("Invalid", "Invalid", "bad role"), Result.INVALID, Reason.INVALID_SPEC),
+    ],
+)
+def test_what_never_started_ends_at_once(story: AllocationStory, result: Result, reason: Reason) -> None:
+    """A signal before anything started ends the allocation cleanly, in one write and without a look."""
+    done = once(story.it)
+    assert ending(done.allocation) == (Phase.TERMINATED, result, reason)
+    assert done.allocation.status.transitions[-1].type is Event.TERMINATED
+
+
+def test_a_terminating_namespace_cancels_and_lets_pods_go_at_once() -> None:
+    """The namespace can only empty when our finalizers do not hold it."""
+    done = once(a_running().it, a_pod().running(), namespace_terminating=True)
+    assert done.allocation.status.phase is Phase.TERMINATING
+    assert done.allocation.status.reason == Reason.NAMESPACE_TERMINATING
+    assert len(done.drop_pod_finalizers) == 1
+
+
+def test_a_condition_of_an_earlier_attempt_says_nothing() -> None:
+    """`observedGeneration` of Refused and Stuck is the attempt."""
+    story = an_allocation().assigned().condition("Refused", "InvalidSpec")
+    later = story.with_status(attempt=2)
+    assert not once(later.it).changed
+
+
+def test_the_refusal_tells_why() -> None:
+    """The server's own message reaches the user."""
+    story = an_allocation().assigned().condition("Refused", "InvalidSpec", "spec.containers: Required value")
+    assert once(story.it).allocation.status.message == "spec.containers: Required value"
+
+
+def test_an_evicted_assignment_begins_again_when_no_pod_is_left() -> None:
+    """Unbound leftovers are deleted first; then the next attempt is recorded without a Terminating."""
+    story = an_allocation().assigned().stopped("Preempted", requeue=True)
+    waiting = once(story.it, a_pod(), consistent=True)
+    assert waiting.allocation.status.phase is Phase.TERMINATING
+    assert waiting.needs.hint
+    assert once(story.it).needs.consistent_list
+    again = once(story.it, consistent=True).allocation.status
+    assert (again.phase, again.attempt, again.stop, again.not_before) == (Phase.PENDING, 2, None, "")
+
+
+def test_a_stop_that_requeues_what_waits_is_taken_back() -> None:
+    """Nothing was placed, so there is nothing to give up."""
+    done = once(an_allocation().stopped("Preempted", requeue=True).it)
+    assert (done.allocation.status.phase, done.allocation.status.stop) == (Phase.PENDING, None)
+
+
+def test_a_stuck_launch_gives_its_place_back_after_a_while() -> None:
+    """Not for ever, and not the user's fault."""
+    story = an_allocation().assigned().condition("Stuck", "Denied", at_s=2)
+    early = once(story.it, now=T0 + 601)
+    assert not early.changed
+    assert early.needs.recheck_at == T0 + 602
+    again = settled(story.it, now=T0 + 602).status
+    assert (again.attempt, again.restarts, again.infra_restarts) == (2, 0, 1)
+    assert again.transitions[-1].reason == Reason.LAUNCH_STUCK
+
+
+def test_a_release_that_can_not_be_bound_is_given_up_at_once() -> None:
+    """No waiting mends a pod that the API server will never bind."""
+    story = an_allocation(2).assigned().released().condition("Stuck", "BindRefused")
+    done = once(story.it, a_pod(0).bound(), a_pod(1))
+    assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.LAUNCH_STUCK)
