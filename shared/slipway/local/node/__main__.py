@@ -1,0 +1,49 @@
+"""`python -m slipway.local.node`: all nodes of the local cluster as one process.
+
+The composition root: the only place that gives the nodes a real clock, real chance and a client.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from slipway.kube import client
+from slipway.local.node.kubelet import Kubelet
+from slipway.local.node.registration import NodeShape
+from slipway.runtime import log
+from slipway.runtime.clock import SystemClock, SystemRandom
+from slipway.runtime.service import Stop
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m slipway.local.node", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="folder of the pods and their logs")
+    parser.add_argument("--nodes", type=int, default=2, help="how many nodes there are")
+    parser.add_argument("--cpus", type=int, default=4, help="cpus of each node (nothing is enforced)")
+    parser.add_argument("--memory", default="16Gi", help="memory of each node")
+    parser.add_argument("--gpus", type=int, default=0, help="pretended nvidia.com/gpu of each node")
+    parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="default: KUBECONFIG")
+    options = parser.parse_args(argv)
+    shape = NodeShape(cpus=options.cpus, memory=options.memory, gpus=options.gpus)
+    try:
+        shape.resources()
+    except ValueError as error:
+        parser.error(str(error))
+    log.setup("node", style="text")
+    asyncio.run(_serve(options.state.resolve(), options.nodes, shape, options.kubeconfig))
+    return 0
+
+
+async def _serve(folder: Path, nodes: int, shape: NodeShape, kubeconfig: str | None) -> None:
+    stop, clock, random = Stop(), SystemClock(), SystemRandom()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with client.connect(kubeconfig, clock=clock, random=random, user_agent="slipway-node") as kube:
+        await Kubelet(kube, folder, nodes=nodes, shape=shape, clock=clock, random=random).run(stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

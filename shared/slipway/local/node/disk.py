@@ -1,0 +1,226 @@
+"""The folder of a pod: what its containers see as files.
+
+Owns where volumes, roots, logs and marker files of a pod are, how volumes are filled and mounted, and how absolute
+paths of a container become paths below its root. There are no mount namespaces here: a path that is mounted, and the
+working directory, exist below the container's root and are rewritten in what the container is told; any other
+absolute path is the machine's own.
+
+Invariant: everything of a pod is below one folder named by its uid.
+"""
+
+import os
+import posixpath
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from slipway.crd.roleresources import JsonMap, object_of, objects_of
+from slipway.local.node.environment import Bundles, NotConfiguredError, Place, field_of, resource_of
+from slipway.local.node.podview import NodePod
+
+FAILED_MOUNT = "FailedMount"
+_FILE_MODE = 0o644
+_BEFORE = r"(?<![A-Za-z0-9_./~-])"
+_AFTER = r"(?![A-Za-z0-9_.-])"
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's view: its working directory, and {path in the container: path here}."""
+
+    cwd: Path
+    paths: Mapping[str, str]
+
+    def rewrite(self, text: str) -> str:
+        """`text` with every path of the container replaced by where it is."""
+        if "/" not in text or not self.paths:
+            return text
+        longest_first = sorted(self.paths, key=len, reverse=True)
+        pattern = _BEFORE + "(" + "|".join(re.escape(path) for path in longest_first) + ")" + _AFTER
+        return re.sub(pattern, lambda match: self.paths[match[1]], text)
+
+
+class PodDisk:
+    """The folder of one pod below the node's state."""
+
+    def __init__(self, pods: Path, uid: str) -> None:
+        self.folder = pods / uid
+        self._claims = pods.parent / "claims"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing of the pod was ever prepared here."""
+        return not self.folder.exists()
+
+    def container(self, name: str) -> Path:
+        return self.folder / "containers" / name
+
+    def instance(self, name: str, number: int) -> Path:
+        """The marker files of the container's start number `number`."""
+        return self.container(name) / str(number)
+
+    def logs(self, name: str, number: int) -> Path:
+        return self.container(name) / f"{number}-log"
+
+    def starts(self, name: str) -> int:
+        """How often the container was started."""
+        number = 0
+        while self.instance(name, number).exists():
+            number += 1
+        return number
+
+    def make(self) -> None:
+        """Creates the folder with a home and a place for temporary files."""
+        for name in ("home", "tmp", "volumes"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def remove(self) -> None:
+        """Removes everything; what can not be removed stays."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- volumes and mounts -------------------------------------------------------------------------------------
+
+    def fill(self, pod: NodePod, place: Place, bundles: Bundles) -> None:
+        """Writes the pod's volumes.
+
+        Raises:
+            NotConfiguredError: a volume that is not there (yet), or of a kind that a local node does not have.
+        """
+        for volume in objects_of(pod.spec.get("volumes")):
+            target = self.folder / "volumes" / str(volume.get("name"))
+            if target.exists() or target.is_symlink():
+                continue
+            fresh = target.with_name(f".{target.name}")
+            shutil.rmtree(fresh, ignore_errors=True)
+            self._fill(volume, fresh, pod, place, bundles)
+            fresh.rename(target)
+
+    def mount(self, container: JsonMap) -> Root:
+        """Makes the container's root: links to volumes, hard links to single files.
+
+        Raises:
+            NotConfiguredError: a subPath that is not in its volume.
+        """
+        root = self.container(str(container.get("name"))) / "root"
+        root.mkdir(parents=True, exist_ok=True)
+        paths: dict[str, str] = {}
+        mounts = objects_of(container.get("volumeMounts"))
+        for mount in sorted(mounts, key=lambda item: len(_parts(str(item.get("mountPath"))))):
+            path = _normal(str(mount.get("mountPath")))
+            paths[path] = str(self._mount(root, path, mount))
+        wanted = str(container.get("workingDir") or "")
+        cwd = root
+        if wanted:
+            cwd = root.joinpath(*_parts(wanted))
+            cwd.mkdir(parents=True, exist_ok=True)
+            paths.setdefault(_normal(wanted), str(cwd))
+        paths.pop("/", None)
+        return Root(cwd=cwd, paths=paths)
+
+    def _mount(self, root: Path, path: str, mount: JsonMap) -> Path:
+        source = self.folder / "volumes" / str(mount.get("name"))
+        sub = str(mount.get("subPath") or "")
+        if sub:
+            source = source.joinpath(*_parts(sub))
+            if not source.exists():
+                source.mkdir(parents=True)
+        target = root.joinpath(*_parts(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() or target.is_symlink():
+            return target
+        if source.is_dir():
+            target.symlink_to(source, target_is_directory=True)
+        else:
+            _link(source, target)
+        return target
+
+    def _fill(self, volume: JsonMap, target: Path, pod: NodePod, place: Place, bundles: Bundles) -> None:
+        kinds = [kind for kind in volume if kind != "name"]
+        kind = kinds[0] if kinds else "emptyDir"
+        source = object_of(volume.get(kind))
+        match kind:
+            case "emptyDir":
+                target.mkdir()
+            case "hostPath":
+                target.symlink_to(str(source.get("path")))
+            case "persistentVolumeClaim":
+                claim = self._claims / pod.metadata.namespace / str(source.get("claimName"))
+                claim.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(claim)
+            case "configMap" | "secret" | "downwardAPI" | "projected":
+                target.mkdir()
+                parts = objects_of(source.get("sources")) if kind == "projected" else [{kind: source}]
+                mode = int(source.get("defaultMode") or _FILE_MODE)
+                for part in parts:
+                    _write(target, _files(part, pod, place, bundles), mode)
+            case _:
+                raise NotConfiguredError(f"a local node has no volumes of the kind {kind}", reason=FAILED_MOUNT)
+
+
+Content = tuple[str, bytes, int | None]
+
+
+def _files(part: JsonMap, pod: NodePod, place: Place, bundles: Bundles) -> Sequence[Content]:
+    """The files of one source: (path, content, mode)."""
+    for field, kind, label in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
+        source = object_of(part.get(field))
+        if field in part:
+            name = str(source.get(label) or source.get("name") or "")
+            values = bundles.values(kind, name)
+            if values is None:
+                if source.get("optional"):
+                    return ()
+                raise NotConfiguredError(f'{kind.lower()} "{name}" not found', reason=FAILED_MOUNT)
+            return _chosen(values, objects_of(source.get("items")), f"{kind} {name}", bool(source.get("optional")))
+    made: list[Content] = []
+    for item in objects_of(object_of(part.get("downwardAPI")).get("items")):
+        field = object_of(item.get("fieldRef"))
+        resource = object_of(item.get("resourceFieldRef"))
+        if field:
+            text = field_of(str(field.get("fieldPath")), pod, place)
+        else:
+            named = str(resource.get("containerName") or "")
+            owner = next((each for each in pod.containers if each.get("name") == named), object_of(None))
+            text = resource_of(resource, owner, place)
+        made.append((str(item.get("path")), text.encode(), item.get("mode")))
+    return made
+
+
+def _chosen(values: Mapping[str, bytes], items: Sequence[JsonMap], what: str, optional: bool) -> Sequence[Content]:
+    if not items:
+        return [(key, value, None) for key, value in values.items()]
+    made: list[Content] = []
+    for item in items:
+        key = str(item.get("key"))
+        if key in values:
+            made.append((str(item.get("path") or key), values[key], item.get("mode")))
+        elif not optional:
+            raise NotConfiguredError(f"{what} references non-existent config key: {key}", reason=FAILED_MOUNT)
+    return made
+
+
+def _write(folder: Path, files: Sequence[Content], default_mode: int) -> None:
+    for path, content, mode in files:
+        target = folder.joinpath(*_parts(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        target.chmod(mode if mode is not None else default_mode)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link keeps the program's idea of where it is, as a bind mount does; a copy where there are none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _normal(path: str) -> str:
+    return "/" + "/".join(_parts(path))
+
+
+def _parts(path: str) -> list[str]:
+    """The parts of a path, none of which leads out."""
+    return [part for part in posixpath.normpath(path).split("/") if part not in ("", ".", "..")]

@@ -1,0 +1,150 @@
+"""The HTTP endpoint where the API server fetches container logs.
+
+Owns a listener on loopback and just enough HTTP for one GET: `/<key>/logs/<namespace>/<pod uid>?container=...`. The
+key keeps other users of the machine out. Knows no pods: it asks a `Shelf`.
+
+Invariants: at most CONNECTIONS_MAX readers; a request has a deadline and a limit; an answer ends with its connection.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from typing import Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from slipway.errors import ControlPlaneError, InvalidError, NotFoundError
+from slipway.local.node.logs import LogQuery, normal_time
+from slipway.runtime.clock import Clock, Random, rfc3339
+
+HOST = "127.0.0.1"
+CONNECTIONS_MAX = 512
+_HEAD_BYTES_MAX = 32 * 1024
+_HEAD_S = 10.0
+_DRAIN_S = 60.0
+_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+class Shelf(Protocol):
+    """Where the logs are."""
+
+    def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
+        """The log of a pod's container. Raises: NotFoundError or InvalidError, before the first chunk."""
+        ...
+
+
+class LogEndpoint:
+    """Open it with `start`; `url` is where it is."""
+
+    def __init__(self, shelf: Shelf, clock: Clock, random: Random) -> None:
+        self.url = ""
+        self._shelf = shelf
+        self._clock = clock
+        self._key = random.token_hex(16)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._answer, HOST, 0, limit=_HEAD_BYTES_MAX)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://{HOST}:{port}/{self._key}"
+
+    async def close(self) -> None:
+        """Ends every reader."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await self._server.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
+            if len(self._open) > CONNECTIONS_MAX:
+                await self._refuse(writer, 503, "too many readers")
+            elif method != "GET":
+                await self._refuse(writer, 405, "only GET")
+            else:
+                await self._serve(reader, writer, target)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str) -> None:
+        url = urlsplit(target)
+        parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        if len(parts) != 4 or parts[:2] != [self._key, "logs"]:
+            await self._refuse(writer, 404, "not found")
+            return
+        given = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        try:
+            query = query_of(given, self._clock.now())
+            chunks = self._shelf.lines(
+                parts[3], given.get("container", ""), query, previous=_is_true(given.get("previous", ""))
+            )
+            first = await anext(chunks, b"") if not query.follow else b""
+        except ControlPlaneError as error:
+            await self._refuse(writer, 404 if isinstance(error, NotFoundError) else 400, str(error))
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + first)
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(_send(chunks, writer))
+            leaving = tasks.create_task(reader.read(1))
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
+            leaving.cancel()
+
+    async def _refuse(self, writer: asyncio.StreamWriter, code: int, words: str) -> None:
+        body = words.encode()
+        head = f"HTTP/1.1 {code} {_PHRASES[code]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+        async with asyncio.timeout(_DRAIN_S):
+            await writer.drain()
+
+
+def query_of(given: Mapping[str, str], now: float) -> LogQuery:
+    """What the parameters of `pods/log` ask for.
+
+    Raises:
+        InvalidError: a number or a time that is none.
+    """
+    since = given.get("sinceTime", "")
+    seconds = _number(given, "sinceSeconds")
+    if seconds is not None:
+        since = rfc3339(now - seconds, "microseconds")
+    try:
+        since = normal_time(since) if since else ""
+    except ValueError as error:
+        raise InvalidError(f"sinceTime: {error}") from error
+    return LogQuery(
+        follow=_is_true(given.get("follow", "")),
+        timestamps=_is_true(given.get("timestamps", "")),
+        tail=_number(given, "tailLines"),
+        since=since,
+        limit_bytes=_number(given, "limitBytes"),
+    )
+
+
+async def _send(chunks: AsyncGenerator[bytes, None], writer: asyncio.StreamWriter) -> None:
+    async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+            writer.write(chunk)
+            async with asyncio.timeout(_DRAIN_S):
+                await writer.drain()
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name, "")
+    if not text:
+        return None
+    if not text.isdigit():
+        raise InvalidError(f"{name}: {text!r} is not a number")
+    return int(text)
+
+
+def _is_true(text: str) -> bool:
+    return text in ("1", "true", "True")

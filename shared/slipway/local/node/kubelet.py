@@ -1,0 +1,221 @@
+"""All local nodes of this process: one watch of pods, one run for each pod that is bound to them.
+
+Owns the pods' runs, the registration of the nodes and their heartbeat, and what is left over from a process before.
+Knows no container.
+
+Promises: a pod whose object is gone is ended and its folder removed; a folder without a pod is removed at the start,
+with every process that still belongs to it; on `stop` every pod ends within the grace that is given.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, TransientError
+from slipway.kube.ports import KubeApi
+from slipway.kube.reflector import Reflector
+from slipway.kube.scope import StopSignal
+from slipway.kube.store import Store
+from slipway.local.node.addresses import Addresses
+from slipway.local.node.capacity import Capacity
+from slipway.local.node.disk import PodDisk
+from slipway.local.node.endpoint import LogEndpoint
+from slipway.local.node.logs import LogQuery, read
+from slipway.local.node.names import PeerNames
+from slipway.local.node.pod import NodeKit, PodRun
+from slipway.local.node.podview import PODS, NodePod
+from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew
+from slipway.runtime import log
+from slipway.runtime.clock import Clock, Random
+
+STOP_GRACE_S = 5.0
+STOP_WAIT_S = 3.0
+"""What the last statuses get beyond the grace."""
+REGISTER_PAUSE_S = 0.05
+SWEEP_S = 2.0
+
+_log = log.get_logger(__name__)
+
+
+class Kubelet:
+    """The nodes `node-0`... with their state below `folder`."""
+
+    def __init__(
+        self, kube: KubeApi, folder: Path, *, nodes: int, shape: NodeShape, clock: Clock, random: Random
+    ) -> None:
+        self._kube = kube
+        self._pods = folder / "pods"
+        self._shape = shape
+        self._clock = clock
+        self._random = random
+        self._addresses = Addresses()
+        self._peers = PeerNames()
+        self._names = [f"node-{index}" for index in range(nodes)]
+        allocatable = shape.resources()
+        self._kits = {name: self._kit(Capacity(allocatable)) for name in self._names}
+        self._runs: dict[str, PodRun] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._pods_running: set[asyncio.Task[None]] = set()
+        self._endpoint = LogEndpoint(self, clock, random)
+        self._store: Store[NodePod] = Store()
+        self._store.on_change(self._on_change)
+
+    async def run(self, stop: StopSignal) -> None:
+        """Runs pods until `stop`, then ends them."""
+        self._pods.mkdir(parents=True, exist_ok=True, mode=0o700)
+        await self._endpoint.start()
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            reflector = Reflector(self._kube, PODS, self._store, clock=self._clock, random=self._random)
+            watching = tasks.create_task(self._watch(reflector, stop))
+            beating = tasks.create_task(self._beat())
+            await stop.wait()
+            beating.cancel()
+            await self._end_pods()
+            watching.cancel()
+        await self._endpoint.close()
+
+    def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
+        """The log of one container. Raises: NotFoundError or InvalidError."""
+        run = self._runs.get(uid)
+        if run is None:
+            raise NotFoundError(f"pod {uid} is not on this node")
+        pod = run.pod
+        names = [str(each.get("name")) for each in (*pod.containers, *pod.init_containers)]
+        if not container and len(pod.containers) > 1:
+            raise InvalidError(
+                f"a container name must be specified for pod {pod.metadata.name}, choose one of: [{' '.join(names)}]"
+            )
+        name = container or names[0]
+        if name not in names:
+            raise InvalidError(f"container {name} is not valid for pod {pod.metadata.name}")
+        number = run.disk.starts(name) - 1 - previous
+        if number < 0 and previous:
+            raise InvalidError(f'previous terminated container "{name}" in pod "{pod.metadata.name}" not found')
+        if number < 0:
+            ended = "terminated" in pod.reported(name) or pod.is_over
+            if ended:
+                return read(run.disk.logs(name, 0), query)
+            raise InvalidError(
+                f'container "{name}" in pod "{pod.metadata.name}" is waiting to start: ContainerCreating'
+            )
+        return read(run.disk.logs(name, number), query, None if previous else run.log_of(name))
+
+    # --- pods ---------------------------------------------------------------------------------------------------
+
+    def _kit(self, capacity: Capacity) -> NodeKit:
+        return NodeKit(
+            kube=self._kube,
+            clock=self._clock,
+            random=self._random,
+            folder=self._pods,
+            host_ip=HOST_IP,
+            capacity=capacity,
+            addresses=self._addresses,
+            peers=self._peers,
+        )
+
+    def _on_change(self, old: NodePod | None, new: NodePod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._gone(old)
+            return
+        ours = not new.node or new.node in self._kits
+        if new.subdomain or new.node in self._kits:
+            known = str(new.status.get("podIP") or "")
+            address = self._addresses.claim(new.metadata.uid, known) if ours else known
+            self._peers.put(new, address)
+        run = self._runs.get(new.metadata.uid)
+        if run is not None:
+            run.observe(new)
+        elif new.node in self._kits and self._tasks is not None:
+            run = PodRun(new, self._kits[new.node])
+            self._runs[run.uid] = run
+            task = self._tasks.create_task(self._live(run))
+            self._pods_running.add(task)
+            task.add_done_callback(self._pods_running.discard)
+
+    def _gone(self, pod: NodePod) -> None:
+        self._peers.drop(pod)
+        run = self._runs.get(pod.metadata.uid)
+        if run is not None:
+            run.vanish()
+        else:
+            self._addresses.release(pod.metadata.uid)
+
+    async def _live(self, run: PodRun) -> None:
+        await run.run()
+        if run.is_closing:
+            return
+        del self._runs[run.uid]
+        self._addresses.release(run.uid)
+        await asyncio.to_thread(_clear, run.disk)
+
+    async def _end_pods(self) -> None:
+        for run in self._runs.values():
+            run.shut_down(STOP_GRACE_S)
+        if self._pods_running:
+            _, late = await asyncio.wait(set(self._pods_running), timeout=STOP_GRACE_S + STOP_WAIT_S)
+            for task in late:
+                task.cancel()
+        self._tasks = None
+        await asyncio.to_thread(end_strays, self._pods)
+
+    # --- the nodes themselves -----------------------------------------------------------------------------------
+
+    async def _watch(self, reflector: Reflector[NodePod], stop: StopSignal) -> None:
+        await self._register()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(reflector.run(stop))
+            await reflector.wait_synced()
+            await asyncio.to_thread(_clear_unknown, self._pods, {*self._runs})
+
+    async def _register(self) -> None:
+        """Waits for the API server, which may start at the same time as we do."""
+        for index in range(len(self._names)):
+            manifest = node_manifest(index, self._shape, log_endpoint=self._endpoint.url, now=self._clock.now())
+            while True:
+                try:
+                    await register(self._kube, manifest)
+                    break
+                except TransientError:
+                    await self._clock.sleep(REGISTER_PAUSE_S)
+        _log.info("nodes registered", nodes=len(self._names))
+
+    async def _beat(self) -> None:
+        while True:
+            await self._clock.sleep(RENEW_S)
+            for name in self._names:
+                try:
+                    await renew(self._kube, name, self._clock)
+                except ControlPlaneError as error:
+                    _log.warning("node lease not renewed", node=name, error=str(error))
+
+
+def end_strays(folder: Path) -> int:
+    """Kills every process whose home is below `folder`: those that left their group; how many there were.
+
+    Linux only: elsewhere nobody can be asked for another process's environment.
+    """
+    mark = b"HOME=" + os.fsencode(folder) + b"/"
+    count = 0
+    for entry in Path("/proc").glob("[0-9]*") if Path("/proc/self/environ").exists() else ():
+        with contextlib.suppress(OSError):
+            if any(item.startswith(mark) for item in (entry / "environ").read_bytes().split(b"\0")):
+                os.kill(int(entry.name), signal.SIGKILL)
+                count += 1
+    return count
+
+
+def _clear(disk: PodDisk) -> None:
+    end_strays(disk.folder)
+    disk.remove()
+
+
+def _clear_unknown(folder: Path, known: set[str]) -> None:
+    for entry in folder.iterdir():
+        if entry.name not in known:
+            _clear(PodDisk(folder, entry.name))

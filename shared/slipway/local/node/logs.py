@@ -1,0 +1,236 @@
+"""A container's log: every line with its time and stream, in files of bounded size.
+
+Owns the format (that of the container runtimes: `<time> <stream> <F|P> <text>`), rotation, reading and following.
+Knows nothing of processes or HTTP.
+
+Invariants: the times of one container strictly rise, so that a reader can resume after the last one it saw; at most
+FILES files of FILE_BYTES are kept; a line longer than LINE_BYTES is kept in parts (`P`) that a reader joins.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from slipway.runtime.clock import Clock, parse_rfc3339
+
+FILE_BYTES = 10 * 1024 * 1024
+FILES = 2
+LINE_BYTES = 16 * 1024
+_CHUNK_BYTES = 256 * 1024
+_NANO = 1_000_000_000
+
+
+class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader wants. `since` is a time as the lines have it; empty: from the beginning."""
+
+    follow: bool = False
+    timestamps: bool = False
+    tail: int | None = None
+    since: str = ""
+    limit_bytes: int | None = None
+
+
+class LogWriter:
+    """The log of a container that runs. `changed` readers wait for the next line."""
+
+    def __init__(self, folder: Path, clock: Clock, *, file_bytes: int = FILE_BYTES) -> None:
+        self.folder = folder
+        self.is_closed = False
+        self._clock = clock
+        self._file_bytes = file_bytes
+        self._partial: dict[str, bytes] = {}
+        self._last_ns = 0
+        self._changed = asyncio.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = _numbers(folder)
+        self._open(numbers[-1] if numbers else 0)
+
+    def feed(self, stream: str, data: bytes) -> None:
+        """Takes in output as it comes; a line is kept when it is whole, or too long."""
+        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
+        entries = [(line, b"F") for line in lines]
+        while len(rest) > LINE_BYTES:
+            entries.append((rest[:LINE_BYTES], b"P"))
+            rest = rest[LINE_BYTES:]
+        if rest:
+            self._partial[stream] = rest
+        self._write(stream, entries)
+
+    def close(self) -> None:
+        """The container has ended: what is left without an end of line is a line."""
+        if self.is_closed:
+            return
+        for stream, rest in sorted(self._partial.items()):
+            self._write(stream, [(rest, b"F")])
+        self._partial.clear()
+        self.is_closed = True
+        os.close(self._fd)
+        self._wake()
+
+    async def changed(self) -> None:
+        """Returns when a line was written after this call, or the log was closed."""
+        if not self.is_closed:
+            await self._changed.wait()
+
+    def _write(self, stream: str, entries: list[tuple[bytes, bytes]]) -> None:
+        if not entries:
+            return
+        tag = stream.encode()
+        now_ns = max(int(self._clock.now() * _NANO), self._last_ns + 1)
+        second, nano = divmod(now_ns, _NANO)
+        head = _second_text(second)
+        out: list[bytes] = []
+        for line, kind in entries:
+            if nano >= _NANO:
+                second, nano = second + 1, nano - _NANO
+                head = _second_text(second)
+            out.append(b"%s.%09dZ %s %s %s\n" % (head, nano, tag, kind, line))
+            nano += 1
+        self._last_ns = second * _NANO + nano - 1
+        body = b"".join(out)
+        os.write(self._fd, body)
+        self._size += len(body)
+        if self._size >= self._file_bytes:
+            os.close(self._fd)
+            self._open(self._number + 1)
+            for number in _numbers(self.folder)[:-FILES]:
+                _path(self.folder, number).unlink(missing_ok=True)
+        self._wake()
+
+    def _open(self, number: int) -> None:
+        self._number = number
+        self._fd = os.open(_path(self.folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+async def read(folder: Path, query: LogQuery, live: LogWriter | None = None) -> AsyncGenerator[bytes, None]:
+    """The lines that `query` asks for, in chunks; with `follow`, until `live` is closed."""
+    left = query.limit_bytes if query.limit_bytes is not None else -1
+    position = _Position(folder)
+    shown = _Shown(query)
+    first = list(_matching(position, shown))
+    if query.tail is not None:
+        first = list(deque(first, maxlen=query.tail)) if query.tail > 0 else []
+    chunk = b"".join(first)
+    while True:
+        if left >= 0:
+            chunk = chunk[:left]
+            left -= len(chunk)
+        if chunk:
+            yield chunk
+        if left == 0 or not query.follow or live is None:
+            return
+        # Closed is looked at before the last read: what was written before it is in the file.
+        waiting = live.changed()
+        is_last = live.is_closed
+        chunk = b"".join(_matching(position, shown))
+        if is_last and not chunk:
+            waiting.close()
+            return
+        if not chunk and not is_last:
+            await waiting
+        else:
+            waiting.close()
+
+
+class _Position:
+    """A place in the files of one log, and the start of a line that has not been written to its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number: int = -1
+        self._offset = 0
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines from here to the end, without their ends."""
+        while True:
+            numbers = _numbers(self._folder)
+            if self._number not in numbers:
+                later = [number for number in numbers if number > self._number]
+                if not later:
+                    return
+                self._number, self._offset = later[0], 0
+            yield from self._rest()
+            if not numbers or self._number == numbers[-1]:
+                return
+            self._number += 1
+            self._offset = 0
+
+    def _rest(self) -> Iterator[bytes]:
+        try:
+            file = _path(self._folder, self._number).open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offset)
+            held = b""
+            while chunk := file.read(_CHUNK_BYTES):
+                *lines, held = (held + chunk).split(b"\n")
+                for line in lines:
+                    self._offset += len(line) + 1
+                    yield line
+
+
+class _Shown:
+    """Lines as a reader sees them: joined parts, with or without times."""
+
+    def __init__(self, query: LogQuery) -> None:
+        self._since = normal_time(query.since).encode() if query.since else b""
+        self._timestamps = query.timestamps
+        self._in_part: dict[bytes, bool] = {}
+
+    def show(self, line: bytes) -> bytes | None:
+        time, _, rest = line.partition(b" ")
+        stream, _, rest = rest.partition(b" ")
+        kind, _, text = rest.partition(b" ")
+        if time < self._since:
+            return None
+        head = b"" if self._in_part.get(stream) or not self._timestamps else time + b" "
+        self._in_part[stream] = kind == b"P"
+        return head + text + (b"" if kind == b"P" else b"\n")
+
+
+def normal_time(text: str) -> str:
+    """An RFC 3339 time as the lines have it, so that times compare as text.
+
+    Raises:
+        ValueError: not a time.
+    """
+    epoch = parse_rfc3339(text)
+    if text.endswith("Z"):
+        whole, _, fraction = text[:-1].partition(".")
+        return f"{whole}.{fraction:0<9.9}Z"
+    second, nano = divmod(int(epoch * _NANO), _NANO)
+    return f"{_second_text(second).decode()}.{nano:09d}Z"
+
+
+def _matching(position: _Position, shown: _Shown) -> Iterator[bytes]:
+    for line in position.lines():
+        text = shown.show(line)
+        if text is not None:
+            yield text
+
+
+def _second_text(second: int) -> bytes:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number}.log"
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The numbers of the files that are kept, oldest first."""
+    try:
+        return sorted(int(path.stem) for path in folder.iterdir() if path.suffix == ".log")
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,266 @@
+"""One pod on a node, from its binding to its end.
+
+Owns the order of things: let in, prepare, init containers, containers, the end, the confirmed deletion. Files,
+processes, names and statuses are other modules' business.
+
+Promises: a container is never started twice for the same restart count, whatever dies; a deletion stops every process
+before it is confirmed; whatever is reported terminated runs no more.
+"""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import RawObject
+from slipway.errors import NotFoundError, StaleError, TransientError
+from slipway.kube.ports import KubeApi
+from slipway.kube.scope import run_until
+from slipway.local.node import containers
+from slipway.local.node.addresses import Addresses
+from slipway.local.node.capacity import Capacity, Shortage
+from slipway.local.node.containers import Verdict, Waiting
+from slipway.local.node.disk import PodDisk
+from slipway.local.node.environment import NotConfiguredError, Place
+from slipway.local.node.logs import LogWriter
+from slipway.local.node.names import PeerNames
+from slipway.local.node.podview import PODS, NodePod
+from slipway.local.node.preparation import Fetched, fetch
+from slipway.local.node.runs import Runs
+from slipway.local.node.writer import StatusWriter
+from slipway.runtime import log, retry
+from slipway.runtime.clock import Clock, Random, parse_rfc3339
+
+ORPHAN_GRACE_S = 2.0
+"""What is left to a pod whose object is gone already, as a kubelet gives it."""
+ROOM_WAIT_S = 5.0
+"""How long a pod waits for the processes of another that is on its way out."""
+PAUSE_MIN_S = 0.05
+PAUSE_MAX_S = 2.0
+
+_log = log.get_logger(__name__)
+
+
+class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
+    """What every pod of a node is given."""
+
+    kube: KubeApi
+    clock: Clock
+    random: Random
+    folder: Path
+    """of all pods"""
+    host_ip: str
+    capacity: Capacity
+    addresses: Addresses
+    peers: PeerNames
+
+
+class PodRun:
+    """One pod. `observe` and `vanish` tell it what became of its object; `run` lives as long as the pod does."""
+
+    def __init__(self, pod: NodePod, kit: NodeKit) -> None:
+        self.uid = pod.metadata.uid
+        self.disk = PodDisk(kit.folder, self.uid)
+        self._kit = kit
+        self._is_known = not self.disk.is_new
+        ip = kit.addresses.claim(self.uid, str(pod.status.get("podIP") or ""))
+        self._place = Place(pod_ip=ip, host_ip=kit.host_ip, allocatable=kit.capacity.allocatable)
+        self._writer = StatusWriter(kit.kube, pod, self._status, clock=kit.clock, random=kit.random)
+        self.runs = Runs(pod, self.disk, self._place, kit.peers, clock=kit.clock, on_change=self._writer.changed)
+        self._leaving = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._kill_at = 0.0
+        self._verdict: Verdict | None = None
+        self._is_rejected = False
+        self.is_closing = False
+        self._started_at = _started_at(pod) or kit.clock.now()
+
+    @property
+    def pod(self) -> NodePod:
+        """The object as last seen."""
+        return self._writer.pod
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its processes are on their way out."""
+        return self._leaving.is_set()
+
+    def log_of(self, container: str) -> LogWriter | None:
+        """The log that is being written, if the container runs."""
+        return self.runs.log_of(container)
+
+    def observe(self, pod: NodePod) -> None:
+        """The object changed."""
+        self._writer.observe(pod)
+        if pod.is_deleting:
+            self._leave(pod.grace_s)
+
+    def vanish(self) -> None:
+        """The object is gone."""
+        self._writer.vanish()
+        self._gone.set()
+        self._leave(ORPHAN_GRACE_S)
+
+    def shut_down(self, grace_s: float) -> None:
+        """The node stops: the pod ends, within that time."""
+        self.is_closing = True
+        if not self.pod.is_over and not self._gone.is_set():
+            message = "Pod was terminated in response to imminent node shutdown."
+            self._verdict = Verdict(reason="Terminated", message=message, is_failed=True, is_disruption=True)
+        self._leave(min(grace_s, self.pod.grace_s))
+        self._gone.set()
+
+    async def run(self) -> None:
+        """Runs the pod to its end, and then stays until its object is gone."""
+        with log.bind(pod=self.pod.metadata.name, uid=self.uid):
+            if self.pod.is_deleting:
+                self._leave(self.pod.grace_s)
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._writer.run())
+                await self._live()
+                writing.cancel()
+
+    async def _live(self) -> None:
+        if not self.pod.is_over:
+            await run_until(self._leaving, self._last())
+            await self._end()
+        self._kit.capacity.release(self.uid)
+        await self._leaving.wait()
+        await self._writer.flush()
+        if not self.is_closing:
+            await self._confirm()
+        await self._gone.wait()
+
+    async def _last(self) -> None:
+        """Everything until the last container has ended."""
+        limit = self.pod.spec.get("activeDeadlineSeconds")
+        left = None if limit is None else float(limit) + self._started_at - self._kit.clock.now()
+        deadline = asyncio.timeout(left)
+        try:
+            async with deadline:
+                await self._work()
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            message = "Pod was active on the node longer than the specified deadline"
+            self._verdict = Verdict(reason="DeadlineExceeded", message=message, is_failed=True)
+
+    async def _work(self) -> None:
+        shortage = await self._enter()
+        if shortage is not None:
+            self._verdict = Verdict(reason=shortage.reason, message=shortage.message, is_failed=True)
+            self._is_rejected = True
+            return
+        bundles = await self._prepared()
+        await self.runs.run(bundles)
+
+    async def _enter(self) -> Shortage | None:
+        """Lets the pod in, or says why not; waits a little where another pod is only just leaving."""
+        capacity, clock = self._kit.capacity, self._kit.clock
+        try:
+            asks = self.pod.asks()
+        except ValueError as error:
+            return Shortage(reason="UnexpectedAdmissionError", message=str(error))
+        if self._is_known:
+            capacity.hold(self.uid, asks)
+            return None
+        until = clock.monotonic() + ROOM_WAIT_S
+        while True:
+            shortage = capacity.admit(self.uid, asks)
+            if shortage is None or not capacity.is_leaving or clock.monotonic() > until:
+                return shortage
+            await clock.sleep(PAUSE_MIN_S)
+
+    async def _prepared(self) -> Fetched:
+        """The pod's ConfigMaps and Secrets, its volumes filled; waits until they are there, as a kubelet does."""
+        pause_s = PAUSE_MIN_S
+        self.disk.make()
+        while True:
+            try:
+                bundles = await fetch(self._kit.kube, self.pod)
+                self.disk.fill(self.pod, self._place, bundles)
+                return bundles
+            except NotConfiguredError as error:
+                self.runs.wait_all(Waiting(reason="ContainerCreating", message=str(error)))
+            except TransientError as error:
+                _log.warning("pod not prepared yet", error=str(error))
+            await self._kit.clock.sleep(pause_s)
+            pause_s = min(PAUSE_MAX_S, pause_s * 2)
+
+    async def _end(self) -> None:
+        """Every process ends: by itself, at SIGTERM, or at SIGKILL once the grace is over."""
+        capacity = self._kit.capacity
+        capacity.leaving(self.uid)
+        self.runs.signal(signal.SIGTERM)
+        if not self._leaving.is_set():
+            self._kill_at = self._kit.clock.monotonic() + self.pod.grace_s
+        while self.runs.is_running:
+            left_s = self._kill_at - self._kit.clock.monotonic()
+            if left_s <= 0:
+                self.runs.signal(signal.SIGKILL)
+                await self.runs.ended()
+                break
+            self._hurry.clear()
+            await _first(self.runs.ended(), self._hurry.wait(), timeout_s=left_s)
+        self.runs.close()
+        if self.pod.is_deleting and not self.runs.is_over and self._verdict is None:
+            self._verdict = Verdict(is_failed=True)
+        self._writer.changed()
+
+    async def _confirm(self) -> None:
+        """Nothing of the pod runs: the API server may forget it."""
+        meta = self.pod.metadata
+
+        async def delete() -> None:
+            await self._kit.kube.delete(PODS, meta.name, namespace=meta.namespace, uid=self.uid, grace_s=0)
+
+        while not self._gone.is_set():
+            try:
+                await retry.call(retry.KUBE_WRITE, delete, clock=self._kit.clock, random=self._kit.random)
+                return
+            except (NotFoundError, StaleError):
+                return
+            except TransientError as error:
+                _log.warning("deletion not confirmed yet", error=str(error))
+
+    def _leave(self, grace_s: float) -> None:
+        """Ends within `grace_s` from now; a later call can only shorten that."""
+        at = self._kit.clock.monotonic() + grace_s
+        if not self._leaving.is_set() or at < self._kill_at:
+            self._kill_at = at
+            self._leaving.set()
+            self._hurry.set()
+
+    def _status(self, pod: NodePod) -> RawObject:
+        now = self._kit.clock.now()
+        if self._is_rejected and self._verdict is not None:
+            return containers.rejected(pod, self._verdict, now)
+        is_final = self.runs.is_closed
+        return containers.status_of(
+            pod,
+            self.runs.containers,
+            pod_ip=self._place.pod_ip,
+            host_ip=self._place.host_ip,
+            started_at=self._started_at,
+            now=now,
+            verdict=self._verdict if is_final else None,
+            is_final=is_final,
+        )
+
+
+async def _first(*waits: Coroutine[Any, Any, object], timeout_s: float) -> None:
+    """Returns when one of them does, or after the time."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(wait) for wait in waits]
+        await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
+
+
+def _started_at(pod: NodePod) -> float | None:
+    text = pod.status.get("startTime")
+    return parse_rfc3339(str(text)) if text else None

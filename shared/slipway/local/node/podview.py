@@ -1,0 +1,135 @@
+"""A pod as a node reads it: the object's metadata as structs, spec and status as plain JSON.
+
+Owns the resources that a node reads whole, and the small questions one asks of a pod. Pure. The spec stays JSON,
+because a node has to read fields that nothing else in Slipway knows; the metadata is complete, because a write of the
+status carries it back.
+"""
+
+from slipway.crd.meta import ObjectMeta, RawObject
+from slipway.crd.roleresources import JsonMap, object_of, objects_of
+from slipway.crd.v1alpha1 import Wire
+from slipway.kube.resources import Resource
+from slipway.model.podresources import ContainerAsk, effective_requests
+from slipway.model.resources import PODS as POD_COUNT
+from slipway.model.resources import Resources
+
+GRACE_S = 30
+OVER = ("Succeeded", "Failed")
+
+
+class NodePod(Wire, kw_only=True, frozen=True):
+    """A pod, whole."""
+
+    metadata: ObjectMeta
+    spec: RawObject = {}
+    status: RawObject = {}
+
+    @property
+    def node(self) -> str:
+        """The node it is bound to; empty while it is not."""
+        return str(self.spec.get("nodeName") or "")
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase") or "Pending")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its end has been reported."""
+        return self.phase in OVER
+
+    @property
+    def is_deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def hostname(self) -> str:
+        """What the pod calls itself."""
+        return str(self.spec.get("hostname") or self.metadata.name)
+
+    @property
+    def subdomain(self) -> str:
+        return str(self.spec.get("subdomain") or "")
+
+    @property
+    def restart_policy(self) -> str:
+        return str(self.spec.get("restartPolicy") or "Always")
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds between SIGTERM and SIGKILL: the deletion's, else the spec's."""
+        asked = self.metadata.deletion_grace_period_seconds
+        if asked is None:
+            asked = self.spec.get("terminationGracePeriodSeconds")
+        return float(GRACE_S if asked is None else asked)
+
+    @property
+    def containers(self) -> list[JsonMap]:
+        return objects_of(self.spec.get("containers"))
+
+    @property
+    def init_containers(self) -> list[JsonMap]:
+        return objects_of(self.spec.get("initContainers"))
+
+    def asks(self) -> Resources:
+        """The effective request, the pod itself counted.
+
+        Raises:
+            ValueError: a quantity that is none.
+        """
+        asked = effective_requests(
+            [_ask(container) for container in self.containers],
+            [_ask(container) for container in self.init_containers],
+            object_of(self.spec.get("overhead")),
+        )
+        return asked + Resources.of({POD_COUNT: 1})
+
+    def reported(self, container: str) -> JsonMap:
+        """The state that was last reported of a container; empty when none was."""
+        for field in ("containerStatuses", "initContainerStatuses"):
+            for status in objects_of(self.status.get(field)):
+                if status.get("name") == container:
+                    return object_of(status.get("state"))
+        return {}
+
+
+class Bundle(Wire, kw_only=True, frozen=True):
+    """A ConfigMap or a Secret: the values of a Secret are base64 in `data`, of a ConfigMap in `binary_data`."""
+
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+    binary_data: dict[str, str] = {}
+
+
+class PlainNode(Wire, kw_only=True, frozen=True):
+    """A Node, whole."""
+
+    metadata: ObjectMeta
+    spec: RawObject = {}
+    status: RawObject = {}
+
+
+PODS: Resource[NodePod] = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True, struct=NodePod)
+NODES: Resource[PlainNode] = Resource(
+    group="", version="v1", plural="nodes", kind="Node", namespaced=False, struct=PlainNode
+)
+CONFIG_MAPS: Resource[Bundle] = Resource(
+    group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=Bundle
+)
+SECRETS: Resource[Bundle] = Resource(
+    group="", version="v1", plural="secrets", kind="Secret", namespaced=True, struct=Bundle
+)
+
+
+def is_sidecar(container: JsonMap) -> bool:
+    """An init container that runs beside the others."""
+    return container.get("restartPolicy") == "Always"
+
+
+def _ask(container: JsonMap) -> ContainerAsk:
+    resources = object_of(container.get("resources"))
+    return ContainerAsk(
+        requests=object_of(resources.get("requests")),
+        limits=object_of(resources.get("limits")),
+        sidecar=is_sidecar(container),
+    )

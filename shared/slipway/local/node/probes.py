@@ -1,0 +1,124 @@
+"""Readiness probes: asking a container whether it can serve.
+
+Owns the schedule and the three ways of asking (HTTP, TCP, a command). Knows no pod status: it calls back when the
+answer changes. Invariant: every question has a deadline.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import msgspec
+
+from slipway.crd.roleresources import JsonMap, object_of, objects_of
+from slipway.local.node.shim import Program
+from slipway.runtime.clock import Clock
+
+_STATUS_LINE_BYTES_MAX = 4096
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A readiness probe, with the defaults of Kubernetes."""
+
+    host: str
+    port: int = 0
+    path: str = ""
+    headers: dict[str, str] = {}
+    command: list[str] = []
+    initial_delay_s: float = 0.0
+    period_s: float = 10.0
+    timeout_s: float = 1.0
+    successes: int = 1
+    failures: int = 3
+
+    @property
+    def is_http(self) -> bool:
+        return bool(self.path)
+
+
+def probe_of(container: JsonMap, pod_ip: str) -> Probe | None:
+    """The container's readiness probe; None when it has none that can be asked."""
+    spec = object_of(container.get("readinessProbe"))
+    http, tcp, command = (object_of(spec.get(kind)) for kind in ("httpGet", "tcpSocket", "exec"))
+    target = http or tcp
+    if not target and not command:
+        return None
+    return Probe(
+        host=str(target.get("host") or pod_ip),
+        port=_port(target.get("port"), container) if target else 0,
+        path=str(http.get("path") or "/") if http else "",
+        headers={str(each.get("name")): str(each.get("value")) for each in objects_of(http.get("httpHeaders"))},
+        command=[str(word) for word in command.get("command") or ()],
+        initial_delay_s=float(spec.get("initialDelaySeconds") or 0),
+        period_s=float(spec.get("periodSeconds") or 10),
+        timeout_s=float(spec.get("timeoutSeconds") or 1),
+        successes=int(spec.get("successThreshold") or 1),
+        failures=int(spec.get("failureThreshold") or 3),
+    )
+
+
+async def watch_readiness(probe: Probe, program: Program, clock: Clock, tell: Callable[[bool], object]) -> None:
+    """Asks for as long as it is not cancelled; `tell` hears of every change, from not ready on."""
+    await clock.sleep(probe.initial_delay_s)
+    is_ready, streak = False, 0
+    while True:
+        is_good = await _ask(probe, program)
+        streak = streak + 1 if is_good is not is_ready else 0
+        if streak >= (probe.successes if is_good else probe.failures):
+            is_ready, streak = is_good, 0
+            tell(is_ready)
+        await clock.sleep(probe.period_s)
+
+
+async def _ask(probe: Probe, program: Program) -> bool:
+    try:
+        async with asyncio.timeout(probe.timeout_s):
+            if probe.command:
+                return await _runs(probe.command, program)
+            return await _answers(probe)
+    except (OSError, TimeoutError, ValueError):
+        return False
+
+
+async def _answers(probe: Probe) -> bool:
+    reader, writer = await asyncio.open_connection(probe.host, probe.port)
+    try:
+        if not probe.is_http:
+            return True
+        headers = {"Host": f"{probe.host}:{probe.port}", "User-Agent": "kube-probe/slipway", "Connection": "close"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in (headers | probe.headers).items())
+        writer.write(f"GET {probe.path} HTTP/1.1\r\n{head}\r\n".encode())
+        await writer.drain()
+        line = (await reader.readline())[:_STATUS_LINE_BYTES_MAX].split()
+        return len(line) > 1 and line[1].isdigit() and 200 <= int(line[1]) < 400
+    finally:
+        writer.close()
+
+
+async def _runs(command: list[str], program: Program) -> bool:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(program.env),
+        cwd=program.cwd,
+        start_new_session=True,
+    )
+    try:
+        return await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _port(value: object, container: JsonMap) -> int:
+    """A port by number, or by the name that the container gives it; 0 when there is none."""
+    if isinstance(value, int):
+        return value
+    if str(value).isdigit():
+        return int(str(value))
+    ports = objects_of(container.get("ports"))
+    return next((int(port.get("containerPort") or 0) for port in ports if port.get("name") == value), 0)

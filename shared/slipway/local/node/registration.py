@@ -1,0 +1,125 @@
+"""What the cluster knows of a local node: its Node object and the Lease that says it lives.
+
+Owns both manifests and their writing. Invariant: what others have written on a Node (taints, cordons, labels of
+their own) stays.
+"""
+
+import platform
+
+import msgspec
+
+from slipway.crd.meta import ObjectMeta, RawObject
+from slipway.errors import AlreadyExistsError, NotFoundError, StaleError
+from slipway.kube.objects import Lease, LeaseSpec
+from slipway.kube.ports import KubeApi
+from slipway.kube.resources import LEASES
+from slipway.local.node.podview import NODES
+from slipway.model.resources import PODS, Resources
+from slipway.runtime.clock import Clock, rfc3339
+
+LOG_ENDPOINT = "slipway.dev/log-endpoint"
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_S = 60
+RENEW_S = 20.0
+PODS_MAX = 1000
+HOST_IP = "127.0.0.1"
+RACK = "rack"
+_NODES_PER_RACK = 2
+_TROUBLES = {
+    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+}
+
+
+class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What one local node is to offer; `memory` is a quantity."""
+
+    cpus: int = 4
+    memory: str = "16Gi"
+    gpus: int = 0
+
+    def resources(self) -> Resources:
+        """What pods can ask for.
+
+        Raises:
+            ValueError: the memory is no quantity.
+        """
+        amounts = {"cpu": self.cpus, "memory": self.memory, PODS: PODS_MAX, "nvidia.com/gpu": self.gpus}
+        return Resources.parse(amounts)
+
+
+def node_manifest(index: int, shape: NodeShape, *, log_endpoint: str, now: float) -> RawObject:
+    """The Node of that index, ready."""
+    name = f"node-{index}"
+    quantities = shape.resources().quantities()
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": platform.system().lower(),
+        "kubernetes.io/arch": machine,
+        RACK: f"rack-{index // _NODES_PER_RACK}",
+    }
+    return {
+        "metadata": {"name": name, "labels": labels, "annotations": {LOG_ENDPOINT: log_endpoint}},
+        "spec": {},
+        "status": {
+            "capacity": quantities,
+            "allocatable": quantities,
+            "conditions": _conditions(now),
+            "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
+            "nodeInfo": {
+                "machineID": name,
+                "systemUUID": name,
+                "bootID": name,
+                "kernelVersion": platform.release(),
+                "osImage": platform.platform(terse=True),
+                "containerRuntimeVersion": "process://1",
+                "kubeletVersion": "v1.36.0-slipway-local",
+                "kubeProxyVersion": "",
+                "operatingSystem": platform.system().lower(),
+                "architecture": machine,
+            },
+        },
+    }
+
+
+async def register(kube: KubeApi, manifest: RawObject) -> None:
+    """Creates the Node, or brings one that is there up to date."""
+    name = str(manifest["metadata"]["name"])
+    try:
+        await kube.create(NODES, manifest)
+        return
+    except AlreadyExistsError:
+        pass
+    metadata = {field: manifest["metadata"][field] for field in ("labels", "annotations")}
+    node = await kube.patch(NODES, name, {"metadata": metadata})
+    await kube.replace_status(NODES, msgspec.structs.replace(node, status=manifest["status"]))
+
+
+async def renew(kube: KubeApi, node: str, clock: Clock) -> None:
+    """Renews the node's Lease, or creates it."""
+    now = rfc3339(clock.now(), "microseconds")
+    spec = LeaseSpec(holder_identity=node, lease_duration_seconds=LEASE_S, renew_time=now)
+    try:
+        held = await kube.get(LEASES, node, namespace=LEASE_NAMESPACE)
+        await kube.replace(LEASES, Lease(metadata=held.metadata, spec=spec))
+    except NotFoundError:
+        try:
+            await kube.create(LEASES, Lease(metadata=ObjectMeta(name=node, namespace=LEASE_NAMESPACE), spec=spec))
+        except AlreadyExistsError:
+            return
+    except StaleError:
+        return
+
+
+def _conditions(now: float) -> list[RawObject]:
+    stamp = rfc3339(now)
+    made: list[RawObject] = [
+        {"type": name, "status": "False", "reason": reason, "message": message}
+        for name, (reason, message) in _TROUBLES.items()
+    ]
+    made.append(
+        {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "local node runs pods as processes"}
+    )
+    return [{**each, "lastHeartbeatTime": stamp, "lastTransitionTime": stamp} for each in made]

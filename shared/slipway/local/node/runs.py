@@ -1,0 +1,238 @@
+"""The containers of one pod: started in order, found again after a restart of the node, restarted, ended.
+
+Owns the processes and their states. Knows neither the API server nor why the pod leaves.
+
+Invariants: a restart count is used for one start only; a container that was reported as started, but whose marker is
+gone, is lost, and is not started again; after `close` nothing runs.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from slipway.local.node import shim
+from slipway.local.node.containers import Container, Running, Terminated, Waiting, exited
+from slipway.local.node.disk import PodDisk
+from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, Place
+from slipway.local.node.logs import LogWriter
+from slipway.local.node.names import PeerNames
+from slipway.local.node.podview import NodePod
+from slipway.local.node.preparation import Fetched, NotStartedError, PeersMissingError, program_of
+from slipway.local.node.probes import probe_of, watch_readiness
+from slipway.local.node.shim import Program, Shim
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+
+PEERS_WAIT_S = 20.0
+PEERS_POLL_S = 0.02
+KILL_WAIT_S = 10.0
+START_ERROR = "StartError"
+START_ERROR_CODE = 128
+RESTART_MIN_S = 0.5
+RESTART_MAX_S = 30.0
+
+_log = log.get_logger(__name__)
+
+
+class Runs:
+    """All containers of a pod."""
+
+    def __init__(
+        self,
+        pod: NodePod,
+        disk: PodDisk,
+        place: Place,
+        peers: PeerNames,
+        *,
+        clock: Clock,
+        on_change: Callable[[], object],
+    ) -> None:
+        self._pod = pod
+        self._disk = disk
+        self._place = place
+        self._peers = peers
+        self._clock = clock
+        self._on_change = on_change
+        self._logs: dict[str, LogWriter] = {}
+        self.is_closed = False
+        reason = "PodInitializing" if pod.init_containers else "ContainerCreating"
+        self.containers = [
+            *(Container(spec=spec, is_init=True, state=Waiting(reason=reason)) for spec in pod.init_containers),
+            *(Container(spec=spec, state=Waiting(reason=reason)) for spec in pod.containers),
+        ]
+
+    @property
+    def is_running(self) -> bool:
+        return any(each.process is not None and each.process.is_running for each in self.containers)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every container has ended."""
+        return all(each.ended is not None for each in self.containers if not each.is_sidecar)
+
+    def log_of(self, container: str) -> LogWriter | None:
+        return self._logs.get(container)
+
+    def wait_all(self, waiting: Waiting) -> None:
+        """No container can start, for that reason."""
+        for each in self.containers:
+            if isinstance(each.state, Waiting):
+                each.state = waiting
+        self._on_change()
+
+    async def run(self, bundles: Fetched) -> None:
+        """Runs init containers in order, then the others; returns when the last one has ended, sidecars aside.
+
+        Cancelling it leaves the processes as they are.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            sidecars: list[asyncio.Task[None]] = []
+            for each in self.containers:
+                if each.is_sidecar:
+                    sidecars.append(tasks.create_task(self._keep(each, bundles)))
+                elif each.is_init:
+                    self._on_change()
+                    await self._keep(each, bundles)
+                    if each.ended is None or each.ended.exit_code:
+                        break
+            else:
+                mains = [each for each in self.containers if not each.is_init]
+                await asyncio.gather(*(self._keep(each, bundles) for each in mains))
+            for task in sidecars:
+                task.cancel()
+
+    def signal(self, how: signal.Signals) -> None:
+        """Sends a signal to every process group."""
+        for each in self.containers:
+            if each.process is not None:
+                each.process.signal(how)
+
+    async def ended(self) -> None:
+        """Returns when no process runs any more, or one can not even be killed."""
+        running = [each.process for each in self.containers if each.process is not None]
+        await asyncio.gather(*(process.ended() for process in running))
+
+    def close(self) -> None:
+        """The last word on every container that has been started."""
+        for each in self.containers:
+            if each.process is not None and each.is_running:
+                each.state = self._ended_state(each.process)
+        for writer in self._logs.values():
+            writer.close()
+        self.is_closed = True
+
+    # --- one container ------------------------------------------------------------------------------------------
+
+    async def _keep(self, container: Container, bundles: Fetched) -> None:
+        """Runs a container, again and again if its pod says so."""
+        container.restarts = max(0, self._disk.starts(container.name) - 1)
+        pause_s = RESTART_MIN_S
+        while True:
+            ended = await self._once(container, bundles)
+            if not self._is_restarted(container, ended):
+                self._set(container, ended)
+                return
+            container.last = ended
+            message = f"back-off {pause_s:g}s restarting failed container={container.name}"
+            self._set(container, Waiting(reason="CrashLoopBackOff", message=message))
+            await self._clock.sleep(pause_s)
+            pause_s = min(RESTART_MAX_S, pause_s * 2)
+            container.restarts += 1
+
+    async def _once(self, container: Container, bundles: Fetched) -> Terminated:
+        """One run of a container, begun here or by a node process before us."""
+        found = self._found(container)
+        if isinstance(found, Terminated):
+            return found
+        process, program = found, None
+        if process is None:
+            try:
+                program = await self._program(container, bundles)
+                process = self._started(container, program)
+            except (NotStartedError, OSError) as error:
+                return self._not_started(str(error))
+        container.process = process
+        probe = probe_of(container.spec, self._place.pod_ip)
+        container.is_ready = probe is None
+        self._set(container, Running(started_at=process.started_at, pid=process.pid))
+        async with asyncio.TaskGroup() as tasks:
+            asking = None
+            if probe is not None:
+                program = program or await self._program(container, bundles)
+                asking = tasks.create_task(
+                    watch_readiness(probe, program, self._clock, lambda ready: self._told(container, ready))
+                )
+            await process.ended()
+            if asking is not None:
+                asking.cancel()
+        self._logs[container.name].close()
+        return self._ended_state(process)
+
+    def _found(self, container: Container) -> Shim | Terminated | None:
+        """What a node process before us has left of this start."""
+        folder = self._disk.instance(container.name, container.restarts)
+        if not folder.exists():
+            state = self._pod.reported(container.name)
+            if container.restarts == 0 and ("running" in state or "terminated" in state):
+                return exited(None, started_at=self._clock.now(), finished_at=self._clock.now())
+            return None
+        writer = self._writer(container)
+        found = shim.find(folder, self._clock, writer.feed)
+        if isinstance(found, Shim):
+            _log.info("container found again", container=container.name, pid=found.pid)
+            return found
+        writer.close()
+        return exited(found.code, started_at=shim.started_at(folder), finished_at=found.at)
+
+    async def _program(self, container: Container, bundles: Fetched) -> Program:
+        """Waits for peers for a while; for a configuration that can not be, for ever."""
+        until = self._clock.monotonic() + PEERS_WAIT_S
+        while True:
+            is_patient = self._clock.monotonic() < until
+            try:
+                return program_of(
+                    container.spec, self._pod, self._place, bundles, self._disk, self._peers, is_patient=is_patient
+                )
+            except PeersMissingError as error:
+                self._set(container, Waiting(reason="ContainerCreating", message=str(error)))
+                await self._clock.sleep(PEERS_POLL_S)
+            except NotConfiguredError as error:
+                self._set(container, Waiting(reason=CONFIG_ERROR, message=str(error)))
+                await asyncio.Event().wait()
+
+    def _started(self, container: Container, program: Program) -> Shim:
+        folder = self._disk.instance(container.name, container.restarts)
+        return shim.start(folder, program, self._clock, self._writer(container).feed)
+
+    def _not_started(self, message: str) -> Terminated:
+        now = self._clock.now()
+        return Terminated(exit_code=START_ERROR_CODE, finished_at=now, reason=START_ERROR, message=message)
+
+    def _ended_state(self, process: Shim) -> Terminated:
+        end = process.exit
+        if end is None:
+            return exited(shim.KILLED_CODE, started_at=process.started_at, finished_at=self._clock.now())
+        return exited(end.code, started_at=process.started_at, finished_at=end.at, pid=process.pid)
+
+    def _is_restarted(self, container: Container, ended: Terminated) -> bool:
+        policy = "Always" if container.is_sidecar else self._pod.restart_policy
+        if container.is_init and not container.is_sidecar and policy == "Always":
+            policy = "OnFailure"
+        return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
+
+    def _writer(self, container: Container) -> LogWriter:
+        old = self._logs.get(container.name)
+        if old is not None:
+            old.close()
+        writer = LogWriter(self._disk.logs(container.name, container.restarts), self._clock)
+        self._logs[container.name] = writer
+        return writer
+
+    def _told(self, container: Container, is_ready: bool) -> None:
+        container.is_ready = is_ready
+        self._on_change()
+
+    def _set(self, container: Container, state: Waiting | Running | Terminated) -> None:
+        if container.state != state:
+            container.state = state
+            self._on_change()

@@ -1,0 +1,268 @@
+"""One container as a process group that outlives the node: started at most once, and its exit is never lost.
+
+Owns the process, its marker files and its end. Knows nothing of pods.
+
+A shell of a few lines stands between us and the program, as a container runtime's shim does. It writes its pid before
+and the exit code after, so that a node process that was killed finds both. Output goes through named pipes that the
+program holds open at both ends: without a reader it waits, and does not die.
+
+Invariants: the marker is on disk before the process exists, and a folder with a marker is never started again; when
+the program ends, nothing of its process group is left.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from slipway.errors import InvariantError
+from slipway.runtime.clock import Clock
+
+SHELL = "/bin/sh"
+STREAMS = ("stdout", "stderr")
+KILLED_CODE = 128 + signal.SIGKILL
+_POLL_S = 0.2
+_SCRIPT = 'trap : HUP INT QUIT TERM USR1 USR2; echo $$ >"$0/pid"; "$@"; echo $? >"$0/exit"'
+_READ_BYTES = 64 * 1024
+_PRIVATE = 0o600
+
+Sink = Callable[[str, bytes], object]
+"""Called with (stream, data) as output comes."""
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run; the first word of `argv` is the path of a file."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What is written before a start."""
+
+    started_at: float
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended; `code` None: nobody knows. `at` is epoch seconds."""
+
+    code: int | None
+    at: float
+
+
+class Shim:
+    """A process that was started or found again. Make one with `start` or `find`."""
+
+    def __init__(
+        self, folder: Path, pid: int, clock: Clock, sink: Sink, child: "subprocess.Popen[bytes] | None"
+    ) -> None:
+        self.pid = pid
+        self.started_at = _marker(folder).started_at
+        self._folder = folder
+        self._clock = clock
+        self._sink = sink
+        self._child = child
+        self._killed = False
+        self.exit: Exit | None = None
+        self._over = asyncio.Event()
+        self._readers: dict[str, int] = {}
+
+    @property
+    def is_running(self) -> bool:
+        return self.exit is None
+
+    def signal(self, how: signal.Signals) -> None:
+        """Send a signal to all of the group."""
+        if self.exit is None:
+            self._killed = self._killed or how is signal.SIGKILL
+            _signal_group(self.pid, how)
+
+    async def ended(self) -> Exit:
+        """Wait for the end; all output has been passed on by then."""
+        await self._over.wait()
+        if self.exit is None:
+            raise InvariantError("a process is over without an exit")
+        return self.exit
+
+    def follow(self) -> None:
+        """Begin to read the output and to wait for the end, on the running loop."""
+        loop = asyncio.get_running_loop()
+        for stream in STREAMS:
+            fd = os.open(self._folder / stream, os.O_RDONLY | os.O_NONBLOCK)
+            self._readers[stream] = fd
+            loop.add_reader(fd, self._read, stream, fd)
+        _call_at_end(self.pid, self._child, self._end)
+
+    def _read(self, stream: str, fd: int) -> bool:
+        """Pass on what is there; False when nothing is, for now or for ever."""
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            self._sink(stream, data)
+            return True
+        self._close(stream)
+        return False
+
+    def _close(self, stream: str) -> None:
+        fd = self._readers.pop(stream, None)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+
+    def _end(self) -> None:
+        # The children of the program go with it, as in a container; what they wrote is in the pipes by now.
+        _signal_group(self.pid, signal.SIGKILL)
+        code = self._child.wait() if self._child is not None else None
+        for stream, fd in list(self._readers.items()):
+            while self._read(stream, fd):
+                pass
+            self._close(stream)
+        self.exit = _exit_of(self._folder, self._clock.now(), code, killed=self._killed)
+        self._over.set()
+
+
+def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
+    """Start `program`; `folder` is new and is its own.
+
+    Raises:
+        OSError: it could not be started; the folder is used up all the same.
+        FileExistsError: it was started before.
+    """
+    folder.mkdir(parents=True)
+    _mark(folder, clock.now())
+    ends: dict[str, int] = {}
+    try:
+        for stream in STREAMS:
+            os.mkfifo(folder / stream, _PRIVATE)
+            ends[stream] = os.open(folder / stream, os.O_RDWR)
+        child = subprocess.Popen(  # noqa: S603 - running what pods say is what a node is for
+            [SHELL, "-c", _SCRIPT, str(folder), *program.argv],
+            stdin=subprocess.DEVNULL,
+            stdout=ends["stdout"],
+            stderr=ends["stderr"],
+            env=dict(program.env),
+            cwd=program.cwd,
+            start_new_session=True,
+        )
+        shim = Shim(folder, child.pid, clock, sink, child)
+        shim.follow()
+    finally:
+        for fd in ends.values():
+            os.close(fd)
+    return shim
+
+
+def was_started(folder: Path) -> bool:
+    """Whether a start was ever begun in that folder."""
+    return (folder / "marker").exists()
+
+
+def find(folder: Path, clock: Clock, sink: Sink) -> Shim | Exit:
+    """The process that was started in `folder` by a node process that is gone, or how it ended."""
+    pid = _number(folder / "pid")
+    if pid is not None and _is_ours(pid, folder):
+        shim = Shim(folder, pid, clock, sink, None)
+        shim.follow()
+        return shim
+    return _exit_of(folder, clock.now(), None, killed=False)
+
+
+def started_at(folder: Path) -> float:
+    """When the process of that folder was started (epoch seconds)."""
+    return _marker(folder).started_at
+
+
+def _exit_of(folder: Path, now: float, status: int | None, *, killed: bool) -> Exit:
+    """The shim's word, else what the system says of the shim itself."""
+    code = _number(folder / "exit")
+    if code is not None:
+        return Exit(code=code, at=now if status is not None else (folder / "exit").stat().st_mtime)
+    if status is not None and status < 0:
+        return Exit(code=128 - status, at=now)
+    return Exit(code=KILLED_CODE if killed else None, at=now)
+
+
+def _mark(folder: Path, now: float) -> None:
+    (folder / "marker").write_bytes(msgspec.json.encode(Marker(now)))
+
+
+def _marker(folder: Path) -> Marker:
+    try:
+        return msgspec.json.decode((folder / "marker").read_bytes(), type=Marker)
+    except (OSError, msgspec.DecodeError):
+        return Marker(0.0)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _is_ours(pid: int, folder: Path) -> bool:
+    """Whether that process is the shim of that folder: its command line names it."""
+    proc = Path(f"/proc/{pid}/cmdline")
+    if not Path("/proc/self").exists():
+        listed = subprocess.run(  # noqa: S603
+            ["/bin/ps", "-o", "command=", "-p", str(pid)], capture_output=True, check=False
+        )
+        return os.fsencode(folder) in listed.stdout
+    try:
+        return os.fsencode(folder) in proc.read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _signal_group(pid: int, how: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, how)
+
+
+def _call_at_end(pid: int, child: "subprocess.Popen[bytes] | None", then: Callable[[], None]) -> None:
+    """Calls `then` on the loop once the process has ended."""
+    loop = asyncio.get_running_loop()
+    if hasattr(os, "pidfd_open"):
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            loop.call_soon(then)
+            return
+
+        def on_end() -> None:
+            loop.remove_reader(fd)
+            os.close(fd)
+            then()
+
+        loop.add_reader(fd, on_end)
+        return
+
+    def wait() -> None:
+        if child is not None:
+            child.wait()
+        else:
+            pause = threading.Event()
+            while _exists(pid):
+                pause.wait(_POLL_S)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            loop.call_soon_threadsafe(then)
+
+    threading.Thread(target=wait, daemon=True, name=f"wait-{pid}").start()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
