@@ -1,0 +1,76 @@
+"""Where the API is: named, in the environment, the stack that runs on this machine, or the default.
+
+Owns the order of those four. Reads the state file of the local stack; opens no connection.
+"""
+
+import os
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from slipway.errors import FieldError, InvalidError
+
+ENV_SERVER = "SLIPWAY_SERVER"
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+
+
+class Address(NamedTuple):
+    """A server, and how it was found (for error messages)."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+    origin: str
+
+    @property
+    def url(self) -> str:
+        """The address as it is written."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+
+def find(named: str = "") -> Address:
+    """The server to talk to.
+
+    Raises:
+        InvalidError: what was named is not an address.
+    """
+    if named:
+        return parse(named, "--server")
+    from_environment = os.environ.get(ENV_SERVER, "")
+    if from_environment:
+        return parse(from_environment, f"${ENV_SERVER}")
+    local = running_stack()
+    return parse(local, "the local stack") if local else parse(DEFAULT_SERVER, "the default")
+
+
+def running_stack() -> str:
+    """The API of the stack that runs in the default folder; empty when none does."""
+    from slipway.local.layout import Layout, default_folder, is_alive
+
+    state = Layout(default_folder()).read_state()
+    return state.api if state is not None and any(is_alive(member) for member in state.members) else ""
+
+
+def parse(text: str, origin: str) -> Address:
+    """`text` as an address; a bare `host:port` is http."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _bad(text, origin) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _bad(text, origin)
+    return Address(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port or (443 if parts.scheme == "https" else 80),
+        prefix=parts.path.rstrip("/"),
+        origin=origin,
+    )
+
+
+def _bad(text: str, origin: str) -> InvalidError:
+    detail = f"{text!r} is not an address; write for example http://127.0.0.1:8080"
+    return InvalidError(f"{origin}: {detail}", fields=(FieldError("/server", detail),))

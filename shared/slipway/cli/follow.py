@@ -1,0 +1,224 @@
+"""Staying with an allocation until it has ended: progress while it waits, what its ranks print, Ctrl-C.
+
+Owns the two threads that read its streams; only the caller's thread prints. The first Ctrl-C detaches, a second one
+within `SECOND_S` kills.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from slipway.cli import main, words
+from slipway.cli.http import Entry
+from slipway.cli.terminal import RANK_COLOURS
+from slipway.cli.verb import Session
+from slipway.errors import ControlPlaneError, TransientError
+
+Json = dict[str, Any]
+
+LOOK_S = 0.5
+"""How often the explanation is looked at while nothing happens."""
+SECOND_S = 3.0
+LOGS_END_S = 6.0
+"""How long after the end the last lines are waited for."""
+INBOX_MAX = 10_000
+
+
+class News(NamedTuple):
+    """Something that a thread read: an event, a line, the end of a stream or what broke it."""
+
+    kind: str
+    value: Any
+
+
+class Following:
+    """One allocation that is followed."""
+
+    def __init__(self, session: Session, view: Json, *, with_logs: bool) -> None:
+        self.session = session
+        self.id = str(view["id"])
+        self.view = view
+        self._many = words.rank_count(view) > 1
+        self._with_logs = with_logs
+        self._inbox = queue.Queue[News](INBOX_MAX)
+        self._phase = str(view["phase"])
+        self._has_ended = False
+        self._logs_over = not with_logs
+
+    def run(self) -> int:
+        """Follow it to its end; the exit code."""
+        self._read("events", self._events)
+        if self._with_logs:
+            self._read("logs", self._lines)
+        try:
+            return self._attend()
+        except KeyboardInterrupt:
+            return self._detach()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _read(self, kind: str, entries: Any) -> None:
+        def work() -> None:
+            try:
+                for entry in entries():
+                    self._inbox.put(News(kind, entry))
+                self._inbox.put(News(f"{kind}-over", None))
+            except ControlPlaneError as error:
+                self._inbox.put(News("error" if kind == "events" else f"{kind}-over", error))
+
+        threading.Thread(target=work, name=kind, daemon=True).start()
+
+    def _events(self) -> Iterator[Entry]:
+        return events_of(self.session, self.id)
+
+    def _lines(self) -> Iterator[Entry]:
+        api = self.session.connect()
+        return api.stream(f"/allocations/{self.id}/logs", {"follow": "true"}, is_over=lambda: self._has_ended)
+
+    # --- showing --------------------------------------------------------------------------------------------------
+
+    def _attend(self) -> int:
+        terminal = self.session.terminal
+        until = 0.0
+        while not (self._has_ended and (self._logs_over or time.monotonic() > until)):
+            try:
+                news = self._inbox.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._look()
+                continue
+            match news.kind:
+                case "events":
+                    self._on_event(news.value)
+                    until = time.monotonic() + LOGS_END_S
+                case "events-over":
+                    self._has_ended = True
+                    until = time.monotonic() + LOGS_END_S
+                case "logs":
+                    terminal.line(line_text(self.session, news.value.data, prefix=self._many))
+                case "logs-over":
+                    self._logs_over = True
+                case _:
+                    raise news.value
+        terminal.clear()
+        self.view = self.session.api.get(f"/allocations/{self.id}")
+        is_good = words.has_succeeded(self.view)
+        terminal.note(terminal.paint(words.summary_of(self.view), "green" if is_good else "red"))
+        return main.OK if is_good else main.FAILED
+
+    def _on_event(self, entry: Entry) -> None:
+        kind = str(entry.data["type"]).rpartition(".")[2]
+        data = entry.data["data"]
+        self._phase = str(data["phase"])
+        terminal = self.session.terminal
+        if kind == "terminated":
+            self._has_ended = True
+        elif kind == "restarted":
+            terminal.note(f"restarted ({data.get('reason')}): attempt {data['attempt']}")
+        elif self._phase == "Running":
+            terminal.clear()
+        else:
+            terminal.live(f"{self.id}: {self._phase.lower()}")
+
+    def _look(self) -> None:
+        """While it waits, say for what."""
+        if self._has_ended or self._phase == "Running":
+            return
+        try:
+            why = self.session.api.get(f"/allocations/{self.id}/explain")
+        except TransientError:
+            return
+        self.session.terminal.live(f"{self.id}: {progress_of(why)}")
+
+    # --- Ctrl-C ---------------------------------------------------------------------------------------------------
+
+    def _detach(self) -> int:
+        terminal = self.session.terminal
+        terminal.clear()
+        terminal.note(
+            f"\ndetached: {self.id} goes on. Come back with: slipway logs -f {self.id}\n"
+            f"Ctrl-C again within {SECOND_S:.0f} s kills it."
+        )
+        try:
+            time.sleep(SECOND_S)
+        except KeyboardInterrupt:
+            self.session.connect().post(f"/allocations/{self.id}/kill")
+            terminal.note(f"\nkilling {self.id}; another Ctrl-C does not wait for its end")
+            return self._attend()
+        return main.DETACHED
+
+
+def events_of(session: Session, id_: str, *, after: str = "") -> Iterator[Entry]:
+    """The events of an allocation until it has ended, on a connection of their own."""
+    over = threading.Event()
+    for entry in session.connect().stream(f"/allocations/{id_}/events", after=after, is_over=over.is_set):
+        if str(entry.data["type"]).endswith(".terminated"):
+            over.set()
+        yield entry
+
+
+def line_text(session: Session, line: Json, *, prefix: bool) -> str:
+    """A log line, with its rank in front where there are several."""
+    text = str(line.get("text", ""))
+    if not prefix:
+        return text
+    rank = int(line.get("rank", 0))
+    mark = session.terminal.paint(f"[{rank}]", RANK_COLOURS[rank % len(RANK_COLOURS)], to_err=False)
+    return f"{mark} {text}"
+
+
+def progress_of(why: Json) -> str:
+    """One line on where it stands, from its explanation."""
+    phase = str(why["phase"])
+    if phase == "Pending" and why.get("position"):
+        place = f"position {why['position']} in queue {why['queue']}"
+        return f"waits, {place}: {why['code']}: {why['message']}"
+    if phase == "Pending":
+        return f"waits: {why['message']}"
+    return str(why["message"])
+
+
+def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -> Json | None:
+    """Show progress until the allocation has reached `goal` or has ended; None when the time is over."""
+    deadline = time.monotonic() + timeout_s if timeout_s is not None else None
+    path = f"/allocations/{id_}"
+    inbox = queue.Queue[News](INBOX_MAX)
+    _watch_in_background(session, id_, inbox)
+    while True:
+        view: Json = session.api.get(path)
+        if _has_reached(view, goal) or words.has_ended(view):
+            session.terminal.clear()
+            return view
+        left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+        if left_s <= 0:
+            session.terminal.clear()
+            return None
+        session.terminal.live(f"{view['id']}: {progress_of(session.api.get(path + '/explain'))}")
+        try:
+            inbox.get(timeout=left_s)
+        except queue.Empty:
+            continue
+
+
+def _watch_in_background(session: Session, id_: str, inbox: queue.Queue[News]) -> None:
+    """Each event wakes the waiting; without them it looks every `LOOK_S`."""
+
+    def work() -> None:
+        try:
+            for entry in events_of(session, id_):
+                inbox.put(News("events", entry))
+        except ControlPlaneError:
+            return  # the waiting looks by itself, and meets the same error
+
+    threading.Thread(target=work, name="events", daemon=True).start()
+
+
+def _has_reached(view: Json, goal: str) -> bool:
+    match goal:
+        case "ready":
+            return bool(view.get("ready"))
+        case "running":
+            return view["phase"] == "Running"
+        case _:
+            return words.has_ended(view)

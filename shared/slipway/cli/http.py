@@ -1,0 +1,305 @@
+"""A small client of the REST API on the standard library: calls, and streams that resume by themselves.
+
+Owns deadlines, the one more try when an idle connection turns out to be closed, the translation of answers to the
+error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx.
+
+Promises: a stream yields every entry that the server has after the given id, in order and once, also when the server
+is restarted in between; it ends when the server has ended it and `is_over` agrees, or with an error after `PATIENCE_S`
+without an answer.
+"""
+
+import http.client
+import json
+import shlex
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, urlencode
+
+from slipway.cli.address import Address
+from slipway.errors import (
+    AlreadyExistsError,
+    ControlPlaneError,
+    DeadlineError,
+    DeniedError,
+    FieldError,
+    InvalidError,
+    NotFoundError,
+    PermanentError,
+    StaleError,
+    ThrottledError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
+
+Json = dict[str, Any]
+Query = Mapping[str, Any]
+
+API = "/api/v1"
+CONNECT_S = 5.0
+CALL_S = 35.0
+SILENCE_S = 45.0
+"""A stream that is silent for longer (heartbeats come every 15 s) is opened again."""
+PATIENCE_S = 60.0
+"""How long a broken stream is tried again before giving up."""
+PAUSE_S = 0.25
+PAUSE_S_MAX = 3.0
+LINE_BYTES_MAX = 4 * 1024 * 1024
+_LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
+
+
+class Answer(NamedTuple):
+    """A 2xx answer."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    def json(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body) if self.body.strip() else {}
+
+
+class Entry(NamedTuple):
+    """One server-sent event."""
+
+    id: str
+    name: str
+    data: Any
+
+
+class _NothingLeft(Exception):
+    """The server says that nothing will follow."""
+
+
+class Api:
+    """One connection to the API; not for several threads at once. `show` is given each request as a curl command."""
+
+    def __init__(self, server: Address, *, user: str = "", show: Callable[[str], None] | None = None) -> None:
+        self.server = server
+        self._user = user
+        self._show = show
+        self._connection: http.client.HTTPConnection | None = None
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        """GET, decoded."""
+        return self.call("GET", path, query=query).json()
+
+    def post(self, path: str, body: Any = None, query: Query | None = None) -> Any:
+        """POST, decoded."""
+        return self.call("POST", path, body=body, query=query).json()
+
+    def patch(self, path: str, body: Any) -> Any:
+        """PATCH, decoded."""
+        return self.call("PATCH", path, body=body).json()
+
+    def launch(self, body: Json, *, path: str = "/allocations", key: str = "") -> Json:
+        """Launch once, also when the answer gets lost and the call is made again; the allocation."""
+        headers = {"Idempotency-Key": key or f"cli-{uuid.uuid4().hex}"}
+        return cast("Json", self.call("POST", path, body=body, headers=headers).json())
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """One call; paths are below /api/v1 unless they start with `//`.
+
+        Raises:
+            ControlPlaneError: it was refused, or nobody answered.
+        """
+        target = self.target(path, query)
+        payload = None if body is None else json.dumps(body).encode()
+        sent = self._headers(headers, payload)
+        self._tell(method, target, sent, payload)
+        for is_last in (False, True):
+            fresh = self._connection is None
+            try:
+                response = self._send(method, target, payload, sent, CALL_S)
+                answer = Answer(response.status, response.read(), dict(response.getheaders()))
+            except TimeoutError as exc:
+                self.close()
+                raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
+            except _LOST as exc:
+                self.close()
+                # A kept connection may have been closed under us. Every call of ours may be made twice.
+                if fresh or is_last:
+                    raise self._unreachable(exc) from exc
+                continue
+            if answer.status >= 300:
+                raise error_of(answer)
+            return answer
+        raise AssertionError
+
+    # --- streams --------------------------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        path: str,
+        query: Query | None = None,
+        *,
+        after: str = "",
+        is_over: Callable[[], bool] = lambda: True,
+    ) -> Iterator[Entry]:
+        """The entries of a stream of server-sent events, across broken connections.
+
+        A server that is stopped ends its streams as one that has told everything does: `is_over` tells them apart.
+        """
+        last, until, pause_s = after, 0.0, PAUSE_S
+        while True:
+            broken: Exception = UnavailableError(f"{self.server.url} ends its streams too early")
+            try:
+                for entry in self._events(path, query, last):
+                    last, until, pause_s = entry.id or last, 0.0, PAUSE_S
+                    yield entry
+                if is_over():
+                    return
+            except _NothingLeft:
+                return
+            except TransientError as exc:
+                broken = exc
+            except _LOST as exc:
+                broken = self._unreachable(exc)
+            finally:
+                self.close()
+            until = until or time.monotonic() + PATIENCE_S
+            if time.monotonic() > until:
+                raise broken
+            time.sleep(pause_s)
+            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+
+    def _events(self, path: str, query: Query | None, last: str) -> Iterator[Entry]:
+        """The entries of one connection. Raises a ConnectionError when it breaks off instead of ending."""
+        target = self.target(path, query)
+        extra = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
+        headers = self._headers(extra, None)
+        self._tell("GET", target, headers, None)
+        response = self._send("GET", target, None, headers, SILENCE_S)
+        if response.status >= 300:
+            raise error_of(Answer(response.status, response.read(), dict(response.getheaders())))
+        if response.status == http.client.NO_CONTENT:
+            raise _NothingLeft
+        fields: dict[str, str] = {}
+        while True:
+            raw = response.readline(LINE_BYTES_MAX)
+            if not raw:
+                return
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            if line:
+                name, _, value = line.partition(":")
+                value = value.removeprefix(" ")
+                fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+                continue
+            if "data" in fields:
+                yield Entry(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
+            fields = {}
+
+    # --- one request ----------------------------------------------------------------------------------------------
+
+    def target(self, path: str, query: Query | None = None) -> str:
+        """The request target of a path of the API."""
+        whole = path[1:] if path.startswith("//") else API + path
+        pairs = [(name, value) for name, value in (query or {}).items() if value is not None and value != ""]
+        return self.server.prefix + quote(whole, safe="/:@~") + (f"?{urlencode(pairs)}" if pairs else "")
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _headers(self, extra: Mapping[str, str] | None, payload: bytes | None) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "slipway-cli"}
+        if self._user:
+            headers["X-Slipway-User"] = self._user
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        return {**headers, **(extra or {})}
+
+    def _send(
+        self, method: str, target: str, payload: bytes | None, headers: Mapping[str, str], timeout_s: float
+    ) -> http.client.HTTPResponse:
+        if self._connection is None:
+            make = http.client.HTTPSConnection if self.server.scheme == "https" else http.client.HTTPConnection
+            self._connection = make(self.server.host, self.server.port, timeout=CONNECT_S)
+            self._connection.connect()
+            sock = cast("socket.socket", self._connection.sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        cast("socket.socket", self._connection.sock).settimeout(timeout_s)
+        self._connection.request(method, target, body=payload, headers=dict(headers))
+        return self._connection.getresponse()
+
+    def _tell(self, method: str, target: str, headers: Mapping[str, str], payload: bytes | None) -> None:
+        if self._show is None:
+            return
+        words = ["curl", "-sS"] if method == "GET" else ["curl", "-sS", "-X", method]
+        for name, value in headers.items():
+            if name != "User-Agent":
+                words += ["-H", f"{name}: {value}"]
+        if payload is not None:
+            words += ["-d", payload.decode()]
+        url = self.server._replace(prefix="").url + target
+        self._show(shlex.join([*words, url]))
+
+    def _unreachable(self, error: Exception) -> UnavailableError:
+        refused = isinstance(error, ConnectionRefusedError)
+        why = "nobody listens there" if refused else (str(error) or type(error).__name__)
+        return UnavailableError(
+            f"no Slipway answers at {self.server.url} ({self.server.origin}): {why}\n"
+            "start one here with `slipway up`, or name another with --server URL or $SLIPWAY_SERVER"
+        )
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def error_of(answer: Answer) -> ControlPlaneError:
+    """What a refusal means; problem+json is read when it is one."""
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {}
+    problem = cast("Json", problem) if isinstance(problem, dict) else {}
+    code = str(problem.get("code") or "")
+    detail = str(problem.get("detail") or problem.get("title") or f"the server answered {answer.status}")
+    trace = str(problem.get("traceId") or "")
+    if answer.status >= 500 and trace:
+        detail = f"{detail} (trace {trace})"
+    errors = cast("list[Json]", problem.get("errors") or [])
+    fields = tuple(FieldError(str(each.get("pointer", "")), str(each.get("detail", ""))) for each in errors)
+    retry = {name.lower(): value for name, value in answer.headers.items()}.get("retry-after", "")
+    retry_after_s = float(retry) if retry.isdigit() else None
+    match answer.status:
+        case 401 | 403:
+            return DeniedError(detail)
+        case 404:
+            return NotFoundError(detail)
+        case 409 if code in ("ambiguous-id", "already-exists"):
+            return InvalidError(detail) if code == "ambiguous-id" else AlreadyExistsError(detail)
+        case 409 | 412:
+            return StaleError(detail) if code == "stale" else PermanentError(detail)
+        case 413:
+            return TooLargeError(detail)
+        case 429:
+            return ThrottledError(detail, retry_after_s=retry_after_s)
+        case 503 | 502 | 504:
+            again = f"; try again in {retry_after_s:.0f} s" if retry_after_s is not None else ""
+            return UnavailableError(detail + again, retry_after_s=retry_after_s)
+        case status if status >= 500:
+            return UnavailableError(detail, retry_after_s=retry_after_s)
+        case _:
+            return InvalidError(detail, fields=fields)

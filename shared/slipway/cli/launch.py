@@ -1,0 +1,129 @@
+"""The options of a launch, and the launch body that they make.
+
+Owns the spelling of the options; what they mean, and what is wrong with them, is the API's word. Only what the API can
+not know is refused here: files that can not be read, options that are not of the form NAME=VALUE.
+"""
+
+import argparse
+import base64
+from pathlib import Path
+from typing import Any
+
+from slipway.errors import FieldError, InvalidError
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+
+
+def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
+    """The options of a launch."""
+    ask = parser.add_argument_group("what it asks for (of each rank)")
+    ask.add_argument("--gpus", metavar="N", type=int, help="whole GPUs")
+    ask.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
+    ask.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
+    if with_ranks:
+        ask.add_argument("--ranks", metavar="N", type=int, help="how many; they start together or not at all")
+        ask.add_argument("--min-available", metavar="N", type=int, help="start with so many (default: all)")
+    what = parser.add_argument_group("what it runs")
+    what.add_argument("--image", metavar="I", help="container image")
+    what.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
+    what.add_argument(
+        "--file", metavar="PATH[:NAME]", action="append", default=[], help="ship a small file with it (repeat)"
+    )
+    what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
+    where = parser.add_argument_group("where and when")
+    where.add_argument("--name", metavar="N", help="a name of your own")
+    where.add_argument("-n", "--workspace", metavar="W", help="(default: default)")
+    where.add_argument("--pool", metavar="P")
+    where.add_argument("--queue", metavar="Q")
+    where.add_argument("--job", metavar="J", help="group it with others")
+    where.add_argument("--priority", metavar="0..1000", type=int, help="higher goes first (default: 50)")
+    where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
+    where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
+    where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
+    limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
+    limits.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
+    limits.add_argument("--max-restarts", metavar="N", type=int, help="start it again so often when it fails")
+
+
+def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Json:
+    """The launch body."""
+    body: Json = {"kind": kind}
+    for option, field in _PLAIN.items():
+        value = getattr(arguments, option)
+        if value is not None and value is not False:
+            body[field] = value
+    if command:
+        body["command"] = command
+    if arguments.env:
+        body["env"] = _named(arguments.env, "--env", "/env")
+    if arguments.label:
+        body["labels"] = _named(arguments.label, "--label", "/labels")
+    if arguments.file:
+        body["files"] = [_file(text) for text in arguments.file]
+    role = _role(arguments)
+    if role:
+        body["ranks"] = [role]
+    return body
+
+
+_PLAIN = {
+    "name": "name",
+    "workspace": "workspace",
+    "pool": "pool",
+    "queue": "queue",
+    "job": "job",
+    "priority": "priority",
+    "preemptible": "preemptible",
+    "hold": "hold",
+    "image": "image",
+    "template": "template",
+    "max_runtime": "maxRuntime",
+    "idle_timeout": "idleTimeout",
+    "pending_timeout": "pendingTimeout",
+    "max_restarts": "maxRestarts",
+}
+
+
+def _role(arguments: argparse.Namespace) -> Json:
+    resources: Json = {}
+    for option, name in (("cpus", "cpu"), ("memory", "memory"), ("gpus", GPU)):
+        value = getattr(arguments, option)
+        if value is not None:
+            resources[name] = value
+    role: Json = {"resources": resources} if resources else {}
+    if getattr(arguments, "ranks", None) is not None:
+        role["count"] = arguments.ranks
+    if getattr(arguments, "min_available", None) is not None:
+        role["minAvailable"] = arguments.min_available
+    return {"name": "worker", **role} if role else {}
+
+
+def _named(items: list[str], option: str, pointer: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in items:
+        name, has_value, value = item.partition("=")
+        if not has_value or not name:
+            detail = f"{item!r} is not NAME=VALUE"
+            raise InvalidError(f"{option}: {detail}", fields=(FieldError(pointer, detail),))
+        found[name] = value
+    return found
+
+
+def _file(text: str) -> Json:
+    """`PATH` or `PATH:NAME`: what it holds, under its own name or NAME in the working directory."""
+    source, _, name = text.partition(":")
+    path = Path(source)
+    try:
+        content = path.read_bytes()
+    except OSError as exc:
+        detail = f"{source} can not be read: {exc.strerror or exc}"
+        raise InvalidError(f"--file: {detail}", fields=(FieldError("/files", detail),)) from exc
+    mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+    try:
+        return {"path": name or path.name, "content": content.decode(), "mode": mode}
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(content).decode()
+        return {"path": name or path.name, "content": encoded, "encoding": "base64", "mode": mode}

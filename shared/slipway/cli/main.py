@@ -1,0 +1,156 @@
+"""The `slipway` command: finds the verb, loads only its module, and turns what happens into an exit code.
+
+Owns the list of verbs, the help page and the exit codes. Knows nothing of what a verb does.
+
+Invariant: importing this module and printing the help page load nothing but a little of the standard library, so that
+`slipway --help` answers at once.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from slipway.cli.verb import Verb
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+NOT_ALLOWED = 4
+TIMED_OUT = 124
+DETACHED = 130
+BROKEN_PIPE = 141
+
+
+class Entry(NamedTuple):
+    """One line of the help page."""
+
+    module: str
+    summary: str
+
+
+GROUPS: dict[str, dict[str, Entry]] = {
+    "This machine": {
+        "up": Entry("local", "start Slipway here: a cluster, a Valkey and the four services"),
+        "down": Entry("local", "stop what `up` started"),
+        "demo": Entry("local", "start everything, do the main job once, visibly, and stop everything"),
+        "doctor": Entry("doctor", "is everything there and answering?"),
+    },
+    "Launch": {
+        "run": Entry("run", "run a command on one or many ranks: slipway run --ranks 4 -- python train.py"),
+        "notebook": Entry("kinds", "start, open, list and stop notebooks"),
+        "shell": Entry("kinds", "the same for shells"),
+        "command": Entry("kinds", "the same for commands"),
+        "tensorboard": Entry("kinds", "the same for TensorBoards"),
+        "apply": Entry("apply", "launch what a YAML or JSON file says"),
+    },
+    "Look": {
+        "ps": Entry("listing", "what waits and what runs"),
+        "get": Entry("show", "one allocation as the API has it"),
+        "describe": Entry("show", "one allocation, for people"),
+        "explain": Entry("show", "why it stands where it stands, and what would help"),
+        "timeline": Entry("show", "how long it spent in each phase"),
+        "trace": Entry("show", "its trace as a waterfall, from the request to the first line"),
+        "events": Entry("streams", "its transitions; -f goes on"),
+        "logs": Entry("streams", "what its ranks print; -f goes on"),
+        "open": Entry("reach", "where its page is; opens a browser"),
+        "wait": Entry("reach", "wait until it runs, is ready, or has ended"),
+        "queue": Entry("listing", "queues, and who waits in them"),
+        "pool": Entry("listing", "pools"),
+        "nodes": Entry("listing", "nodes, and what is free on them"),
+    },
+    "Change": {
+        "kill": Entry("change", "end it"),
+        "preempt": Entry("change", "ask its ranks to save their work and end"),
+        "hold": Entry("change", "keep it from starting"),
+        "resume": Entry("change", "let it start (again)"),
+        "priority": Entry("change", "set its priority"),
+    },
+    "More": {
+        "simulate": Entry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
+        "dead": Entry("dead", "messages that could not be worked off, and sending them again"),
+        "completion": Entry("completion", "completion for bash, zsh or fish"),
+        "version": Entry("version", "which version this is"),
+    },
+}
+
+VERBS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+ALIASES = {"notebooks": "notebook", "job": "ps", "rm": "kill", "stop": "kill", "log": "logs", "event": "events"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    front: list[str] = []
+    while arguments and arguments[0].startswith("-"):
+        option = arguments.pop(0)
+        if option in ("-h", "--help"):
+            print(help_page())
+            return OK
+        if option in ("-V", "--version"):
+            arguments = ["version"]
+            break
+        front.append(option)
+        if option in ("--server", "--user") and arguments:
+            front.append(arguments.pop(0))
+    if not arguments or arguments[0] == "help":
+        if len(arguments) > 1:
+            return _run(arguments[1], ["--help"])
+        print(help_page())
+        return OK if arguments or not front else USAGE
+    return _run(arguments[0], [*front, *arguments[1:]])
+
+
+def help_page() -> str:
+    """What `slipway --help` prints."""
+    lines = ["usage: slipway VERB [arguments]      (slipway VERB --help says more)", ""]
+    for group, verbs in GROUPS.items():
+        lines.append(group)
+        lines += [f"  {name:<12} {entry.summary}" for name, entry in verbs.items()]
+        lines.append("")
+    lines += [
+        "The server is --server URL, else $SLIPWAY_SERVER, else the stack that runs here,",
+        "else http://127.0.0.1:8080. IDs may be shortened as long as they fit one allocation.",
+        "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 not found, 4 not allowed, 124 timeout,",
+        "130 detached with Ctrl-C.",
+    ]
+    return "\n".join(lines)
+
+
+def load(name: str) -> "Verb":
+    """The verb of that name, its module imported."""
+    module = importlib.import_module(f"slipway.cli.verbs.{VERBS[name].module}")
+    verb: Verb = module.VERBS[name]
+    return verb
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    name = ALIASES.get(name, name)
+    if name not in VERBS:
+        sys.stderr.write(f"slipway: there is no verb {name!r}{_close(name)}; `slipway --help` lists them\n")
+        return USAGE
+    from slipway.cli.verb import execute
+
+    try:
+        return execute(name, load(name), arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return DETACHED
+    except BrokenPipeError:
+        # The reader of our output has left: nothing to say, and nothing more may be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _close(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, VERBS, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

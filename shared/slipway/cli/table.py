@@ -1,0 +1,68 @@
+"""Tables of text, ages and amounts for people. Pure.
+
+Owns alignment and truncation: a table is as wide as it needs, and where it is too wide its last column is cut.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from slipway.model.duration import format_duration
+
+GAP = "  "
+
+
+def render(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int = 0,
+    paint: Callable[[str, str], str] | None = None,
+) -> str:
+    """The rows under their heads. `width` cuts the last column (0: nothing is cut); `paint(head, cell)` colours."""
+    table = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    lines: list[str] = []
+    for number, row in enumerate(table):
+        room = width - sum(each + len(GAP) for each in widths[:-1]) if width else 0
+        cells = [cell.ljust(size) for cell, size in zip(row[:-1], widths[:-1], strict=True)]
+        cells.append(cut(row[-1], max(8, room)) if width else row[-1])
+        if paint is not None and number:
+            cells = [paint(name, cell) for name, cell in zip(head, cells, strict=True)]
+        lines.append(GAP.join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def pairs(items: Sequence[tuple[str, str]]) -> str:
+    """Names and values under each other; what is empty is left out."""
+    shown = [(name, value) for name, value in items if value]
+    size = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(f"{name + ':':<{size + 1}}  {value}" for name, value in shown)
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` columns."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def now() -> datetime:
+    """The time on this machine's clock: ages are for people."""
+    return datetime.now(UTC)
+
+
+def moment_of(text: str) -> datetime:
+    """An RFC 3339 time."""
+    return datetime.fromisoformat(text)
+
+
+def age(since: str, until: datetime) -> str:
+    """How long ago an RFC 3339 time was; empty when there is none."""
+    if not since:
+        return ""
+    return format_duration(max(0.0, (until - moment_of(since)).total_seconds()))
+
+
+def clock_time(moment: str) -> str:
+    """The time of day of an RFC 3339 time, with milliseconds, in UTC."""
+    if not moment:
+        return ""
+    return moment_of(moment).astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]

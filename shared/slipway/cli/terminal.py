@@ -1,0 +1,104 @@
+"""What the command prints, and how: colours, one live line of progress, the width.
+
+Owns the two rules: results go to stdout, everything else to stderr; a pipe or NO_COLOR gets plain lines. Several
+threads may print.
+
+Source: no-color.org.
+"""
+
+import os
+import shutil
+import sys
+import threading
+from typing import TextIO
+
+WIDTH = 80
+_CODES = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "dim": 2, "bold": 1}
+RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+STATE_COLOURS = {
+    "Succeeded": "green",
+    "Running": "green",
+    "Ready": "green",
+    "Failed": "red",
+    "Invalid": "red",
+    "TimedOut": "red",
+    "Evicted": "red",
+    "Preempted": "yellow",
+    "Canceled": "yellow",
+    "Pending": "yellow",
+    "Held": "yellow",
+    "Terminating": "yellow",
+}
+
+
+class Terminal:
+    """Where output goes. `out` holds results, `err` everything else."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.out = out or sys.stdout
+        self.err = err or sys.stderr
+        self.is_interactive = self.err.isatty()
+        plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+        self._colour = {id(stream): stream.isatty() and not plain for stream in (self.out, self.err)}
+        self._lock = threading.RLock()
+        self._live = ""
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; 80 when there is none."""
+        return shutil.get_terminal_size((WIDTH, 24)).columns if self.out.isatty() else WIDTH
+
+    def paint(self, text: str, colour: str, *, to_err: bool = True) -> str:
+        """`text` in a colour, where the stream shows colours."""
+        stream = self.err if to_err else self.out
+        return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and self._colour[id(stream)] else text
+
+    def state(self, text: str, *, to_err: bool = False) -> str:
+        """A phase or a result in its colour."""
+        return self.paint(text, STATE_COLOURS.get(text.strip(), ""), to_err=to_err)
+
+    def line(self, text: str = "") -> None:
+        """A line of the result."""
+        self._write(self.out, text + "\n")
+
+    def raw(self, text: str) -> None:
+        """Part of the result, as it is."""
+        self._write(self.out, text)
+
+    def note(self, text: str) -> None:
+        """A line for people: progress, warnings, what to do next."""
+        self._write(self.err, text + "\n")
+
+    def live(self, text: str) -> None:
+        """Progress that replaces itself on a terminal; elsewhere a line each time it says something new."""
+        with self._lock:
+            if text == self._live:
+                return
+            self._live = text
+            if self.is_interactive:
+                columns = shutil.get_terminal_size((WIDTH, 24)).columns
+                self.err.write(f"\r\x1b[2K{text[: columns - 1]}")
+                self.err.flush()
+            else:
+                self.err.write(text + "\n")
+                self.err.flush()
+
+    def clear(self) -> None:
+        """End the live line."""
+        with self._lock:
+            if self._live and self.is_interactive:
+                self.err.write("\r\x1b[2K")
+                self.err.flush()
+            self._live = ""
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        with self._lock:
+            live = self._live if self.is_interactive else ""
+            if live:
+                self.err.write("\r\x1b[2K")
+                self.err.flush()
+            stream.write(text)
+            stream.flush()
+            if live:
+                self._live = ""
+                self.live(live)

@@ -1,0 +1,127 @@
+"""What a verb is, and how one is run: its arguments, its session, and what its errors look like.
+
+Owns the options that all verbs share and the translation of the error tree to exit codes.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slipway.cli import address, main
+from slipway.cli.http import Api
+from slipway.cli.terminal import Terminal
+from slipway.errors import (
+    ControlPlaneError,
+    DeadlineError,
+    DeniedError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+)
+
+
+class Session:
+    """What a verb works with: the terminal, and the API (found and connected when it is first asked for)."""
+
+    def __init__(self, terminal: Terminal, *, server: str = "", user: str = "", curl: bool = False) -> None:
+        self.terminal = terminal
+        self._server = server
+        self._user = user
+        self._curl = curl
+        self._api: Api | None = None
+
+    @property
+    def api(self) -> Api:
+        """The client of the server that was named or found."""
+        if self._api is None:
+            self._api = self.connect()
+        return self._api
+
+    def connect(self) -> Api:
+        """One more client, for another thread."""
+        show = self.terminal.note if self._curl else None
+        return Api(address.find(self._server), user=self._user or own_name(), show=show)
+
+
+Configure = Callable[[argparse.ArgumentParser], None]
+Execute = Callable[[argparse.Namespace, Session], int]
+
+
+class Verb(NamedTuple):
+    """`configure` adds its arguments; `execute` does it. A raw verb gets its words unparsed."""
+
+    configure: Configure
+    execute: Execute
+    raw: bool = False
+
+
+def own_name() -> str:
+    """The user as the API is told: `SLIPWAY_USER`, else the login name."""
+    return os.environ.get("SLIPWAY_USER") or os.environ.get("USER") or os.environ.get("LOGNAME") or ""
+
+
+def parser_of(name: str, verb: Verb) -> argparse.ArgumentParser:
+    """The parser of a verb."""
+    entry = main.VERBS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"slipway {name}",
+        description=entry.summary,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    verb.configure(parser)
+    common = parser.add_argument_group("server")
+    common.add_argument("--server", metavar="URL", default="", help="the API (default: $SLIPWAY_SERVER, or found)")
+    common.add_argument("--user", metavar="NAME", default="", help="act as this user (default: $SLIPWAY_USER, $USER)")
+    common.add_argument("--curl", action="store_true", help="also print each request as a curl command")
+    return parser
+
+
+def execute(name: str, verb: Verb, words: list[str]) -> int:
+    """Run a verb; the exit code."""
+    terminal = Terminal()
+    if verb.raw:
+        return verb.execute(argparse.Namespace(words=words), Session(terminal))
+    arguments = parser_of(name, verb).parse_args(words)
+    session = Session(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
+    try:
+        code = verb.execute(arguments, session)
+        sys.stdout.flush()
+        return code
+    except ControlPlaneError as error:
+        terminal.clear()
+        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error)}")
+        return exit_code(error)
+
+
+def describe(error: ControlPlaneError) -> str:
+    """The error with every field that it names, one per line."""
+    fields = error.fields if isinstance(error, InvalidError) else ()
+    if len(fields) <= 1:
+        return str(error)
+    return "\n".join([str(error), *(f"  {named(field.pointer)}: {field.detail}" for field in fields)])
+
+
+def named(pointer: str) -> str:
+    """A JSON pointer as people write it: `/ranks/0/count` is `ranks[0].count`."""
+    text = ""
+    for step in pointer.removeprefix("/").replace("~1", "/").replace("~0", "~").split("/"):
+        text += f"[{step}]" if step.isdigit() else f".{step}" if text else step
+    return text or "(the whole)"
+
+
+def exit_code(error: ControlPlaneError) -> int:
+    """The exit code of an error."""
+    match error:
+        case InvalidError():
+            return main.USAGE
+        case NotFoundError():
+            return main.NOT_FOUND
+        case DeniedError():
+            return main.NOT_ALLOWED
+        case DeadlineError():
+            return main.TIMED_OUT
+        case TransientError() | _:
+            return main.FAILED

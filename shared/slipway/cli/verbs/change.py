@@ -1,0 +1,86 @@
+"""`slipway kill`, `preempt`, `hold`, `resume`, `priority`: changes of what was launched."""
+
+import argparse
+from typing import Any
+
+from slipway.cli import main, words
+from slipway.cli.follow import wait_until
+from slipway.cli.verb import Session, Verb
+
+Json = dict[str, Any]
+
+
+def _configure_ids(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="+", metavar="ID")
+
+
+def configure_kill(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `kill`."""
+    _configure_ids(parser)
+    parser.add_argument("--wait", action="store_true", help="return when it has ended")
+
+
+def kill(arguments: argparse.Namespace, session: Session) -> int:
+    """End it."""
+    for id_ in arguments.ids:
+        before: Json = session.api.get(f"/allocations/{id_}")
+        session.api.post(f"/allocations/{before['id']}/kill")
+        had = f" had ended: {words.state_of(before)}" if words.has_ended(before) else " is being ended"
+        session.terminal.line(f"{before['id']}{had}")
+    if arguments.wait:
+        for id_ in arguments.ids:
+            wait_until(session, id_, "terminated", None)
+    return main.OK
+
+
+def configure_preempt(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `preempt`."""
+    _configure_ids(parser)
+    parser.add_argument("--reason", default="", help="what its ranks are told")
+
+
+def preempt(arguments: argparse.Namespace, session: Session) -> int:
+    """Ask its ranks to save their work and end."""
+    for id_ in arguments.ids:
+        session.api.post(f"/allocations/{id_}/preempt", {"reason": arguments.reason} if arguments.reason else None)
+        session.terminal.line(f"{id_} was asked to save its work and end")
+    return main.OK
+
+
+def hold(arguments: argparse.Namespace, session: Session) -> int:
+    """Keep it from starting."""
+    return _post(arguments, session, "hold", "is held")
+
+
+def resume(arguments: argparse.Namespace, session: Session) -> int:
+    """Let it start."""
+    return _post(arguments, session, "resume", "may start")
+
+
+def _post(arguments: argparse.Namespace, session: Session, call: str, done: str) -> int:
+    for id_ in arguments.ids:
+        session.api.post(f"/allocations/{id_}/{call}")
+        session.terminal.line(f"{id_} {done}")
+    return main.OK
+
+
+def configure_priority(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `priority`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("priority", metavar="0..1000", type=int, help="higher goes first")
+
+
+def priority(arguments: argparse.Namespace, session: Session) -> int:
+    """Set its priority."""
+    view: Json = session.api.patch(f"/allocations/{arguments.id}", {"priority": arguments.priority})
+    session.terminal.line(f"{view['id']} has priority {view['priority']}")
+    return main.OK
+
+
+VERBS = {
+    "kill": Verb(configure_kill, kill),
+    "preempt": Verb(configure_preempt, preempt),
+    "hold": Verb(_configure_ids, hold),
+    "resume": Verb(_configure_ids, resume),
+    "priority": Verb(configure_priority, priority),
+}

@@ -1,0 +1,77 @@
+"""`slipway completion bash|zsh|fish`: a script for the shell, made from the parsers themselves.
+
+Verbs and options are in the script; ids are asked for when they are completed (`slipway ps -q`).
+"""
+
+import argparse
+
+from slipway.cli import main
+from slipway.cli.verb import Session, Verb, parser_of
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    parser.epilog = "bash: source <(slipway completion bash)   zsh: the same   fish: slipway completion fish | source"
+
+
+def execute(arguments: argparse.Namespace, session: Session) -> int:
+    """Print the script."""
+    words = {name: words_of(parser_of(name, main.load(name))) for name in main.VERBS}
+    script = fish(words) if arguments.shell == "fish" else bash(words, zsh=arguments.shell == "zsh")
+    session.terminal.raw(script)
+    return main.OK
+
+
+def words_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Everything that may be written after a verb, but values."""
+    found: list[str] = []
+    for action in parser._actions:  # pyright: ignore[reportPrivateUsage] - argparse has no public list of them
+        found += action.option_strings
+        if not action.option_strings and action.choices is not None:
+            found += [str(choice) for choice in action.choices]
+    return sorted(set(found))
+
+
+def bash(words: dict[str, list[str]], *, zsh: bool) -> str:
+    """For bash; zsh runs the same through its bash emulation."""
+    head = "autoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
+    cases = "\n".join(f'    {name}) words="{" ".join(options)}" ;;' for name, options in words.items())
+    return f"""{head}_slipway() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=( $(compgen -W "{" ".join(words)}" -- "$current") )
+    return
+  fi
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  case "$current" in
+    -*) ;;
+    *) words="$words $(slipway ps -q 2>/dev/null)" ;;
+  esac
+  COMPREPLY=( $(compgen -W "$words" -- "$current") )
+}}
+complete -o default -F _slipway slipway
+"""
+
+
+def fish(words: dict[str, list[str]]) -> str:
+    """For fish."""
+    lines = ["complete -c slipway -f"]
+    for name, entry in main.VERBS.items():
+        about = entry.summary.replace("'", "")
+        lines.append(f"complete -c slipway -n __fish_use_subcommand -a {name} -d '{about}'")
+        within = f"-n '__fish_seen_subcommand_from {name}'"
+        for word in words[name]:
+            if word.startswith("--"):
+                lines.append(f"complete -c slipway {within} -l {word.removeprefix('--')}")
+            elif word.startswith("-"):
+                lines.append(f"complete -c slipway {within} -s {word.removeprefix('-')}")
+            else:
+                lines.append(f"complete -c slipway {within} -a {word}")
+        lines.append(f"complete -c slipway {within} -a '(slipway ps -q 2>/dev/null)'")
+    return "\n".join(lines) + "\n"
+
+
+VERBS = {"completion": Verb(configure, execute)}

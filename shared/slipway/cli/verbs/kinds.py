@@ -1,0 +1,70 @@
+"""`slipway notebook|shell|command|tensorboard start|ls|open|logs|stop|describe`.
+
+Each word after the kind is what the verb of that name does, with the kind filled in.
+"""
+
+import argparse
+from functools import partial
+
+from slipway.cli import launch, main
+from slipway.cli.follow import wait_until
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs import change, listing, reach, run, show, streams
+
+SERVICES = ("notebook", "tensorboard", "shell")
+
+
+def configure(kind: str, parser: argparse.ArgumentParser) -> None:
+    """Its words and their arguments."""
+    words = parser.add_subparsers(dest="word", metavar="WORD", required=True)
+    start = words.add_parser("start", help=f"start a {kind}", allow_abbrev=False)
+    start.usage = f"slipway {kind} start [options] [-- COMMAND...]"
+    launch.add_options(start, with_ranks=False)
+    run.add_launch_modes(start)
+    start.add_argument("--open", action="store_true", help="open a browser when it is ready")
+    start.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="instead of the default")
+    for word, verb, about in (
+        ("ls", listing.VERBS["ps"], f"list {kind}s"),
+        ("open", reach.VERBS["open"], "where its page is; opens a browser"),
+        ("logs", streams.VERBS["logs"], "what it prints"),
+        ("stop", change.VERBS["kill"], "end it"),
+        ("describe", show.VERBS["describe"], "all about one"),
+    ):
+        each = words.add_parser(word, help=about, allow_abbrev=False)
+        verb.configure(each)
+        each.set_defaults(verb=verb)
+
+
+def execute(kind: str, arguments: argparse.Namespace, session: Session) -> int:
+    """Do what the word says."""
+    if arguments.word != "start":
+        if arguments.word == "ls":
+            arguments.kind = kind
+        verb: Verb = arguments.verb
+        return verb.execute(arguments, session)
+    body = launch.body_of(kind, arguments, run.command_of(arguments))
+    if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run:
+        return run.launch_and_follow(session, body, arguments)
+    arguments.detach = True
+    view = session.api.launch(body, key=arguments.key)
+    return _serve(session, str(view["id"]), arguments)
+
+
+def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
+    """Wait until it serves, and say where."""
+    terminal = session.terminal
+    terminal.note(f"{id_}: launched")
+    reached = wait_until(session, id_, "running", None)
+    if reached is None or reached["phase"] == "Terminated":
+        terminal.note(f"{id_} did not start; see: slipway describe {id_}")
+        return main.FAILED
+    terminal.line(id_ if arguments.quiet else f"{id_}  {session.api.server.url}{reached['links']['proxy']}")
+    if arguments.open:
+        reach.browse(session, reached)
+    return main.OK
+
+
+VERBS = {
+    kind: Verb(partial(configure, kind), partial(execute, kind))
+    for kind in ("notebook", "shell", "command", "tensorboard")
+}

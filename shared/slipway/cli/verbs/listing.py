@@ -1,0 +1,227 @@
+"""`slipway ps`, `queue`, `pool`, `nodes`: lists."""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from slipway.cli import main, output, table, words
+from slipway.cli.launch import GPU
+from slipway.cli.verb import Session, Verb
+
+Json = dict[str, Any]
+WATCH_S = 1.0
+RECENT_S = 3600.0
+"""Ended allocations are shown by `ps` for this long; `-a` shows all."""
+
+
+class _Table(NamedTuple):
+    """A list as a table."""
+
+    head: tuple[str, ...]
+    row: Callable[[Json], list[str]]
+
+
+def configure_ps(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `ps`."""
+    parser.add_argument("-a", "--all", action="store_true", help="also those that ended long ago")
+    parser.add_argument("-w", "--watch", action="store_true", help="go on showing")
+    parser.add_argument("-n", "--workspace", help="only of this workspace")
+    parser.add_argument("--queue", help="only of this queue")
+    parser.add_argument("--owner", help="only of this user")
+    parser.add_argument("--phase", help="only in this phase")
+    parser.add_argument("--kind", help="only of this kind")
+    parser.add_argument("-l", "--selector", help="only with these labels, such as team=vision")
+    output.add_options(parser)
+
+
+def ps(arguments: argparse.Namespace, session: Session) -> int:
+    """What waits and what runs."""
+    query = {
+        "workspace": arguments.workspace,
+        "queue": arguments.queue,
+        "user": arguments.owner,
+        "phase": arguments.phase,
+        "kind": arguments.kind,
+        "labelSelector": arguments.selector,
+    }
+    if arguments.watch:
+        return _watch(arguments, session, query)
+    answer = output.listed(session.api, "/allocations", query)
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    views = _chosen(output.items_of(answer), arguments)
+    if arguments.quiet or arguments.output == "name":
+        for view in views:
+            session.terminal.line(str(view["id"]))
+        return main.OK
+    if not views:
+        session.terminal.note("nothing waits and nothing runs; launch something with: slipway run -- python --version")
+        return main.OK
+    session.terminal.line(_ps_table(views, session, wide=arguments.output == "wide"))
+    return main.OK
+
+
+def _chosen(views: list[Json], arguments: argparse.Namespace) -> list[Json]:
+    """Those to show, the newest last."""
+    moment = table.now()
+
+    def is_recent(view: Json) -> bool:
+        ended = view.get("endedAt")
+        return not ended or (moment - table.moment_of(str(ended))).total_seconds() < RECENT_S
+
+    chosen = [view for view in views if arguments.all or not words.has_ended(view) or is_recent(view)]
+    return sorted(chosen, key=lambda view: (str(view["createdAt"]), str(view["id"])))
+
+
+def _ps_table(views: list[Json], session: Session, *, wide: bool) -> str:
+    moment = table.now()
+    head = ["ID", "KIND", "STATE", "RANKS", "QUEUE", "AGE", "NOTE"]
+    more = ["USER", "PRIO", "ATTEMPT", "WORKSPACE"] if wide else []
+    rows = [
+        [
+            str(view["id"]),
+            str(view["kind"]),
+            words.state_of(view),
+            words.running_of(view),
+            str(view["queue"]),
+            table.age(str(view["createdAt"]), moment),
+            *([str(view["user"]), str(view["priority"]), str(view["attempt"]), str(view["workspace"])] if wide else []),
+            words.note_of(view),
+        ]
+        for view in views
+    ]
+    return _colourful([*head[:-1], *more, head[-1]], rows, session, cut=not wide)
+
+
+def _colourful(head: list[str], rows: list[list[str]], session: Session, *, cut: bool = True) -> str:
+    terminal = session.terminal
+    return table.render(
+        head,
+        rows,
+        width=terminal.width if cut and terminal.out.isatty() else 0,
+        paint=lambda name, cell: terminal.state(cell) if name == "STATE" else cell,
+    )
+
+
+def _watch(arguments: argparse.Namespace, session: Session, query: Json) -> int:
+    """On a terminal a table that is drawn again; elsewhere a line for each change."""
+    terminal = session.terminal
+    seen: dict[str, tuple[str, ...]] = {}
+    shown = ""
+    while True:
+        views = _chosen(output.items_of(output.listed(session.api, "/allocations", query)), arguments)
+        if terminal.out.isatty():
+            text = _ps_table(views, session, wide=arguments.output == "wide")
+            if text != shown:
+                terminal.raw(f"\x1b[H\x1b[2J{text}\n")
+                shown = text
+        for view in [] if terminal.out.isatty() else views:
+            row = (str(view["id"]), words.state_of(view), words.running_of(view), words.note_of(view))
+            if seen.get(row[0]) != row:
+                seen[row[0]] = row
+                terminal.line("  ".join(row).rstrip())
+        time.sleep(WATCH_S)
+
+
+def configure_named(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `queue` and `pool`."""
+    parser.add_argument("word", nargs="?", choices=("ls", "show"), default="ls")
+    parser.add_argument("name", nargs="?", default="")
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def queue(arguments: argparse.Namespace, session: Session) -> int:
+    """Queues, or one with who waits in it."""
+    if arguments.word == "show" or arguments.name:
+        return _queue_show(arguments, session)
+    return _list(arguments, session, "/queues", _QUEUES)
+
+
+def _queue_show(arguments: argparse.Namespace, session: Session) -> int:
+    answer = session.api.call("GET", f"/queues/{arguments.name or 'default'}")
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    body = cast("Json", answer.json())
+    waiting = cast("list[Json]", body["waiting"])
+    if not waiting:
+        session.terminal.note("nobody waits in this queue")
+        return main.OK
+    moment = table.now()
+    rows = [
+        [
+            str(each["position"]),
+            str(each["id"]),
+            str(each.get("user", "")),
+            str(each.get("priority", "")),
+            str(each.get("slots", 0)),
+            table.age(str(each.get("since", "")), moment),
+            f"{each.get('code', '')}: {each.get('message', '')}",
+        ]
+        for each in waiting
+    ]
+    head = ["#", "ID", "USER", "PRIO", "GPUS", "AGE", "WHY"]
+    session.terminal.line(_colourful(head, rows, session))
+    return main.OK
+
+
+def pool(arguments: argparse.Namespace, session: Session) -> int:
+    """Pools."""
+    return _list(arguments, session, "/pools", _POOLS)
+
+
+def configure_nodes(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `nodes`."""
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def nodes(arguments: argparse.Namespace, session: Session) -> int:
+    """Nodes."""
+    return _list(arguments, session, "/nodes", _NODES)
+
+
+def _queue_row(item: Json) -> list[str]:
+    return [str(item[name]) for name in ("name", "pool", "pending", "live", "slotsInUse")]
+
+
+def _pool_row(item: Json) -> list[str]:
+    whole = cast("Json", item["allocatable"])
+    amounts = [str(whole.get(name, "0")) for name in (GPU, "cpu", "memory")]
+    return [str(item["name"]), str(item["nodes"]), *amounts, str(item["pending"]), str(item["live"])]
+
+
+def _node_row(item: Json) -> list[str]:
+    state = "Ready" if item["ready"] and item["schedulable"] else "Drained" if item["ready"] else "NotReady"
+    used, whole = cast("Json", item["used"]), cast("Json", item["allocatable"])
+    amounts = [f"{used.get(name, '0')}/{whole.get(name, '0')}" for name in (GPU, "cpu", "memory")]
+    holders = sorted({str(each["id"]) for each in cast("list[Json]", item["ranks"])})
+    return [str(item["name"]), state, *amounts, str(len(item["ranks"])), " ".join(holders)]
+
+
+_QUEUES = _Table(("QUEUE", "POOL", "WAITING", "RUNNING", "GPUS USED"), _queue_row)
+_POOLS = _Table(("POOL", "NODES", "GPUS", "CPU", "MEMORY", "WAITING", "RUNNING"), _pool_row)
+_NODES = _Table(("NODE", "STATE", "GPUS", "CPU", "MEMORY", "RANKS", "OF"), _node_row)
+
+
+def _list(arguments: argparse.Namespace, session: Session, path: str, form: _Table) -> int:
+    answer = session.api.call("GET", path)
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    items = output.items_of(answer)
+    if arguments.quiet or arguments.output == "name":
+        for item in items:
+            session.terminal.line(str(item["name"]))
+        return main.OK
+    session.terminal.line(_colourful(list(form.head), [form.row(item) for item in items], session))
+    return main.OK
+
+
+VERBS = {
+    "ps": Verb(configure_ps, ps),
+    "queue": Verb(configure_named, queue),
+    "pool": Verb(configure_named, pool),
+    "nodes": Verb(configure_nodes, nodes),
+}

@@ -1,0 +1,280 @@
+"""`slipway up`, `down`, `demo`: the whole system on this machine.
+
+Owns the process that supervises a stack: its signals, what it prints, and ending it from another process. What runs,
+and how, is `slipway.local.stack`'s.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from slipway.cli import main
+from slipway.cli.address import ENV_SERVER
+from slipway.cli.terminal import Terminal
+from slipway.cli.verb import Session, Verb
+from slipway.errors import UnavailableError
+from slipway.local.layout import Layout, StackState, default_folder, is_alive
+
+UP_S = 60.0
+DOWN_S = 30.0
+LOOK_S = 0.05
+IS_UP = "Slipway is up"
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    where = f"where it keeps its things (default: {default_folder()})"
+    parser.add_argument("--data", metavar="DIR", default="", help=where)
+
+
+def configure_up(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `up`."""
+    parser.add_argument("--nodes", metavar="N", type=int, default=2, help="local nodes (default: 2)")
+    parser.add_argument("--gpus", metavar="N", type=int, default=8, help="pretended GPUs of each (default: 8)")
+    parser.add_argument("--cpus", metavar="N", type=int, default=4, help="CPUs of each (default: 4)")
+    parser.add_argument("--memory", metavar="SIZE", default="16Gi", help="of each (default: 16Gi)")
+    parser.add_argument("--port", metavar="P", type=int, default=8080, help="of the API (default: 8080; 0: any)")
+    parser.add_argument("--keep", action="store_true", help="keep the data for the next `up` (--data keeps it too)")
+    parser.add_argument("--no-redis", action="store_true", help="do without Redis: slower, and nothing is lost")
+    parser.add_argument("--detach", action="store_true", help="return when it is ready; `slipway down` ends it")
+    parser.add_argument("--demo", action="store_true", help="run the demo on it first")
+    _add_folder(parser)
+
+
+def up(arguments: argparse.Namespace, session: Session) -> int:
+    """Start it and stay until Ctrl-C."""
+    if arguments.detach:
+        return _detached(arguments, session.terminal)
+    return asyncio.run(_supervise(arguments, session.terminal))
+
+
+async def _supervise(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    from slipway.local.stack import Stack, StackOptions
+
+    options = StackOptions(
+        folder=_folder(arguments),
+        nodes=arguments.nodes,
+        cpus=arguments.cpus,
+        memory=arguments.memory,
+        gpus=arguments.gpus,
+        port=arguments.port,
+        keep=arguments.keep or bool(arguments.data),
+        redis=not arguments.no_redis,
+    )
+    stop = _stop_on_signals()
+    stack = Stack(options, say=terminal.note)
+    begin = time.monotonic()
+    terminal.live("starting a cluster, a Valkey and the four services...")
+    if not await _unless_stopped(stack.start(), stop):
+        return main.DETACHED
+    terminal.clear()
+    code = main.OK
+    try:
+        terminal.note(welcome(stack.api_url, stack.kubeconfig, arguments, time.monotonic() - begin))
+        if arguments.demo:
+            from slipway.cli.demo.story import tell
+
+            code = await asyncio.to_thread(tell, terminal, stack.api_url)
+        await stop.wait()
+    finally:
+        terminal.live("stopping...")
+        await stack.stop()
+        terminal.clear()
+    terminal.note("stopped; nothing is left running")
+    return code
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """An event that Ctrl-C and SIGTERM set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Whether the work was done before somebody stopped us; it is cancelled then, and cleans up."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.wait({working})
+        return False
+    working.result()
+    return True
+
+
+def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: float) -> str:
+    """What `up` says when everything answers."""
+    lines = [
+        f"{IS_UP} ({took_s:.1f} s)",
+        f"  API         {api}  (reference at {api}/docs)",
+        f"  kubeconfig  {kubeconfig}",
+        "",
+        "Next, in another terminal:",
+        "  slipway notebook start",
+        "  slipway run --ranks 4 -- python -c 'import os; print(os.environ[\"RANK\"])'",
+        f"  kubectl --kubeconfig {kubeconfig} get alloc",
+    ]
+    if arguments.data:
+        lines.insert(5, f"  export {ENV_SERVER}={api}")
+    where = f" --data {arguments.data}" if arguments.data else ""
+    return "\n".join([*lines, "", f"`slipway down{where}` stops it." if arguments.detach else "Ctrl-C stops it."])
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    return Path(arguments.data).expanduser().absolute() if arguments.data else default_folder()
+
+
+# --- detached ---------------------------------------------------------------------------------------------------------
+
+
+def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Start a supervisor that outlives us, and wait until it says that all is ready."""
+    layout = Layout(_folder(arguments))
+    begin = time.monotonic()
+    terminal.live("starting a cluster, a Valkey and the four services...")
+    descriptor, name = tempfile.mkstemp(prefix="slipway-up-", suffix=".log")
+    log = Path(name)
+    with open(descriptor, "wb") as out:  # the supervisor has its own copy
+        process = subprocess.Popen(  # noqa: S603 - ourselves
+            [sys.executable, "-m", "slipway.cli.main", *_same_again(arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    while time.monotonic() < begin + UP_S and process.poll() is None:
+        state = layout.read_state()
+        if state is not None and IS_UP in log.read_text(encoding="utf-8"):
+            terminal.clear()
+            terminal.note(welcome(state.api, state.kubeconfig, arguments, time.monotonic() - begin))
+            log.unlink()
+            return main.OK
+        time.sleep(LOOK_S)
+    process.terminate()
+    process.wait(DOWN_S)
+    said = log.read_text(encoding="utf-8").strip()
+    log.unlink()
+    raise UnavailableError(said.removeprefix("error: ") or "it did not come up in time")
+
+
+def _same_again(arguments: argparse.Namespace) -> list[str]:
+    """The words of an `up` like this one, in the foreground."""
+    words = ["up"]
+    for option in ("nodes", "gpus", "cpus", "memory", "port"):
+        words += [f"--{option}", str(getattr(arguments, option))]
+    words += ["--data", arguments.data] if arguments.data else []
+    words += ["--keep"] if arguments.keep else []
+    return words + (["--no-redis"] if arguments.no_redis else [])
+
+
+def configure_down(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `down`."""
+    _add_folder(parser)
+
+
+def down(arguments: argparse.Namespace, session: Session) -> int:
+    """Stop what `up` started."""
+    terminal = session.terminal
+    layout = Layout(_folder(arguments))
+    state = layout.read_state()
+    if state is None or not _lives(state):
+        layout.state.unlink(missing_ok=True)
+        terminal.note(f"nothing runs in {layout.folder}")
+        return main.OK
+    terminal.live("stopping...")
+    if _is_supervisor(state.supervisor):
+        os.kill(state.supervisor, signal.SIGTERM)
+    else:
+        _end_members(state, signal.SIGTERM)
+    until = time.monotonic() + DOWN_S
+    while (_lives(state) or _is_supervisor(state.supervisor)) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    left = [member.name for member in state.members if is_alive(member)]
+    if left:
+        _end_members(state, signal.SIGKILL)
+        terminal.note(f"{', '.join(left)} did not stop by themselves and were killed")
+    layout.state.unlink(missing_ok=True)
+    terminal.clear()
+    terminal.note("stopped; nothing is left running")
+    return main.OK
+
+
+def _lives(state: StackState) -> bool:
+    return any(is_alive(member) for member in state.members)
+
+
+def _is_supervisor(pid: int) -> bool:
+    """Whether that process is a supervisor of ours and not one that got its number later."""
+    try:
+        return b"slipway" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _end_members(state: StackState, how: signal.Signals) -> None:
+    for member in reversed(state.members):
+        if is_alive(member):
+            os.kill(member.pid, how)
+
+
+# --- demo -------------------------------------------------------------------------------------------------------------
+
+
+def configure_demo(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `demo`."""
+    parser.add_argument("--stay", action="store_true", help="stay up afterwards until Ctrl-C")
+
+
+def demo(arguments: argparse.Namespace, session: Session) -> int:
+    """Start, show, stop."""
+    folder = Path(tempfile.mkdtemp(prefix="slipway-demo-"))
+    begin = time.monotonic()
+    code, pids = asyncio.run(_demo(arguments, session.terminal, folder))
+    left = [pid for pid in pids if pid and _is_supervisor(pid)]
+    if left or folder.exists():
+        session.terminal.note(f"left behind: {left or folder}")
+        return main.FAILED
+    session.terminal.note(f"stopped; nothing is left running ({time.monotonic() - begin:.1f} s in all)")
+    return code
+
+
+async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path) -> tuple[int, list[int]]:
+    """(exit code, the pids that had been started)."""
+    from slipway.cli.demo.story import tell
+    from slipway.local.stack import Stack, StackOptions
+
+    stop = _stop_on_signals()
+    stack = Stack(StackOptions(folder=folder, port=0, nodes=2, gpus=8), say=terminal.note)
+    begin = time.monotonic()
+    terminal.note("starting a cluster, a Valkey, two nodes and the four services, as processes of this machine")
+    if not await _unless_stopped(stack.start(), stop):
+        return main.DETACHED, []
+    code, pids = main.DETACHED, [child.pid for child in stack.children.values()]
+    try:
+        terminal.note(f"up after {time.monotonic() - begin:.1f} s: API {stack.api_url}, kubeconfig {stack.kubeconfig}")
+        telling = asyncio.ensure_future(asyncio.to_thread(tell, terminal, stack.api_url))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({telling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if telling.done():
+            code = telling.result()
+            if arguments.stay:
+                terminal.note(f"{stack.api_url} stays up; Ctrl-C stops it")
+                await stopping
+        stopping.cancel()
+    finally:
+        await stack.stop()
+    return code, pids
+
+
+VERBS = {"up": Verb(configure_up, up), "down": Verb(configure_down, down), "demo": Verb(configure_demo, demo)}

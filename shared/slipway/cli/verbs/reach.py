@@ -1,0 +1,84 @@
+"""`slipway open` and `slipway wait`: getting at what runs."""
+
+import argparse
+from typing import Any
+
+from slipway.cli import main, words
+from slipway.cli.follow import wait_until
+from slipway.cli.verb import Session, Verb
+from slipway.errors import FieldError, InvalidError
+from slipway.model.duration import parse_duration
+
+Json = dict[str, Any]
+
+
+def configure_open(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `open`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--port", metavar="P", type=int, help="another port than the first")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+
+
+def open_page(arguments: argparse.Namespace, session: Session) -> int:
+    """Where its page is."""
+    view: Json = session.api.get(f"/allocations/{arguments.id}")
+    port = f"{arguments.port}/" if arguments.port else ""
+    session.terminal.line(f"{page_of(session, view)}{port}")
+    if words.has_ended(view):
+        session.terminal.note(f"{words.summary_of(view)}: there is nothing to open")
+        return main.FAILED
+    if not arguments.no_browser and session.terminal.out.isatty():
+        browse(session, view)
+    return main.OK
+
+
+def page_of(session: Session, view: Json) -> str:
+    """The address of its page."""
+    return f"{session.api.server.url}{view['links']['proxy']}"
+
+
+def browse(session: Session, view: Json) -> None:
+    """Open a browser, where there is one."""
+    import webbrowser
+
+    try:
+        webbrowser.open(page_of(session, view))
+    except webbrowser.Error:
+        session.terminal.note("no browser here; open the address yourself")
+
+
+def configure_wait(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `wait`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument(
+        "--for",
+        dest="goal",
+        choices=("ready", "running", "terminated"),
+        default="terminated",
+        help="(default: the end)",
+    )
+    parser.add_argument("--timeout", metavar="5m", default="", help="give up after this time, with exit code 124")
+
+
+def wait(arguments: argparse.Namespace, session: Session) -> int:
+    """Wait; 0 when it got there, 1 when it ended without or failed, 124 when the time is over."""
+    timeout_s = None
+    if arguments.timeout:
+        try:
+            timeout_s = parse_duration(arguments.timeout)
+        except ValueError as exc:
+            raise InvalidError(f"--timeout: {exc}", fields=(FieldError("/timeout", str(exc)),)) from exc
+    id_ = str(session.api.get(f"/allocations/{arguments.id}")["id"])
+    view = wait_until(session, id_, arguments.goal, timeout_s)
+    if view is None:
+        session.terminal.note(
+            f"{id_} is not {arguments.goal} after {arguments.timeout}; slipway explain {id_} says why"
+        )
+        return main.TIMED_OUT
+    session.terminal.line(f"{id_} {words.state_of(view)}")
+    if not words.has_ended(view):
+        return main.OK
+    return main.OK if arguments.goal == "terminated" and words.has_succeeded(view) else main.FAILED
+
+
+VERBS = {"open": Verb(configure_open, open_page), "wait": Verb(configure_wait, wait)}

@@ -1,0 +1,79 @@
+"""`slipway run`: a command on one or many ranks, followed to its end."""
+
+import argparse
+from typing import cast
+
+from slipway.cli import launch, main, output
+from slipway.cli.follow import Following, wait_until
+from slipway.cli.verb import Session, Verb
+from slipway.errors import FieldError, InvalidError
+
+EXAMPLES = """examples:
+  slipway run -- python train.py
+  slipway run --ranks 4 --gpus 1 --file train.py -- python train.py --epochs 3
+  slipway run --detach -q -- sleep 60"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.usage = "slipway run [options] -- COMMAND..."
+    parser.epilog = EXAMPLES
+    launch.add_options(parser, with_ranks=True)
+    add_launch_modes(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each rank runs")
+
+
+def add_launch_modes(parser: argparse.ArgumentParser) -> None:
+    """What happens after the launch."""
+    modes = parser.add_argument_group("after the launch")
+    modes.add_argument("-d", "--detach", action="store_true", help="print its id and return")
+    modes.add_argument("--wait", action="store_true", help="return when it runs")
+    modes.add_argument("--dry-run", action="store_true", help="only show what would be launched")
+    modes.add_argument("--key", default="", help="Idempotency-Key: the same key launches once")
+    output.add_options(modes, "table", "json", "yaml")
+
+
+def command_of(arguments: argparse.Namespace) -> list[str]:
+    """The words after `--`."""
+    words: list[str] = arguments.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def execute(arguments: argparse.Namespace, session: Session) -> int:
+    """Launch, then do what was asked for."""
+    command = command_of(arguments)
+    if not command and not arguments.template and not arguments.image:
+        detail = "no command; write it after --, such as: slipway run -- python train.py"
+        raise InvalidError(f"command: {detail}", fields=(FieldError("/command", detail),))
+    return launch_and_follow(session, launch.body_of("training", arguments, command), arguments)
+
+
+def launch_and_follow(session: Session, body: launch.Json, arguments: argparse.Namespace) -> int:
+    """Launch the body; then print, wait or follow."""
+    terminal = session.terminal
+    if arguments.dry_run:
+        answer = session.api.call("POST", "/allocations", body=body, query={"dryRun": "true"})
+        output.write(terminal, "yaml" if arguments.output == "table" else arguments.output, answer)
+        return main.OK
+    view = session.api.launch(body, key=arguments.key)
+    for warning in cast("list[str]", view.get("warnings") or []):
+        terminal.note(f"{terminal.paint('warning:', 'yellow')} {warning}")
+    id_ = str(view["id"])
+    if output.is_for_machines(arguments):
+        output.write(terminal, arguments.output, session.api.call("GET", f"/allocations/{id_}"))
+    elif arguments.quiet or arguments.detach or arguments.wait:
+        terminal.line(id_)
+    else:
+        terminal.note(f"{id_}: launched")
+    if arguments.wait:
+        reached = wait_until(session, id_, "running", None)
+        is_up = reached is not None and (reached["phase"] == "Running" or reached.get("result") == "Succeeded")
+        return main.OK if is_up else main.FAILED
+    if arguments.detach or arguments.quiet or output.is_for_machines(arguments):
+        if arguments.detach and not arguments.quiet and terminal.is_interactive:
+            terminal.note(f"follow it with: slipway logs -f {id_}")
+        return main.OK
+    return Following(session, view, with_logs=True).run()
+
+
+VERBS = {"run": Verb(configure, execute)}

@@ -1,0 +1,187 @@
+"""`slipway get`, `describe`, `explain`, `timeline`, `trace`: one allocation from several sides."""
+
+import argparse
+from typing import Any, cast
+
+from slipway.cli import main, output, table, waterfall, words
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs.streams import event_text
+from slipway.model.duration import format_duration
+
+Json = dict[str, Any]
+BAR = 40
+
+
+def configure_get(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `get`."""
+    parser.add_argument("id", metavar="ID")
+    output.add_options(parser, "json", "yaml", "name")
+
+
+def get(arguments: argparse.Namespace, session: Session) -> int:
+    """As the API has it."""
+    answer = session.api.call("GET", f"/allocations/{arguments.id}")
+    if arguments.quiet or arguments.output == "name":
+        session.terminal.line(str(answer.json()["id"]))
+    else:
+        output.write(session.terminal, arguments.output, answer)
+    return main.OK
+
+
+def configure_view(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the others."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
+
+
+def describe(arguments: argparse.Namespace, session: Session) -> int:
+    """All about one, for people."""
+    answer = session.api.call("GET", f"/allocations/{arguments.id}")
+    if arguments.output != "table":
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    view = cast("Json", answer.json())
+    terminal, moment = session.terminal, table.now()
+    terminal.line(table.pairs(_facts(view, session, moment)))
+    pods = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/pods")["items"])
+    if pods:
+        head = ["RANK", "STATE", "NODE", "IP", "EXIT", "POD"]
+        rows = [_pod_row(view, pod) for pod in sorted(pods, key=lambda pod: (pod["attempt"], pod["rank"]))]
+        terminal.line("\n" + table.render(head, rows))
+    elif words.ranks_of(view):
+        terminal.line("\n" + table.render(["RANK", "STATE", "NODE", "EXIT", "REASON"], _rank_rows(view)))
+    events = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/events")["items"])
+    terminal.line("\nEvents (UTC)")
+    for event in events:
+        terminal.line(f"  {event_text(event)}")
+    return main.OK
+
+
+def _facts(view: Json, session: Session, moment: Any) -> list[tuple[str, str]]:
+    spec = cast("Json", view["spec"])
+    command, image = _program(spec)
+    state = words.state_of(view)
+    ended = words.has_ended(view)
+    return [
+        ("ID", str(view["id"])),
+        ("Kind", str(view["kind"])),
+        ("State", session.terminal.state(state) + (f" (attempt {view['attempt']})" if view["attempt"] > 1 else "")),
+        ("Why", words.waits_for(view) or (words.summary_of(view) if ended else "")),
+        ("Queue", f"{view['queue']} in pool {view['pool']}, priority {view['priority']}"),
+        ("Workspace", str(view["workspace"])),
+        ("User", str(view.get("user") or "")),
+        ("Ranks", f"{words.running_of(view)}{'' if ended else ' running'}"),
+        ("Image", image),
+        ("Command", command),
+        ("Created", f"{view['createdAt']} ({table.age(str(view['createdAt']), moment)} ago)"),
+        ("Started", str(view.get("startedAt") or "")),
+        ("Ended", str(view.get("endedAt") or "")),
+        ("Page", "" if ended or not spec.get("ports") else f"{session.api.server.url}{view['links']['proxy']}"),
+        ("Labels", ", ".join(f"{name}={value}" for name, value in cast("Json", view.get("labels") or {}).items())),
+    ]
+
+
+def _program(spec: Json) -> tuple[str, str]:
+    """(command, image) of the main container."""
+    import shlex
+
+    pod = cast("Json", cast("Json", spec.get("template") or {}).get("spec") or {})
+    containers = cast("list[Json]", pod.get("containers") or [{}])
+    main_one = next((each for each in containers if each.get("name") == "main"), containers[0])
+    words_ = [*main_one.get("command", []), *main_one.get("args", [])]
+    return table.cut(shlex.join(str(word) for word in words_), 100), str(main_one.get("image", ""))
+
+
+def _pod_row(view: Json, pod: Json) -> list[str]:
+    code = pod.get("exitCode")
+    return [
+        str(pod["rank"]),
+        str(pod.get("reason") or pod.get("state") or pod["phase"]),
+        str(pod.get("node") or "-"),
+        str(pod.get("ip") or "-"),
+        "" if code is None else str(code),
+        str(pod["name"]),
+    ]
+
+
+def _rank_rows(view: Json) -> list[list[str]]:
+    return [
+        [
+            str(number),
+            str(rank.get("phase", "")),
+            str(rank.get("node", "-")),
+            str(rank.get("exitCode", "")),
+            str(rank.get("reason", "")),
+        ]
+        for number, rank in enumerate(words.ranks_of(view))
+    ]
+
+
+def explain(arguments: argparse.Namespace, session: Session) -> int:
+    """Why it stands where it stands."""
+    answer = session.api.call("GET", f"/allocations/{arguments.id}/explain")
+    if arguments.output != "table":
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    session.terminal.line(explain_text(cast("Json", answer.json())))
+    return main.OK
+
+
+def explain_text(why: Json) -> str:
+    """An explanation for people."""
+    code = f"{why['code']}: " if why.get("code") else ""
+    lines = [f"{why['id']}  {why.get('result') or why['phase']}", f"  {code}{why['message']}"]
+    if why.get("position"):
+        lines.append(f"  position {why['position']} in queue {why['queue']} of pool {why['pool']}")
+    ahead = cast("list[str]", why.get("jobsAhead") or [])
+    if ahead:
+        lines.append(f"  ahead: {', '.join(ahead)}")
+    for change in cast("list[Json]", why.get("change") or []):
+        until = f" (until {change['until']})" if change.get("until") else ""
+        lines.append(f"  what helps: {change['detail']}{until}")
+    return "\n".join(lines)
+
+
+def timeline(arguments: argparse.Namespace, session: Session) -> int:
+    """How long it spent in each phase."""
+    answer = session.api.call("GET", f"/allocations/{arguments.id}/timeline")
+    if arguments.output != "table":
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    session.terminal.line(timeline_text(cast("Json", answer.json())))
+    return main.OK
+
+
+def timeline_text(body: Json) -> str:
+    """A bar per stretch of a phase."""
+    spans = cast("list[Json]", body["spans"])
+    longest = max((float(span["seconds"]) for span in spans), default=0.0)
+    rows: list[list[str]] = []
+    for span in spans:
+        seconds = float(span["seconds"])
+        bar = "█" * max(1, round(BAR * seconds / longest)) if longest else ""
+        open_end = "…" if not span.get("to") else ""
+        start = table.clock_time(str(span["from"]))
+        rows.append([start, str(span["attempt"]), str(span["phase"]), format_duration(seconds), bar + open_end])
+    text = table.render(["FROM (UTC)", "ATTEMPT", "PHASE", "TIME", ""], rows)
+    return f"{text}\ntotal {format_duration(float(body['totalSeconds']))}"
+
+
+def trace(arguments: argparse.Namespace, session: Session) -> int:
+    """Its trace as a waterfall."""
+    answer = session.api.call("GET", f"/allocations/{arguments.id}/trace")
+    if arguments.output != "table":
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    text = waterfall.render(waterfall.spans_of(answer.json()), width=session.terminal.width)
+    session.terminal.line(text or "no spans yet; they are kept while Redis is there")
+    return main.OK
+
+
+VERBS = {
+    "get": Verb(configure_get, get),
+    "describe": Verb(configure_view, describe),
+    "explain": Verb(configure_view, explain),
+    "timeline": Verb(configure_view, timeline),
+    "trace": Verb(configure_view, trace),
+}

@@ -1,0 +1,112 @@
+"""`slipway events` and `slipway logs`: what happened, and what was printed; `-f` goes on."""
+
+import argparse
+from typing import Any, cast
+
+from slipway.cli import main, table, words
+from slipway.cli.follow import events_of, line_text
+from slipway.cli.http import Entry
+from slipway.cli.verb import Session, Verb
+
+Json = dict[str, Any]
+
+
+def configure_events(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `events`."""
+    parser.add_argument("id", metavar="ID", nargs="?", default="", help="(default: of all, with -f)")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
+    parser.add_argument("--after", metavar="CURSOR", default="", help="only what comes after this entry id")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
+
+
+def events(arguments: argparse.Namespace, session: Session) -> int:
+    """Its transitions."""
+    try:
+        return _events(arguments, session)
+    except KeyboardInterrupt:
+        return main.DETACHED
+
+
+def _events(arguments: argparse.Namespace, session: Session) -> int:
+    import json
+
+    if not arguments.id:
+        entries = session.api.stream("/events", is_over=lambda: False)
+    elif arguments.follow:
+        entries = events_of(session, arguments.id, after=arguments.after)
+    else:
+        page: Json = session.api.get(f"/allocations/{arguments.id}/events", {"after": arguments.after})
+        entries = iter([Entry("", "", item) for item in cast("list[Json]", page["items"])])
+    for entry in entries:
+        if arguments.output == "json":
+            session.terminal.line(json.dumps(entry.data, separators=(",", ":")))
+        else:
+            session.terminal.line(event_text(entry.data, with_id=not arguments.id))
+    return main.OK
+
+
+def event_text(event: Json, *, with_id: bool = False) -> str:
+    """One event as a line."""
+    data = cast("Json", event.get("data") or {})
+    kind = str(event.get("type", "")).rpartition(".")[2]
+    whose = f"{event.get('subject', '')}  " if with_id else ""
+    known = ("seq", "attempt", "phase", "reason", "uid", "createdMs")
+    extra = " ".join(f"{name}={value}" for name, value in data.items() if name not in known and value != "")
+    reason = f"{data['reason']} " if data.get("reason") else ""
+    text = (
+        f"{table.clock_time(str(event.get('time', '')))}  {whose}{data.get('seq', ''):>3}  {kind:<11}  "
+        f"{data.get('phase', ''):<11}  {reason}{extra}"
+    )
+    return text.rstrip()
+
+
+def configure_logs(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `logs`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
+    parser.add_argument("--rank", metavar="N", type=int, help="only of this rank")
+    parser.add_argument("--attempt", metavar="N", type=int, help="only of this attempt")
+    parser.add_argument("--tail", metavar="N", type=int, help="only the last lines")
+    parser.add_argument("--since", metavar="10m", default="", help="only of the last time")
+    parser.add_argument("-t", "--timestamps", action="store_true", help="with the time of each line")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the answer")
+
+
+def logs(arguments: argparse.Namespace, session: Session) -> int:
+    """What its ranks print."""
+    try:
+        return _logs(arguments, session)
+    except KeyboardInterrupt:
+        return main.DETACHED
+
+
+def _logs(arguments: argparse.Namespace, session: Session) -> int:
+    import json
+
+    view: Json = session.api.get(f"/allocations/{arguments.id}")
+    path = f"/allocations/{view['id']}"
+    query = {
+        "rank": arguments.rank,
+        "attempt": arguments.attempt,
+        "tail": arguments.tail,
+        "since": arguments.since,
+    }
+    if arguments.follow:
+        again = session.connect()
+        entries = session.api.stream(
+            f"{path}/logs", {**query, "follow": "true"}, is_over=lambda: words.has_ended(again.get(path))
+        )
+        lines = (cast("Json", entry.data) for entry in entries)
+    else:
+        lines = iter(cast("list[Json]", session.api.get(f"{path}/logs", query)["items"]))
+    prefix = words.rank_count(view) > 1 and arguments.rank is None
+    for line in lines:
+        if arguments.output == "json":
+            session.terminal.line(json.dumps(line, separators=(",", ":")))
+            continue
+        time = f"{table.clock_time(str(line.get('time', '')))} " if arguments.timestamps else ""
+        session.terminal.line(time + line_text(session, line, prefix=prefix))
+    return main.OK
+
+
+VERBS = {"events": Verb(configure_events, events), "logs": Verb(configure_logs, logs)}

@@ -1,0 +1,28 @@
+"""`slipway version`."""
+
+import argparse
+from importlib import metadata
+
+from slipway.cli import main
+from slipway.cli.verb import Session, Verb
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """It takes no arguments of its own."""
+
+
+def execute(arguments: argparse.Namespace, session: Session) -> int:
+    """Print it."""
+    session.terminal.line(f"slipway {own_version()}")
+    return main.OK
+
+
+def own_version() -> str:
+    """The version that is installed."""
+    try:
+        return metadata.version("slipway")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+VERBS = {"version": Verb(configure, execute)}

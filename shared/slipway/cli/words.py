@@ -1,0 +1,99 @@
+"""What an allocation is called in a line or a cell: its state, its ranks, what is worth noting. Pure.
+
+Reads the JSON of the REST API (`AllocationView`); knows nothing of how it is shown.
+"""
+
+from typing import Any, cast
+
+Json = dict[str, Any]
+
+PENDING, TERMINATED = "Pending", "Terminated"
+WAITS = ("Pending", "Assigned")
+
+
+def state_of(view: Json) -> str:
+    """The phase, or the result once it has ended, or Held."""
+    if view["phase"] == TERMINATED:
+        return str(view.get("result") or TERMINATED)
+    if view.get("hold") and view["phase"] == PENDING:
+        return "Held"
+    if view.get("ready") and view["phase"] == "Running":
+        return "Ready"
+    return str(view["phase"])
+
+
+def has_ended(view: Json) -> bool:
+    """Whether nothing can happen to it any more."""
+    return view["phase"] == TERMINATED
+
+
+def has_succeeded(view: Json) -> bool:
+    """Whether it ended well."""
+    return view.get("result") == "Succeeded"
+
+
+def rank_count(view: Json) -> int:
+    """How many ranks it has."""
+    roles = cast("list[Json]", view["spec"].get("ranks") or [])
+    return sum(int(role.get("count", 1)) for role in roles) or 1
+
+
+def ranks_of(view: Json) -> list[Json]:
+    """What was observed of each rank."""
+    return cast("list[Json]", view["status"].get("ranks") or [])
+
+
+def running_of(view: Json) -> str:
+    """`running/all` while it lives, `all` after that."""
+    if has_ended(view):
+        return str(rank_count(view))
+    running = sum(rank.get("phase") == "Running" for rank in ranks_of(view))
+    return f"{running}/{rank_count(view)}"
+
+
+def condition_of(view: Json, type_: str) -> Json:
+    """A condition of its status; empty when there is none."""
+    conditions = cast("list[Json]", view["status"].get("conditions") or [])
+    found = [each for each in conditions if each.get("type") == type_]
+    return found[0] if found else {}
+
+
+def waits_for(view: Json) -> str:
+    """The gate that keeps it waiting, with the scheduler's words; empty when it does not wait."""
+    if view["phase"] != PENDING:
+        return ""
+    condition = condition_of(view, "Admitted")
+    if condition.get("status") != "False":
+        return ""
+    return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+
+
+def failures_of(view: Json) -> list[str]:
+    """One text per rank that failed, with its exit code."""
+    texts: list[str] = []
+    for number, rank in enumerate(ranks_of(view)):
+        code = rank.get("exitCode")
+        if rank.get("phase") == "Failed" or code:
+            how = f"exited with {code}" if code is not None else str(rank.get("reason") or "failed")
+            texts.append(f"rank {number} {how}")
+    return texts
+
+
+def note_of(view: Json) -> str:
+    """What is worth knowing beyond the state: the gate, the failed ranks, the nodes."""
+    if view["phase"] == PENDING:
+        return waits_for(view) or ("stopping" if view.get("desired") == "Stopped" else "")
+    if has_ended(view):
+        failed = failures_of(view)
+        if failed and not has_succeeded(view):
+            return "; ".join(failed[:3])
+        return "" if has_succeeded(view) else str(view.get("message") or view.get("reason") or "")
+    return str(view["status"].get("nodes") or "")
+
+
+def summary_of(view: Json) -> str:
+    """How it ended, in one line."""
+    reason = f" ({view['reason']})" if view.get("reason") and not has_succeeded(view) else ""
+    failed = failures_of(view)
+    extra = f": {'; '.join(failed[:4])}" if failed else f": {view['message']}" if view.get("message") else ""
+    return f"{view['id']} {view.get('result') or view['phase']}{reason}{extra}"
