@@ -16,6 +16,8 @@ from slipway.kube.client import KubeClient
 from slipway.kube.resources import CRDS, NAMESPACES, QUEUES, RESOURCE_POOLS, Resource
 from slipway.runtime.clock import Clock
 
+LOCAL_IMAGE = "local"
+"""Local nodes run commands, whatever the image; but every pod names one."""
 READY_S = 20.0
 POLL_S = 0.05
 
@@ -51,11 +53,11 @@ def kind_defaults() -> RawObject:
     A notebook is JupyterLab when it is installed beside us, else a small page of our own.
     """
     page = [sys.executable, "-m", "slipway.local.pages"]
-    defaults: RawObject = {}
+    defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training")}
     if not _has("jupyterlab", "jupyter-lab"):
-        defaults["notebook"] = {"image": "local", "command": [*page, "notebook"], "port": 8888}
+        defaults["notebook"] = {"image": LOCAL_IMAGE, "command": [*page, "notebook"], "port": 8888}
     if not _has("tensorboard", "tensorboard"):
-        defaults["tensorboard"] = {"image": "local", "command": [*page, "tensorboard"], "port": 6006}
+        defaults["tensorboard"] = {"image": LOCAL_IMAGE, "command": [*page, "tensorboard"], "port": 6006}
     return defaults
 
 
