@@ -1,0 +1,160 @@
+"""Scalars in a log directory: TensorBoard event files and plain JSON lines.
+
+Owns the reading of `events.out.tfevents.*` (records of length-prefixed protobuf, of which only scalars are
+understood) and of `*.jsonl` (objects with `step` and numbers). Pure but for the files.
+
+Invariants: a file that is being written is read up to its last whole record; a file that can not be read is left out;
+at most POINTS_MAX points of a curve are answered, spread evenly.
+
+Source: tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor}.proto, lib/io/record_writer.h
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+POINTS_MAX = 1000
+FILES_MAX = 200
+FILE_BYTES_MAX = 64 * 1024 * 1024
+_HEADER = struct.Struct("<QI")
+_FOOTER_BYTES = 4
+_FLOAT_BYTES, _DOUBLE_BYTES = 4, 8
+_DT_FLOAT, _DT_DOUBLE = 1, 2
+
+Point = tuple[int, float]
+Runs = dict[str, dict[str, list[Point]]]
+"""`{run: {tag: [(step, value)]}}`"""
+
+
+def read_runs(folder: Path) -> Runs:
+    """The curves of every run below `folder`; a run is a folder, as in TensorBoard."""
+    runs: Runs = {}
+    files = sorted(path for path in folder.rglob("*") if ".tfevents." in path.name or path.suffix == ".jsonl")
+    for path in files[:FILES_MAX]:
+        run = str(path.parent.relative_to(folder))
+        reader = _json_points if path.suffix == ".jsonl" else _event_points
+        try:
+            with path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX)
+        except OSError:
+            continue
+        for tag, point in reader(content):
+            if math.isfinite(point[1]):
+                runs.setdefault(run, {}).setdefault(tag, []).append(point)
+    return {run: {tag: _thinned(points) for tag, points in tags.items()} for run, tags in runs.items()}
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    points.sort(key=lambda point: point[0])
+    if len(points) <= POINTS_MAX:
+        return points
+    stride = (len(points) - 1) / (POINTS_MAX - 1)
+    return [points[round(index * stride)] for index in range(POINTS_MAX)]
+
+
+def _json_points(content: bytes) -> Iterator[tuple[str, Point]]:
+    for index, line in enumerate(content.splitlines()):
+        try:
+            row: Any = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield from _row_points(row, index)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _row_points(row: dict[str, Any], index: int) -> Iterator[tuple[str, Point]]:
+    step = row.get("step", index)
+    for tag, value in row.items():
+        if tag != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+            yield tag, (int(step), float(value))
+
+
+def _event_points(content: bytes) -> Iterator[tuple[str, Point]]:
+    position = 0
+    while position + _HEADER.size <= len(content):
+        length, _ = _HEADER.unpack_from(content, position)
+        start = position + _HEADER.size
+        position = start + length + _FOOTER_BYTES
+        if position > len(content):
+            return
+        try:
+            yield from _scalars(content[start : start + length])
+        except (IndexError, struct.error, UnicodeDecodeError):
+            return
+
+
+def _scalars(event: bytes) -> Iterator[tuple[str, Point]]:
+    step, summary = 0, b""
+    for number, value in _fields(event):
+        if number == 2 and isinstance(value, int):
+            step = value
+        elif number == 5 and isinstance(value, bytes):
+            summary = value
+    for number, value in _fields(summary):
+        if number == 1 and isinstance(value, bytes):
+            tag, amount = _summary_value(value)
+            if amount is not None:
+                yield tag, (step, amount)
+
+
+def _summary_value(message: bytes) -> tuple[str, float | None]:
+    tag, amount = "", None
+    for number, value in _fields(message):
+        if not isinstance(value, bytes):
+            continue
+        if number == 1:
+            tag = value.decode()
+        elif number == 2:
+            amount = struct.unpack("<f", value)[0]
+        elif number == 8:
+            amount = _tensor_scalar(value)
+    return tag, amount
+
+
+def _tensor_scalar(message: bytes) -> float | None:
+    """The one number of a tensor, as newer writers put scalars."""
+    kind, raw = 0, b""
+    for number, value in _fields(message):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number in (4, 5, 6) and isinstance(value, bytes):
+            raw = value
+    if kind == _DT_FLOAT and len(raw) == _FLOAT_BYTES:
+        return struct.unpack("<f", raw)[0]
+    if kind == _DT_DOUBLE and len(raw) == _DOUBLE_BYTES:
+        return struct.unpack("<d", raw)[0]
+    return None
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message: varints as int, everything else as bytes."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, position = _varint(message, position)
+            yield number, value
+            continue
+        if wire == 2:
+            size, position = _varint(message, position)
+        elif wire in (1, 5):
+            size = _DOUBLE_BYTES if wire == 1 else _FLOAT_BYTES
+        else:
+            return
+        yield number, message[position : position + size]
+        position += size
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = message[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7

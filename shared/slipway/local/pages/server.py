@@ -1,0 +1,245 @@
+"""The pages over HTTP: routes, what may be asked by whom, and the answers.
+
+Owns the server and the two sites. A request is understood with and without the proxy's prefix, so that a page works
+behind the API and at the pod's own address.
+
+Invariants: no page loads anything from elsewhere; what changes something must be JSON, which no other site's page can
+send unasked; the Host must be this machine, which no rebound name is.
+"""
+
+import html
+import ipaddress
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from slipway.local.pages.facts import facts_of
+from slipway.local.pages.kernel import Kernel
+from slipway.local.pages.scalars import read_runs
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+_REQUEST_S = 30.0
+
+Json = dict[str, Any]
+
+
+class Site(Protocol):
+    """One kind of page."""
+
+    def page(self, prefix: str, nonce: str) -> str:
+        """The HTML."""
+        ...
+
+    def read(self, path: str) -> Json | None:
+        """The JSON of a GET; None when there is none."""
+        ...
+
+    def act(self, path: str, body: Json) -> Iterator[Json] | None:
+        """What a POST does, as events; None when there is no such thing. Raises ValueError for a bad body."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NotebookSite:
+    """Cells that run in this pod."""
+
+    def __init__(self) -> None:
+        self._kernel = Kernel()
+
+    def page(self, prefix: str, nonce: str) -> str:
+        return _filled("notebook.html", prefix, nonce, os.environ.get("SLIPWAY_ALLOCATION_ID", "notebook"))
+
+    def read(self, path: str) -> Json | None:
+        return {"facts": facts_of(os.environ)} if path == "/facts" else None
+
+    def act(self, path: str, body: Json) -> Iterator[Json] | None:
+        match path:
+            case "/run":
+                code = body.get("code")
+                if not isinstance(code, str):
+                    raise ValueError("code must be a string")
+                return self._kernel.run(code)
+            case "/interrupt":
+                self._kernel.interrupt()
+            case "/restart":
+                self._kernel.restart()
+            case _:
+                return None
+        return iter([{"type": "end"}])
+
+    def close(self) -> None:
+        self._kernel.restart()
+
+
+class TensorboardSite:
+    """Curves of the scalars in a log directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def page(self, prefix: str, nonce: str) -> str:
+        return _filled("tensorboard.html", prefix, nonce, os.environ.get("SLIPWAY_ALLOCATION_ID", "tensorboard"))
+
+    def read(self, path: str) -> Json | None:
+        if path == "/facts":
+            return {"facts": [*facts_of(os.environ), ("Log directory", str(self._folder))]}
+        return {"runs": read_runs(self._folder)} if path == "/scalars" else None
+
+    def act(self, path: str, body: Json) -> Iterator[Json] | None:
+        return None
+
+    def close(self) -> None:
+        return
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves one site. `prefix` is the path under which the API's proxy shows it."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], site: Site, *, prefix: str = "") -> None:
+        self.site = site
+        self.prefix = prefix.rstrip("/")
+        super().__init__(address, _Request)
+        self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}{self.prefix}/"
+
+    def server_bind(self) -> None:
+        # Without the base class's look-up of the host's name, which can take seconds on a laptop.
+        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "slipway-pages"
+    sys_version = ""
+    timeout = _REQUEST_S
+
+    def do_GET(self) -> None:
+        site, path = self._site, self._path()
+        if not self._is_local():
+            self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
+        elif path in ("", "/"):
+            nonce = secrets.token_urlsafe(16)
+            body = site.page(self._prefix, nonce).encode()
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", body, nonce)
+        elif path == "/healthz":
+            self._send(HTTPStatus.OK, "text/plain", b"ok\n")
+        else:
+            found = site.read(path)
+            if found is None:
+                self._refuse(HTTPStatus.NOT_FOUND, "not found")
+            else:
+                self._send(HTTPStatus.OK, "application/json", json.dumps(found).encode())
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
+        if not self._is_local():
+            self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
+        elif kind != "application/json":
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+        elif not length.isdigit() or int(length) > BODY_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "send a Content-Length that is not too large")
+        else:
+            self._act(self.rfile.read(int(length)))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the pod's log is the user's."""
+
+    @property
+    def _site(self) -> Site:
+        return self._server.site
+
+    @property
+    def _prefix(self) -> str:
+        return self._server.prefix
+
+    @property
+    def _server(self) -> PageServer:
+        assert isinstance(self.server, PageServer)  # noqa: S101 - for the type checker
+        return self.server
+
+    def _act(self, raw: bytes) -> None:
+        try:
+            body: Any = json.loads(raw or b"{}")
+            events = self._site.act(self._path(), cast("Json", body) if isinstance(body, dict) else {})
+        except ValueError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return
+        if events is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "not found")
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/x-ndjson")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Accel-Buffering", "no")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        is_there = True
+        for event in events:  # to the end, also when nobody listens any more: the cell runs on
+            line = json.dumps(event).encode() + b"\n"
+            try:
+                if is_there:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            except OSError:
+                is_there = False
+        if is_there:
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = not is_there
+
+    def _path(self) -> str:
+        path = urlsplit(self.path).path
+        if self._prefix and (path == self._prefix or path.startswith(self._prefix + "/")):
+            path = path[len(self._prefix) :]
+        return path
+
+    def _is_local(self) -> bool:
+        """Whether the Host is an address or a name of this machine."""
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        if host == "localhost" or host.endswith(".localhost") or host == socket.gethostname().lower():
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+
+    def _refuse(self, code: HTTPStatus, words: str) -> None:
+        self.close_connection = True
+        self._send(code, "application/json", json.dumps({"error": words}).encode())
+
+    def _send(self, code: HTTPStatus, kind: str, body: bytes, nonce: str = "") -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if nonce:
+            own = f"'nonce-{nonce}'"
+            policy = f"default-src 'none'; script-src {own}; style-src {own}; connect-src 'self'; base-uri 'none'"
+            self.send_header("Content-Security-Policy", policy)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def _filled(name: str, prefix: str, nonce: str, title: str) -> str:
+    text = resources.files("slipway.local.pages").joinpath(name).read_text(encoding="utf-8")
+    values = {"@NONCE@": nonce, "@TITLE@": html.escape(title), "@PREFIX@": html.escape(prefix)}
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text
