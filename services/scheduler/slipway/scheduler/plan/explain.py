@@ -4,10 +4,13 @@ Owns the wording of the gates from quota on. Messages hold nothing that changes 
 so that an unchanged situation gives an unchanged text.
 """
 
-from slipway.model.facts import AllocationFact, JobFact
+import msgspec
+
+from slipway.model.facts import AllocationFact, JobFact, RoleFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import CPU, MEMORY, PODS
 from slipway.scheduler.plan.ask import Ask
+from slipway.scheduler.plan.change import PLACE, in_words
 from slipway.scheduler.plan.filters.node_resources_fit import spell
 from slipway.scheduler.plan.gang import Blocked, smallest_demand
 from slipway.scheduler.plan.outcome import Change, Explanation
@@ -46,13 +49,11 @@ def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
         return Explanation(
             gate=Gate.EXCEEDS_MAX_QUOTA,
             message=f"asks for {asked} slots; job {job.name} may use at most {most}",
-            change=(Change(kind="maxSlots", name=job.name, slots=used + asked - most),),
             is_never=True,
         )
     return Explanation(
         gate=Gate.JOB_MAX_SLOTS,
         message=f"job {job.name} may use {most} slots and {used} are in use; this needs {asked}",
-        change=(Change(kind="maxSlots", name=job.name, slots=used + asked - most),),
     )
 
 
@@ -100,15 +101,25 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: As
                 f"can never start as the pool stands: it asks for {spell(name, demand.get(name))} "
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
             )
-    room = empty_room(ask, whatif.table, max(blocked.least, 1))
-    most = int(room.sum())
-    if ask.topology is not None and ask.topology.mode == REQUIRED:
-        most = largest_domain(room, whatif.table.label(ask.topology.key))
-    if most < blocked.least:
-        ranks = "a rank like this" if blocked.least == 1 else f"{blocked.least} ranks like these"
+    if blocked.least == 0:
+        whole_room = sum(min(role.count, _most(whatif, role)) for role in allocation.roles)
+        is_hopeless, needed = whole_room < blocked.needed, blocked.needed
+    else:
+        is_hopeless, needed = _most(whatif, blocked.role) < blocked.least, blocked.least
+    if is_hopeless:
+        ranks = "a rank like this" if needed == 1 else f"{needed} ranks like these"
         where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
         return f"can never start as the pool stands: even empty it has no place for {ranks}{where}"
     return ""
+
+
+def _most(whatif: WhatIf, role: RoleFact) -> int:
+    """The most ranks of `role` that an empty and healthy pool would hold (in one domain, where that is required)."""
+    ask = whatif.row(role).ask
+    room = empty_room(ask, whatif.table, max(role.count, 1))
+    if ask.topology is not None and ask.topology.mode == REQUIRED:
+        return largest_domain(room, whatif.table.label(ask.topology.key))
+    return int(room.sum())
 
 
 NOT_YET = Explanation(
@@ -123,14 +134,13 @@ def behind_head(queue: str, head: AllocationFact) -> Explanation:
     )
 
 
+def with_change(why: Explanation, change: tuple[Change, ...] | None) -> Explanation:
+    """`why` with what would help; said in words too where room has to be made on nodes."""
+    words = in_words(change) if change and why.gate in PLACE else ""
+    message = f"{why.message}; {words}" if words else why.message
+    return msgspec.structs.replace(why, message=message, change=change)
+
+
 def at_position(why: Explanation, ahead: int) -> Explanation:
     """`why` with its place in the queue."""
-    return Explanation(
-        gate=why.gate,
-        message=why.message,
-        reasons=why.reasons,
-        change=why.change,
-        position=ahead + 1,
-        ahead=ahead,
-        is_never=why.is_never,
-    )
+    return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead)

@@ -38,8 +38,8 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a smallest unblocking change. Only the fields that its `kind` names are set.
 
-    free: `amounts` more free on `node`. limit | nominal: queue `name` gets `amounts` more. maxSlots: job `name`
-    gets `slots` more. release: `hold` is set to false. wait: until `until` (epoch seconds).
+    free: `amounts` more are free on `node`. limit | nominal | borrowing: that bound of queue `name` is raised by
+    `amounts`. maxSlots: job `name` gets `slots` more. release: `hold` is false. wait: until `until` (epoch seconds).
     """
 
     kind: str

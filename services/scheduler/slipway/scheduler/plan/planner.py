@@ -21,6 +21,7 @@ from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
+from slipway.scheduler.plan.change import BY_ITSELF, CHANGEABLE, Standing, smallest_change
 from slipway.scheduler.plan.gates import closed_gate, is_wanted
 from slipway.scheduler.plan.ordering import HeadKey, WorkKey, head_key, work_key
 from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
@@ -29,6 +30,9 @@ from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
 from slipway.scheduler.plan.whatif import WhatIf
 
+STRICT = "StrictFIFO"
+RETOLD_MAX = 64
+"""Blocked shapes that are explained again at the end of a tick."""
 GangKey = tuple[int, tuple[str, ...], tuple[tuple[bytes, int, int], ...]]
 
 
@@ -102,6 +106,7 @@ class _Tick:
         self.explanations: dict[str, Explanation] = {}
         self.placed: list[gang.Placed] = []
         self.no_place: dict[GangKey, Explanation] = {}
+        self.no_place_for: dict[GangKey, AllocationFact] = {}
         self.demands: dict[GangKey, Resources] = {}
 
     def run(self, evictions: tuple[Evict, ...]) -> Plan:
@@ -117,6 +122,8 @@ class _Tick:
         for line in lines.values():
             self._leave(line)
         self._add_surplus()
+        self._say_why_now()
+        self._offer_changes(lines)
         return Plan(
             admits=tuple(self._admit(placed) for placed in self.placed),
             evictions=evictions,
@@ -137,7 +144,7 @@ class _Tick:
             if line is None:
                 queue = self.tree.queue(fact.queue)
                 line = lines[fact.queue] = _Line(queue or QueueFact(name=fact.queue))
-            line.work.append((work_key(fact, self.snapshot.job_of(fact)), fact))
+            line.work.append((self._key(fact), fact))
         for line in lines.values():
             line.work.sort(key=lambda item: item[0])
         return lines
@@ -165,7 +172,7 @@ class _Tick:
             line.head = fact
             if line.queue.reclaim != "Any":
                 self.tree.keep(line.queue.name, want.demand.amounts)
-            line.is_closed = line.queue.ordering == "StrictFIFO"
+            line.is_closed = line.queue.ordering == STRICT
 
     def _try(self, fact: AllocationFact, want: _Want) -> Explanation | None:
         """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
@@ -181,13 +188,15 @@ class _Tick:
         placed = gang.place(self.whatif, fact)
         if isinstance(placed, gang.Blocked):
             self.no_place[key] = explain.fit_gate(self.whatif, fact, placed)
+            self.no_place_for[key] = fact
             return self.no_place[key]
         actual = placed.demand()
         if actual != demand:
             why = self._quota_gate(fact, actual) or self._slots_gate(fact, actual.gpus())
             if why is not None:
+                # Another mix of roles would have a place but not the quota: that is for now, not for ever.
                 gang.withdraw(self.whatif, placed.parts)
-                return why
+                return msgspec.structs.replace(why, is_never=False)
         self._take(fact, actual)
         self.placed.append(placed)
         return None
@@ -257,6 +266,68 @@ class _Tick:
                 self._take(fact, demand)
                 return True
             full |= {chosen}
+
+    def _say_why_now(self) -> None:
+        """What found no place in the middle of the tick is explained by how things stand at its end."""
+        if not self.placed:
+            return
+        now: dict[GangKey, Explanation] = {}
+        for key, fact in list(self.no_place_for.items())[:RETOLD_MAX]:
+            placed = gang.place(self.whatif, fact)
+            if isinstance(placed, gang.Blocked):
+                now[key] = explain.fit_gate(self.whatif, fact, placed)
+            else:
+                gang.withdraw(self.whatif, placed.parts)
+        before = {id(why): key for key, why in self.no_place.items()}
+        for name, why in self.explanations.items():
+            key = before.get(id(why))
+            if key is not None and key in now:
+                self.explanations[name] = now[key]
+
+    def _offer_changes(self, lines: dict[str, _Line]) -> None:
+        """The smallest change for the first few that wait, where one is found and true."""
+        standing = Standing(self.whatif, self.tree, self.slots, dict(self.snapshot.jobs))
+        waiting = [fact for line in lines.values() for _, fact in line.work if fact.key in self.explanations]
+        held = [fact for fact in self.snapshot.pending if self._gate_of(fact) in BY_ITSELF]
+        held.sort(key=lambda fact: (fact.key, fact.uid))
+        left = self.policy.changes_max
+        for fact in [*(fact for fact in waiting if self._gate_of(fact) in CHANGEABLE), *held][:left]:
+            why = self.explanations[fact.key]
+            first = (why.change or ()) if why.gate in BY_ITSELF else ()
+            change = None
+            if not self._is_behind(fact, lines.get(fact.queue)) and (not first or self._is_open_after(fact)):
+                change = smallest_change(standing, fact, first, self._rivals(fact, waiting))
+            self.explanations[fact.key] = explain.with_change(why, change)
+        for fact in waiting[left:]:
+            self.explanations[fact.key] = explain.with_change(self.explanations[fact.key], None)
+
+    def _is_open_after(self, fact: AllocationFact) -> bool:
+        """Whether it is only held or backing off, and not shut out besides."""
+        free = msgspec.structs.replace(fact, hold=False, not_before=0.0)
+        return closed_gate(free, self.snapshot, self.tree, self.now) is None
+
+    def _is_behind(self, fact: AllocationFact, line: _Line | None) -> bool:
+        """Whether strict order puts others before it: what would let it start would be theirs, or they would block it."""
+        if line is None or line.queue.ordering != STRICT:
+            return False
+        return any(key < self._key(fact) and other.key in self.explanations for key, other in line.work)
+
+    def _key(self, fact: AllocationFact) -> WorkKey:
+        return work_key(fact, self.snapshot.job_of(fact))
+
+    def _gate_of(self, fact: AllocationFact) -> Gate | None:
+        why = self.explanations.get(fact.key)
+        return why.gate if why else None
+
+    def _rivals(self, fact: AllocationFact, waiting: list[AllocationFact]) -> list[AllocationFact]:
+        """Those that would get a freed place first: before it in its queue, or the heads of other queues."""
+        mine = self._key(fact)
+        found: dict[tuple[GangKey, str, str, bool], AllocationFact] = {}
+        for other in waiting:
+            is_before = other.queue != fact.queue or self._key(other) < mine
+            if other is not fact and is_before and self._gate_of(other) in CHANGEABLE:
+                found.setdefault((self._want(other).key, other.queue, other.job, other.preemptible), other)
+        return list(found.values())
 
     def _admit(self, placed: gang.Placed) -> Admit:
         fact, names = placed.allocation, self.whatif.table.names

@@ -14,7 +14,7 @@ from slipway.scheduler.plan.scores import SCORES
 
 SPREAD: dict[str, int] = {"LeastAllocated": 1, "BalancedAllocation": 1, "NodeAffinity": 2, "TaintToleration": 3}
 PACK: dict[str, int] = {"MostAllocated": 1, "NodeAffinity": 2, "TaintToleration": 3}
-CHANGES_PER_TICK_MAX = 64
+CHANGES_PER_TICK_MAX = 8
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     backfill: bool = True
     decisions_max: int = DECISIONS_PER_TICK_MAX
     changes_max: int = CHANGES_PER_TICK_MAX
-    """how many blocked shapes get a smallest change computed in one tick"""
+    """how many waiting allocations get a smallest change computed in one tick, the first in their queues first"""
 
 
 def policy_of(pool: PoolFact) -> Policy:

@@ -74,6 +74,7 @@ class QueueTree:
         self._root = _Node(ROOT, None)
         self._total = total
         self._empty: QueueTree | None = None
+        self._taken: dict[tuple[str, bool], dict[str, int]] = {}
         self._link()
         self.named: tuple[str, ...] = tuple(sorted(self._names()))
         self._set_quota(self._root)
@@ -93,7 +94,9 @@ class QueueTree:
     def take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record use in `name` (negative amounts give it back); a queue that is gone counts for the root."""
         node = self._nodes.get(name, self._root)
+        taken = self._taken.setdefault((name, preemptible), {})
         for resource, amount in demand.items():
+            taken[resource] = taken.get(resource, 0) + amount
             if resource in self.named:
                 self._add(node, resource, amount)
             for above in node.path():
@@ -131,6 +134,17 @@ class QueueTree:
         if self._empty is None:
             self._empty = QueueTree([node.fact for node in self._nodes.values() if node.fact], self._total)
         return self._empty.shortfall(name, demand, preemptible=preemptible)
+
+    def with_more(self, short: Shortfall) -> "QueueTree":
+        """The tree as it would be if the bound of `short` were raised by what is short."""
+        facts = [node.fact for node in self._nodes.values() if node.fact]
+        other = QueueTree([_raised(fact, short) if fact.name == short.queue else fact for fact in facts], self._total)
+        for (name, preemptible), amounts in self._taken.items():
+            other.take(name, amounts, preemptible=preemptible)
+        for node in self._nodes.values():
+            if node.kept:
+                other.keep(node.name, node.kept)
+        return other
 
     def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> int:
         """How far `name` would be above its due with `demand` more: the dominant excess, in millionths, by weight."""
@@ -270,3 +284,19 @@ def _divide(node: _Node) -> None:
     for child in weighted:
         weight = child.fact.weight if child.fact else 1
         child.deserved = {name: max(0, amount) * weight // max(weights, 1) for name, amount in rest.items()}
+
+
+def _raised(fact: QueueFact, short: Shortfall) -> QueueFact:
+    match short.kind:
+        case "limit":
+            return msgspec.structs.replace(fact, limit=_more(fact.limit, short))
+        case "nominal":
+            return msgspec.structs.replace(fact, nominal=_more(fact.nominal, short))
+        case _:
+            return msgspec.structs.replace(fact, borrowing_limit=_more(fact.borrowing_limit, short))
+
+
+def _more(amounts: Resources | None, short: Shortfall) -> Resources:
+    known = dict(amounts.amounts) if amounts else {}
+    known[short.resource] = known.get(short.resource, 0) + short.short
+    return Resources(known)

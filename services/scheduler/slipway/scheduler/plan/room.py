@@ -1,0 +1,112 @@
+"""How little would have to be freed, and where, for a gang to have its places.
+
+Greedy: ranks that have a place take it; each other rank goes where it over-commits least (amounts as parts of the
+pool's total, summed). For a single rank that is the least there is; for a gang it is an upper bound, checked by
+placing it. Only nodes that pass every filter but the used amounts are looked at, and never beyond allocatable.
+"""
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact
+from slipway.scheduler.plan.ask import Ask
+from slipway.scheduler.plan.fill import fill
+from slipway.scheduler.plan.gang import targets
+from slipway.scheduler.plan.nodes import EVERY, Bools, Ints
+from slipway.scheduler.plan.outcome import Change
+from slipway.scheduler.plan.rows import Row
+from slipway.scheduler.plan.topology import REQUIRED
+from slipway.scheduler.plan.usage import Usage
+from slipway.scheduler.plan.whatif import WhatIf
+
+RANKS_MAX = 64
+DOMAINS_MAX = 32
+_MILLION = 1_000_000
+
+
+def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Change, ...] | None:
+    """What to free for the smallest gang that may start; None when it is too large to say or nothing helps.
+
+    Works on a copy of the usage.
+    """
+    wanted = targets(allocation)
+    if sum(wanted) > RANKS_MAX or len(whatif.table) == 0:
+        return None
+    trial = WhatIf(whatif.usage, whatif.policy)
+    ours = np.zeros_like(trial.usage.used)
+    for role, want in zip(allocation.roles, wanted, strict=True):
+        row = trial.row(role)
+        if not _squeeze_role(row, ours, want):
+            return None
+    return _deficits(trial.usage, ours)
+
+
+def _squeeze_role(row: Row, ours: Ints, want: int) -> bool:
+    """Put `want` ranks on nodes, over-committing where it must; required topologies into the cheapest domain."""
+    topology = row.ask.topology
+    if topology is None or topology.mode != REQUIRED:
+        return _squeeze(row, ours, want, row.passed) is not None
+    column = row.usage.table.label(topology.key)
+    best: tuple[int, int] | None = None
+    for domain in range(min(len(column.values), DOMAINS_MAX)):
+        placed = _squeeze(row, ours, want, row.passed & (column.codes == domain), keep=False)
+        if placed is not None and (best is None or placed < best[0]):
+            best = (placed, domain)
+    return best is not None and _squeeze(row, ours, want, row.passed & (column.codes == best[1])) is not None
+
+
+def _squeeze(row: Row, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
+    """The cost of `want` ranks among `allowed`, None if they do not go there at all; taken when `keep`."""
+    nodes: list[int] = []
+    cost = 0
+    for node in fill(row, want, allowed):
+        _book(row, ours, node, 1)
+        nodes.append(node)
+    while len(nodes) < want:
+        costs = _costs(row.ask, row.usage, ours, allowed)
+        node = int(costs.argmin())
+        if costs[node] < 0 or costs[node] == np.iinfo(np.int64).max:
+            break
+        cost += int(costs[node])
+        _book(row, ours, node, 1)
+        nodes.append(node)
+    is_enough = len(nodes) == want
+    if not is_enough or not keep:
+        for node in nodes:
+            _book(row, ours, node, -1)
+    return cost if is_enough else None
+
+
+def _book(row: Row, ours: Ints, node: int, times: int) -> None:
+    row.usage.take(row.ask, [node], times)
+    ours[row.ask.step_rows, node] += row.ask.step_amounts[:, 0] * times
+
+
+def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools) -> Ints:
+    """What one more rank would over-commit on each node, in millionths of the pool; the largest integer where it
+    can not go."""
+    table = usage.table
+    costs = np.zeros(len(table), dtype=np.int64)
+    possible = allowed.copy()
+    if ask.missing:
+        possible[:] = False
+    for row, amount in ask.steps:
+        allocatable = table.allocatable[row]
+        possible &= ours[row] + amount <= allocatable
+        over = usage.used[row] - allocatable
+        more = np.maximum(over + amount, 0) - np.maximum(over, 0)
+        costs += more * _MILLION // max(table.total.get(table.resources[row]), 1)
+    for port in ask.host_ports:
+        possible &= ~usage.is_port_taken(port, EVERY)
+    return np.where(possible, costs, np.iinfo(np.int64).max)
+
+
+def _deficits(usage: Usage, ours: Ints) -> tuple[Change, ...]:
+    """Per node of ours, by how much it is over-committed in what we ask for."""
+    table = usage.table
+    over = np.where(ours > 0, np.maximum(usage.used - table.allocatable, 0), 0)
+    changes: list[Change] = []
+    for node in np.flatnonzero(over.any(axis=0)).tolist():
+        rows = np.flatnonzero(over[:, node]).tolist()
+        amounts = {table.resources[row]: int(over[row, node]) for row in rows}
+        changes.append(Change(kind="free", node=table.names[node], amounts=amounts))
+    return tuple(changes)

@@ -1,0 +1,89 @@
+"""The short cuts of the planner give what the long way gives."""
+
+import msgspec
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.model.facts import RoleFact
+from slipway.scheduler.plan.diagnose import diagnose
+from slipway.scheduler.plan.fill import fill
+from slipway.scheduler.plan.nodes import EVERY
+from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.rows import Row
+from slipway.scheduler.plan.whatif import WhatIf
+from tests.property.planner.instances import Instance, a_random_role, instances
+
+SETTINGS = settings(max_examples=100, deadline=None)
+roles = a_random_role("role")
+
+
+def a_whatif(instance: Instance) -> WhatIf:
+    snapshot = instance.snapshot()
+    return WhatIf(snapshot.usage, policy_of(snapshot.pool))
+
+
+@given(instances(), st.lists(st.tuples(roles, st.integers(1, 3)), min_size=1, max_size=6))
+@SETTINGS
+def test_a_row_kept_current_equals_a_fresh_one(instance: Instance, steps: list[tuple[RoleFact, int]]) -> None:
+    """After any sequence of takes by several asks, each row's totals are those of a row computed now."""
+    whatif = a_whatif(instance)
+    for role, want in steps:
+        row = whatif.row(role)
+        whatif.take(row, fill(row, want))
+    for role, _ in steps:
+        row = whatif.row(role)
+        row.refresh()
+        fresh = Row(row.ask, whatif.usage, whatif.weights(row.ask))
+        assert np.array_equal(row.total, fresh.total)
+        assert np.array_equal(row.fits, fresh.fits)
+
+
+@given(instances(), roles, st.integers(1, 12))
+@SETTINGS
+def test_one_pass_equals_one_by_one(instance: Instance, role: RoleFact, want: int) -> None:
+    """Filling in one pass picks the nodes that placing rank after rank picks (where scores do not look at others)."""
+    pool = instance.pool
+    if "NodeAffinity" in pool.scores or not pool.scores:
+        instance = instance_with_scores(instance)
+    whatif, single = a_whatif(instance), a_whatif(instance)
+    at_once = fill(whatif.row(role), want)
+    one_by_one: list[int] = []
+    for _ in range(want):
+        row = single.row(role)
+        nodes = fill(row, 1)
+        single.take(row, nodes)
+        one_by_one += nodes
+    assert at_once == one_by_one
+
+
+@given(instances(), roles)
+@SETTINGS
+def test_giving_back_restores_the_columns(instance: Instance, role: RoleFact) -> None:
+    """Take and give back: the usage is what it was, and so is the row."""
+    whatif = a_whatif(instance)
+    row = whatif.row(role)
+    before, totals = whatif.usage.used.copy(), row.total.copy()
+    nodes = fill(row, 5)
+    whatif.take(row, nodes)
+    whatif.give(row, nodes)
+    row.refresh()
+    assert np.array_equal(whatif.usage.used, before)
+    assert np.array_equal(row.total, totals)
+
+
+@given(instances(), roles)
+@SETTINGS
+def test_the_quick_verdict_agrees_with_the_filters(instance: Instance, role: RoleFact) -> None:
+    """Nodes that a row calls feasible are those that no filter refuses, and have room for one at least."""
+    whatif = a_whatif(instance)
+    row = whatif.row(role)
+    verdict = diagnose(row.ask, whatif.usage)
+    assert verdict.fitting == int(row.fits.sum())
+    assert verdict.fitting + sum(count for _, count in verdict.refused) == len(whatif.table)
+    assert np.array_equal(whatif.usage.room(row.ask, EVERY, 9) > 0, whatif.usage.fits(row.ask, EVERY))
+
+
+def instance_with_scores(instance: Instance) -> Instance:
+    pool = msgspec.structs.replace(instance.pool, scores={"LeastAllocated": 1, "BalancedAllocation": 1})
+    return msgspec.structs.replace(instance, pool=pool)
