@@ -1,15 +1,21 @@
 """The application as data: routes, middleware, error handlers."""
 
+from functools import partial
+
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slipway.api import problems
+from slipway.api import docs_page, openapi, problems
 from slipway.api.endpoint import Endpoint, routes_of
+from slipway.api.guard import Guard
 from slipway.api.observe import QUIET_PATHS, Observe
 from slipway.api.parts import Parts
-from slipway.api.routes import allocations, events, kinds, launches, logs, queues, signals
+from slipway.api.proxy.app import proxy, to_root
+from slipway.api.routes import about, allocations, events, kinds, launches, logs, queues, signals, templates
 from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.service import version
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *launches.ENDPOINTS,
@@ -19,8 +25,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *logs.ENDPOINTS,
     *signals.ENDPOINTS,
     *queues.ENDPOINTS,
+    *templates.ENDPOINTS,
 )
 """Every route of the REST API."""
+
+PROXY_PATH = "/proxy/{id}/{path:path}"
 
 
 def create_app(parts: Parts, health: Health) -> Starlette:
@@ -28,12 +37,35 @@ def create_app(parts: Parts, health: Health) -> Starlette:
     probes = HealthApp(health)
     routes: list[BaseRoute] = [Route(path, probes) for path in QUIET_PATHS]
     routes += routes_of(ENDPOINTS)
+    routes += [
+        Route("/", about.home),
+        Route("/docs", about.docs),
+        Route("/openapi.json", about.openapi),
+        Route("/proxy/{id}", _Asgi(to_root)),
+        Route(PROXY_PATH, _Asgi(proxy)),
+        WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
+    ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Observe, parts.clock, parts.random)],
+        middleware=[
+            Middleware(Observe, parts.clock, parts.random),
+            Middleware(Guard, parts.settings.hosts),
+        ],
         exception_handlers=problems.HANDLERS,
     )
     app.router.redirect_slashes = False
     app.state.parts = parts
     app.state.on_broken = parts.on_broken
+    app.state.document = document = openapi.document(ENDPOINTS, version())
+    app.state.docs_of = partial(docs_page.page, ENDPOINTS, document["components"]["schemas"])
     return app
+
+
+class _Asgi:
+    """A bare ASGI application as an endpoint: Starlette takes a function for a handler of requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)

@@ -1,6 +1,7 @@
 """What launches look up again and again: pools, workspaces, queues, templates, nodes. A second old at most.
 
-Nodes, on which only a warning depends, may be some seconds old. Owns the answers for what is missing: which field is wrong, and what there is instead.
+Owns the answers for what is missing: which field is wrong, and what there is instead. Nodes, on which only a warning
+depends, may be some seconds old.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ def explain(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs) -
         id=id_of(allocation),
         phase=status.phase,
         code=code,
-        message=message or _standing(allocation),
+        message=message or standing(allocation),
         position=len(before) + 1 if is_waiting(allocation) else 0,
         ahead=len(before),
         change=_change(allocation, code),
@@ -77,7 +77,7 @@ def _change(allocation: Allocation, code: str) -> list[Change]:
     return [Change(kind=kind, detail=detail, until=until)]
 
 
-def _standing(allocation: Allocation) -> str:
+def standing(allocation: Allocation) -> str:
     """One sentence on what does not wait."""
     status = allocation.status
     match status.phase:

@@ -54,6 +54,7 @@ async def build(context: Context[Settings]) -> None:
         behind=behind,
         on_broken=lambda error: None if broken.done() else broken.set_exception(error),
     )
+    context.resources.push_async_callback(parts.forwarder.aclose)
     if context.once:
         await check(parts)
         return

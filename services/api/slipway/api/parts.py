@@ -13,7 +13,9 @@ from slipway.api.launch import Launcher
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube, Stop
-from slipway.api.recent import Recent
+from slipway.api.proxy.http import HttpForwarder
+from slipway.api.proxy.target import Targets
+from slipway.api.recent import Recent, Seldom
 from slipway.api.settings import Settings
 from slipway.api.sse import OpenStreams
 from slipway.crd.v1alpha1 import Allocation
@@ -22,6 +24,8 @@ from slipway.runtime.clock import Clock, Random
 from slipway.streams.ports import DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
 
+ACTIVITY_S = 5.0
+"""Activity of one allocation is noted at most this often."""
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -48,6 +52,9 @@ class Parts:
     dead: DeadLetters
     open_streams: OpenStreams
     polled: Recent[tuple[str, str], Allocation]
+    targets: Targets
+    forwarder: HttpForwarder
+    touched: Seldom
     on_broken: Callable[[InvariantError], None]
 
 
@@ -84,6 +91,9 @@ def connect(
         dead=streams.dead,
         open_streams=OpenStreams(settings.streams_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
+        targets=Targets(kube, lookup, clock),
+        forwarder=HttpForwarder(silence_s=settings.proxy_timeout_s, stop=stop),
+        touched=Seldom(clock, every_s=ACTIVITY_S),
         on_broken=on_broken,
     )
 

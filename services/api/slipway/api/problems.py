@@ -59,6 +59,7 @@ TABLE: dict[type[BaseException], Row] = {
     refusals.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),
     refusals.ConflictError: Row(409, "conflict", "The request contradicts the state of the object"),
     refusals.TooManyStreamsError: Row(503, "too-many-streams", "Too many open streams", retry=True),
+    refusals.BadGatewayError: Row(502, "bad-gateway", "The workload gave no proper answer"),
     InvalidError: Row(422, "invalid", "The request is not valid"),
     NotFoundError: Row(404, "not-found", "There is no such object"),
     AlreadyExistsError: Row(409, "already-exists", "The name is taken"),

@@ -1,7 +1,7 @@
-"""Values that may be a moment old: one load at a time per key, kept for a short while.
+"""Values that may be a moment old, and things that need not happen often.
 
-For what a burst of requests needs again and again (a pool, a workspace, an object that a thousand ranks poll). Never
-for what a client is shown of its own writes.
+One load at a time per key, kept for a short while: for what a burst of requests needs again and again (a pool, a
+workspace, an object that a thousand ranks poll). Never for what a client is shown of its own writes.
 
 Invariants: at most one load per key is under way; a failed load is not kept; the number of keys is bounded.
 """
@@ -59,3 +59,24 @@ class Recent(Generic[K, V]):
         self._values[key] = (asked_at, value)
         while len(self._values) > _KEYS_MAX:
             del self._values[next(iter(self._values))]
+
+
+class Seldom:
+    """Lets the same thing happen at most once in `every_s` seconds."""
+
+    def __init__(self, clock: Clock, *, every_s: float) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._last: dict[str, float] = {}
+
+    def may(self, key: str) -> bool:
+        """Whether it may happen now; if so, not again for a while."""
+        now = self._clock.monotonic()
+        last = self._last.get(key)
+        if last is not None and now - last < self._every_s:
+            return False
+        self._last.pop(key, None)
+        self._last[key] = now
+        while len(self._last) > _KEYS_MAX:
+            del self._last[next(iter(self._last))]
+        return True

@@ -3,7 +3,7 @@
 `problems.py` says which status each one is answered with.
 """
 
-from slipway.errors import InvalidError, PermanentError, StaleError, ThrottledError
+from slipway.errors import InvalidError, PermanentError, StaleError, ThrottledError, UnavailableError
 
 
 class MalformedError(InvalidError):
@@ -40,3 +40,7 @@ class ConflictError(PermanentError):
 
 class TooManyStreamsError(ThrottledError):
     """This process serves as many open streams as it may."""
+
+
+class BadGatewayError(UnavailableError):
+    """A workload gave the proxy no proper answer."""

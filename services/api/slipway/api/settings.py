@@ -25,6 +25,13 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Literal["none"],
         Meta(description="Who may call. none: everybody who can connect, therefore on loopback addresses only."),
     ] = "none"
+    hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Host names under which the api is reached, beyond localhost: those of a proxy or a forwarded "
+            "port. Others are refused, so that no foreign web page can use the api through a browser."
+        ),
+    ] = ()
     body_bytes_max: Annotated[
         int,
         Meta(

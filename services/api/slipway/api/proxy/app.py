@@ -1,0 +1,97 @@
+"""`/proxy/{id}[/{port}]/...`: the ASGI application in front of workloads.
+
+Owns activity: what passes here keeps an allocation from being idle.
+"""
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from slipway.api.observe import PROXIED_KEY
+from slipway.api.parts import Parts, parts_of
+from slipway.api.proxy.sockets import forward_socket
+from slipway.api.proxy.target import ROOT, NotYet, Target
+from slipway.api.proxy.waiting import waiting_response
+from slipway.errors import UnavailableError
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
+
+SOURCE = "proxy"
+STREAM_KIND = "proxy"
+
+
+async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
+    """Serves one proxied request or WebSocket."""
+    if scope["type"] == "websocket":
+        await _serve_socket(WebSocket(scope, receive, send))
+    else:
+        await _serve_http(Request(scope, receive), send)
+
+
+async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
+    """`/proxy/{id}` -> `/proxy/{id}/`: relative links of a page need the slash."""
+    request = Request(scope, receive)
+    response = RedirectResponse(request.url.replace(path=f"{request.url.path}/"), status_code=307)
+    await response(scope, receive, send)
+
+
+async def _serve_http(request: Request, send: Send) -> None:
+    parts = parts_of(request)
+    given = str(request.path_params["id"])
+    found = await parts.targets.find(given, _below(request.scope, given), request.scope["query_string"])
+    is_browser = "text/html" in request.headers.get("accept", "")
+    if found.allocation != given:
+        # A workload's cookies and links belong under its whole id.
+        url = request.url.replace(path=request.url.path.replace(given, found.allocation, 1))
+        await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
+        return
+    if isinstance(found, Target):
+        _touch(parts, found.allocation)
+        try:
+            parts.open_streams.check()
+            parts.open_streams.opened(STREAM_KIND)
+            request.scope[PROXIED_KEY] = True
+            try:
+                await parts.forwarder.forward(request, found, send)
+            finally:
+                parts.open_streams.closed(STREAM_KIND)
+            return
+        except UnavailableError as error:
+            request.scope[PROXIED_KEY] = False
+            parts.targets.forget(given)
+            if not is_browser:
+                raise
+            found = NotYet(allocation=found.allocation, phase=Phase.RUNNING, message=str(error))
+    response = waiting_response(found, request.url.path, is_browser=is_browser)
+    await response(request.scope, request.receive, send)
+
+
+async def _serve_socket(socket: WebSocket) -> None:
+    parts = parts_of(socket)
+    given = str(socket.path_params["id"])
+    found = await parts.targets.find(given, _below(socket.scope, given), socket.scope["query_string"])
+    if isinstance(found, NotYet):
+        await socket.send_denial_response(waiting_response(found, socket.url.path, is_browser=False))
+        return
+    parts.open_streams.check()
+    parts.open_streams.opened(STREAM_KIND)
+    try:
+        await forward_socket(socket, found, stop=parts.stop, touch=lambda: _touch(parts, found.allocation))
+    except UnavailableError:
+        parts.targets.forget(given)
+        raise
+    finally:
+        parts.open_streams.closed(STREAM_KIND)
+
+
+def _below(scope: Scope, given: str) -> bytes:
+    """The raw path below `/proxy/{id}`, as the client spelled it."""
+    raw = bytes(scope.get("raw_path") or scope["path"].encode())
+    return raw.partition(b"?")[0].removeprefix(f"{ROOT}/{given}".encode()) or b"/"
+
+
+def _touch(parts: Parts, allocation: AllocationId) -> None:
+    """Note activity, at most every few seconds for one allocation."""
+    if parts.touched.may(allocation):
+        parts.behind.offer_activity(allocation, SOURCE, parts.clock.now())

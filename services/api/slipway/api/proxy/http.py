@@ -1,0 +1,155 @@
+"""Proxied HTTP: a request to a workload and its answer back, streamed both ways.
+
+Owns the HTTP client, which is only imported and made with the first proxied request. Bodies are passed on as they come,
+in the encoding that the workload chose. Redirects are the client's to follow.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Send
+
+from slipway.api.ports import Stop
+from slipway.api.proxy.headers import request_fields, response_fields
+from slipway.api.proxy.target import Target
+from slipway.api.refusals import BadGatewayError
+from slipway.errors import DeadlineError, UnavailableError
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S = 5.0
+CONNECTIONS_MAX = 512
+IDLE_CONNECTIONS_MAX = 32
+WAIT_FOR_SLOT_S = 10.0
+
+
+class HttpForwarder:
+    """Sends requests to workloads."""
+
+    def __init__(self, *, silence_s: float, stop: Stop) -> None:
+        self._silence_s = silence_s
+        self._stop = stop
+        self._client: httpx.AsyncClient | None = None
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def forward(self, request: Request, target: Target, send: Send) -> None:
+        """One request, until its answer is through.
+
+        Raises:
+            UnavailableError: the workload does not accept connections (yet); nothing was sent.
+            DeadlineError: it is silent for too long.
+            BadGatewayError: it answers nothing that could be passed on.
+        """
+        import httpx
+
+        uploaded = asyncio.Event()
+        upstream = self._build(request, target, uploaded)
+        try:
+            response = await self._opened().send(upstream, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise UnavailableError(f"{target.allocation} does not answer on port {target.port} yet") from error
+        except httpx.TimeoutException as error:
+            raise DeadlineError(f"{target.allocation} is silent on port {target.port}") from error
+        except httpx.HTTPError as error:
+            raise BadGatewayError(f"{target.allocation} gave no proper answer: {type(error).__name__}") from error
+        try:
+            await self._answer(request.receive, send, target, response, uploaded)
+        finally:
+            await response.aclose()
+
+    def _build(self, request: Request, target: Target, uploaded: asyncio.Event) -> "httpx.Request":
+        import httpx
+
+        scheme = "https" if target.is_tls else "http"
+        fields = request_fields(
+            request.headers.items(),
+            client=request.client.host if request.client else "",
+            scheme=request.url.scheme,
+            prefix=target.prefix,
+        )
+        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        if not has_body:
+            uploaded.set()
+        return httpx.Request(
+            request.method,
+            httpx.URL(scheme=scheme, host=target.host, port=target.port, raw_path=target.path),
+            headers=fields,
+            content=_body(request, uploaded) if has_body else None,
+            extensions={"timeout": self._timeout().as_dict()},
+        )
+
+    async def _answer(
+        self, receive: Receive, send: Send, target: Target, response: "httpx.Response", uploaded: asyncio.Event
+    ) -> None:
+        fields = response_fields(
+            response.headers.multi_items(),
+            target=target.authority,
+            prefix=target.prefix,
+            is_stripped=target.is_stripped,
+        )
+        head = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": head})
+        async with asyncio.TaskGroup() as tasks:
+            ends = {
+                tasks.create_task(self._pump(response, send)),
+                tasks.create_task(_until_left(receive, uploaded)),
+                tasks.create_task(_until(self._stop)),
+            }
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends:
+                task.cancel()
+
+    async def _pump(self, response: "httpx.Response", send: Send) -> None:
+        import httpx
+
+        try:
+            async for chunk in response.aiter_raw():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except httpx.HTTPError as error:
+            # The status is out: a broken connection is the only honest end.
+            raise ClientDisconnect from error
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _opened(self) -> "httpx.AsyncClient":
+        if self._client is None:
+            import httpx
+
+            limits = httpx.Limits(
+                max_connections=CONNECTIONS_MAX,
+                max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+                keepalive_expiry=10.0,
+            )
+            # Certificates of workloads are their own: inside the cluster there is no name to check.
+            transport = httpx.AsyncHTTPTransport(limits=limits, verify=False, trust_env=False)
+            self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=self._timeout())
+        return self._client
+
+    def _timeout(self) -> "httpx.Timeout":
+        import httpx
+
+        return httpx.Timeout(connect=CONNECT_S, read=self._silence_s, write=self._silence_s, pool=WAIT_FOR_SLOT_S)
+
+
+async def _body(request: Request, uploaded: asyncio.Event) -> AsyncGenerator[bytes]:
+    async for chunk in request.stream():
+        yield chunk
+    uploaded.set()
+
+
+async def _until_left(receive: Receive, uploaded: asyncio.Event) -> None:
+    """Returns when the client is gone; nobody else may be reading its body."""
+    await uploaded.wait()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _until(stop: Stop) -> None:
+    await stop.wait()

@@ -1,0 +1,153 @@
+"""Where a proxied request goes: only ever to a port that the allocation declares, on the pod that its release names.
+
+Owns the path grammar `/proxy/{id}[/{port}]/...` and which workloads see the prefix of their paths. Nothing of the
+request but id and port takes part in the choice of the target.
+"""
+
+import msgspec
+
+from slipway.api.explain import standing
+from slipway.api.lookup import Lookup
+from slipway.api.ports import Kube
+from slipway.api.queue_view import gate_of, is_waiting
+from slipway.api.recent import Recent
+from slipway.crd.kinds import defaults_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, PortSpec
+from slipway.errors import NotFoundError
+from slipway.kube.objects import Pod
+from slipway.kube.resources import PODS
+from slipway.model.ids import AllocationId, pod_name
+from slipway.model.lifecycle import Kind, Phase
+from slipway.runtime.clock import Clock
+
+TTL_S = 1.0
+ROOT = "/proxy"
+PREFIX_AWARE = (Kind.NOTEBOOK, Kind.TENSORBOARD)
+"""Kinds whose servers are started with the prefix (`$(SLIPWAY_PROXY_PREFIX)`) and expect it in every path."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A server to talk to. `path` is what it is asked for, with the query; `prefix` is where the client sees it."""
+
+    allocation: AllocationId
+    host: str
+    port: int
+    is_tls: bool
+    path: bytes
+    prefix: str
+    is_stripped: bool
+
+    @property
+    def authority(self) -> str:
+        """host:port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class NotYet(msgspec.Struct, frozen=True, kw_only=True):
+    """There is nothing to talk to, now or any more."""
+
+    allocation: AllocationId
+    phase: Phase
+    message: str
+    has_ended: bool = False
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an allocation, whatever the path."""
+
+    allocation: Allocation
+    ip: str
+
+
+class Targets:
+    """Finds targets; what it found is kept for a second, because a page asks for a hundred things at once."""
+
+    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock) -> None:
+        self._kube = kube
+        self._lookup = lookup
+        self._places = Recent[str, _Place](clock, ttl_s=TTL_S)
+
+    async def find(self, given: str, path: bytes, query: bytes) -> Target | NotYet:
+        """The target of a request for `path` (raw, below `/proxy/{id}`; begins with a slash).
+
+        Raises:
+            NotFoundError: no such allocation, or it serves no such port.
+        """
+        place = await self._places.get(given, lambda: self._locate(given))
+        allocation = place.allocation
+        allocation_id = id_of(allocation)
+        port, rest = _split_port(allocation, path)
+        if not place.ip:
+            return _not_yet(allocation)
+        root = f"{ROOT}/{allocation_id}"
+        is_stripped = allocation.spec.kind not in PREFIX_AWARE or port != _served(allocation)[0]
+        prefix = f"{root}/{port.port}" if is_stripped and rest != path else root
+        sent = rest if is_stripped else root.encode() + rest
+        return Target(
+            allocation=allocation_id,
+            host=place.ip,
+            port=port.port,
+            is_tls=port.scheme == "https",
+            path=sent + (b"?" + query if query else b""),
+            prefix=prefix,
+            is_stripped=is_stripped,
+        )
+
+    def forget(self, given: str) -> None:
+        """Look again next time: the target did not answer."""
+        self._places.forget(given)
+
+    async def _locate(self, given: str) -> _Place:
+        allocation = await self._lookup.find(given)
+        status = allocation.status
+        if status.phase not in (Phase.STARTING, Phase.RUNNING, Phase.TERMINATING):
+            return _Place(allocation=allocation, ip="")
+        name = pod_name(id_of(allocation), status.attempt, 0)
+        try:
+            pod = await self._kube.get(PODS, name, namespace=allocation.metadata.namespace)
+        except NotFoundError:
+            return _Place(allocation=allocation, ip="")
+        return _Place(allocation=allocation, ip=_ip(pod, allocation))
+
+
+def _ip(pod: Pod, allocation: Allocation) -> str:
+    """The pod's address; empty unless it runs and our release names it: a name alone proves nothing."""
+    release = allocation.status.release
+    is_released = release is not None and pod.metadata.uid in release.pod_uids
+    return pod.status.pod_ip if is_released and pod.status.phase == "Running" else ""
+
+
+def _split_port(allocation: Allocation, path: bytes) -> tuple[PortSpec, bytes]:
+    """The port that is meant, and the path without it: a first segment that is a declared port names it."""
+    ports = _ports(allocation)
+    first, slash, rest = path.removeprefix(b"/").partition(b"/")
+    named = next((port for port in ports if first == str(port.port).encode()), None)
+    if named is not None:
+        return named, slash + rest or b"/"
+    return _served(allocation)[0], path
+
+
+def _served(allocation: Allocation) -> list[PortSpec]:
+    """The ports that speak HTTP, the default one first. Raises NotFoundError when there is none."""
+    served = [port for port in _ports(allocation) if port.scheme != "tcp"]
+    if not served:
+        raise NotFoundError(
+            f"allocation {id_of(allocation)} serves nothing: launch it with ports, such as "
+            '[{"name": "http", "port": 8080}]'
+        )
+    return served
+
+
+def _ports(allocation: Allocation) -> list[PortSpec]:
+    """The declared ports; an object that was applied by hand has its kind's."""
+    if allocation.spec.ports:
+        return allocation.spec.ports
+    default = defaults_of(allocation.spec.kind, {}).port
+    return [PortSpec(name="http", port=default)] if default else []
+
+
+def _not_yet(allocation: Allocation) -> NotYet:
+    has_ended = allocation.status.phase is Phase.TERMINATED
+    message = gate_of(allocation)[1] if is_waiting(allocation) else standing(allocation)
+    return NotYet(allocation=id_of(allocation), phase=allocation.status.phase, message=message, has_ended=has_ended)

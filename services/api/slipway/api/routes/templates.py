@@ -1,0 +1,158 @@
+"""Named partial launch bodies of a workspace."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.endpoint import Endpoint, Query, json_response
+from slipway.api.identity import user_of
+from slipway.api.parts import parts_of
+from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
+from slipway.api.strict import checked, read_object
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.v1alpha1 import Template
+from slipway.errors import AlreadyExistsError, FieldError, InvalidError
+from slipway.kube.resources import TEMPLATES
+from slipway.model.lifecycle import Kind
+
+TAG = "templates"
+ROOT = "/api/v1/templates"
+DEFAULT_WORKSPACE = "default"
+_PER_LAUNCH = ("name", "workspace", "template")
+
+
+async def list_templates(request: Request) -> Response:
+    """The templates of one workspace, or of all."""
+    parts = parts_of(request)
+    listed = await parts.kube.list(TEMPLATES, namespace=request.query_params.get("workspace") or None)
+    return json_response(Items(items=[_view(template) for template in listed.items]))
+
+
+async def create(request: Request) -> Response:
+    """A new template."""
+    parts = parts_of(request)
+    body = await _read(request)
+    if not body.name:
+        raise InvalidError("name: is required", fields=(FieldError("/name", "is required"),))
+    await parts.catalog.check_workspace(body.workspace)
+    meta = {"name": body.name, "namespace": body.workspace, "annotations": {ANNOTATION_USER: user_of(request)}}
+    try:
+        created = await parts.kube.create(TEMPLATES, {"metadata": meta, "spec": {"body": body.body}})
+    except AlreadyExistsError as error:
+        raise AlreadyExistsError(f"template {body.name} exists; PUT {ROOT}/{body.name} changes it") from error
+    return json_response(_view(created), status=201, headers={"Location": f"{ROOT}/{body.name}"})
+
+
+async def get(request: Request) -> Response:
+    """One template."""
+    return json_response(_view(await _found(request)))
+
+
+async def put(request: Request) -> Response:
+    """Replace its body, or create it."""
+    parts = parts_of(request)
+    name = str(request.path_params["name"])
+    body = await _read(request)
+    if body.name not in ("", name):
+        raise InvalidError("name: differs from the path", fields=(FieldError("/name", "differs from the path"),))
+    await parts.catalog.check_workspace(body.workspace)
+    manifest: dict[str, Any] = {"metadata": {"name": name, "namespace": body.workspace}, "spec": {"body": body.body}}
+    try:
+        return json_response(_view(await parts.kube.create(TEMPLATES, manifest)), status=201)
+    except AlreadyExistsError:
+        found = await parts.kube.get(TEMPLATES, name, namespace=body.workspace)
+        manifest["metadata"] = {**manifest["metadata"], "resourceVersion": found.metadata.resource_version}
+        return json_response(_view(await parts.kube.replace(TEMPLATES, manifest)))
+
+
+async def delete(request: Request) -> Response:
+    """Remove it; what was launched with it is not touched."""
+    found = await _found(request)
+    meta = found.metadata
+    await parts_of(request).kube.delete(TEMPLATES, meta.name, namespace=meta.namespace, uid=meta.uid)
+    return Response(status_code=204)
+
+
+async def _found(request: Request) -> Template:
+    workspace = request.query_params.get("workspace", DEFAULT_WORKSPACE)
+    return await parts_of(request).kube.get(TEMPLATES, request.path_params["name"], namespace=workspace)
+
+
+async def _read(request: Request) -> TemplateBody:
+    """The body, whose inner body must be part of a launch."""
+    raw = await read_object(request, parts_of(request).settings.body_bytes_max)
+    body = checked(raw, TemplateBody)
+    per_launch = [name for name in _PER_LAUNCH if isinstance(body.body.get(name), str)]
+    if per_launch:
+        detail = f"{per_launch[0]} belongs to a launch, not to a template"
+        raise InvalidError(detail, fields=(FieldError(f"/body/{per_launch[0]}", detail),))
+    try:
+        checked({"kind": Kind.COMMAND.value, **body.body}, LaunchBody)
+    except InvalidError as error:
+        fields = tuple(FieldError(f"/body{field.pointer}", field.detail) for field in error.fields)
+        raise InvalidError(str(error), fields=fields) from error
+    return body
+
+
+def _view(template: Template) -> TemplateView:
+    meta = template.metadata
+    return TemplateView(
+        name=meta.name,
+        workspace=meta.namespace,
+        resource_version=meta.resource_version,
+        created_at=meta.creation_timestamp or "",
+        body=template.spec.body,
+    )
+
+
+_WORKSPACE = (Query("workspace", f"its workspace; default {DEFAULT_WORKSPACE}"),)
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=ROOT,
+        handler=list_templates,
+        summary="Templates",
+        tag=TAG,
+        query=(Query("workspace", "only of this workspace"),),
+        answer=Items[TemplateView],
+    ),
+    Endpoint(
+        method="POST",
+        path=ROOT,
+        handler=create,
+        summary="Add a template",
+        tag=TAG,
+        body=TemplateBody,
+        answer=TemplateView,
+        status=201,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/{{name}}",
+        handler=get,
+        summary="One template",
+        tag=TAG,
+        query=_WORKSPACE,
+        answer=TemplateView,
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{ROOT}/{{name}}",
+        handler=put,
+        summary="Replace or add a template",
+        tag=TAG,
+        body=TemplateBody,
+        answer=TemplateView,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=f"{ROOT}/{{name}}",
+        handler=delete,
+        summary="Remove a template",
+        tag=TAG,
+        query=_WORKSPACE,
+        status=204,
+    ),
+)
