@@ -1,0 +1,30 @@
+"""The command reference: the verbs as `slipway --help` groups them, with their own help pages."""
+
+from slipway.cli import main
+from tests.support.reference.markdown import code, table
+
+TOP = """# The `slipway` command
+
+`slipway VERB --help` says more about each.
+"""
+
+
+def page() -> str:
+    """One table per group, and the exit codes."""
+    parts = [TOP]
+    for group, verbs in main.GROUPS.items():
+        rows = [(code(f"slipway {name}"), entry.summary) for name, entry in verbs.items()]
+        parts += [f"## {group}\n", table(("verb", "what"), rows)]
+    names = {name: meant for name, meant in main.ALIASES.items() if name != meant}
+    parts.append("Other names: " + ", ".join(f"`{name}` is `{meant}`" for name, meant in names.items()) + ".\n")
+    codes = {
+        main.OK: "done",
+        main.FAILED: "the run failed",
+        main.USAGE: "used wrongly",
+        main.NOT_FOUND: "no such thing",
+        main.NOT_ALLOWED: "not allowed",
+        main.TIMED_OUT: "not in time",
+        main.DETACHED: "detached with Ctrl-C; the run goes on",
+    }
+    rows = [(str(number), meaning) for number, meaning in codes.items()]
+    return "\n".join([*parts, "## Exit codes\n", table(("code", "meaning"), rows)])

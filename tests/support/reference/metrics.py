@@ -1,0 +1,19 @@
+"""The metrics reference, from the one table of instruments."""
+
+from slipway.runtime.telemetry import INSTRUMENTS
+from tests.support.reference.markdown import code, phrase, table
+
+TOP = """# Metrics
+
+Every service serves them at `/metrics` in Prometheus text format. Labels are closed sets; the id of an allocation, a
+pod or a user is never one.
+"""
+
+
+def page() -> str:
+    """One row per instrument."""
+    rows = [
+        (code(one.name), one.kind, one.unit, ", ".join(code(label) for label in one.labels), phrase(one.help))
+        for one in INSTRUMENTS
+    ]
+    return TOP + "\n" + table(("name", "kind", "unit", "labels", "what"), rows)

@@ -1,0 +1,57 @@
+"""The REST reference: the routes that the api serves, from the rows that it serves them from."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from slipway.api.app import ENDPOINTS
+from slipway.api.endpoint import JSON_TYPE, Endpoint
+from tests.support.reference.markdown import code, table
+
+TOP = """# REST API
+
+Bodies are JSON; fields that nobody knows are refused. Errors are `application/problem+json` (RFC 9457). Times are
+RFC 3339 in UTC. `{id}` is an AllocationID, or the beginning of one that fits a single allocation.
+"""
+_PLURALS = ("notebooks", "shells", "commands", "tensorboards", "trainings")
+
+
+def page() -> str:
+    """One section per tag; the collections of the kinds are alike, and shown once."""
+    endpoints = [endpoint for endpoint in ENDPOINTS if endpoint.tag not in _PLURALS[1:]]
+    parts = [TOP]
+    for tag, rows in groupby(endpoints, key=lambda endpoint: endpoint.tag):
+        section = list(rows)
+        parts.append(f"## {tag.capitalize()}\n")
+        if tag == _PLURALS[0]:
+            others = ", ".join(code(f"/api/v1/{plural}") for plural in _PLURALS[1:])
+            parts.append(f"The same for {others}: what is launched there needs no `kind`.\n")
+        parts.append(table(("request", "what", "body", "answer"), [_row(endpoint) for endpoint in section]))
+        parts += _queries(section)
+    return "\n".join(parts)
+
+
+def _row(endpoint: Endpoint) -> tuple[str, str, str, str]:
+    answer = _type(endpoint.answer)
+    if not answer and endpoint.status != 204:
+        answer = ", ".join(kind for kind in endpoint.media_types if kind != JSON_TYPE)
+    shown = f"{endpoint.status} {answer}".strip()
+    return code(f"{endpoint.method} {endpoint.path}"), endpoint.summary, _type(endpoint.body), shown
+
+
+def _type(kind: Any) -> str:
+    if kind is None:
+        return ""
+    if arguments := getattr(kind, "__args__", ()):
+        return f"list of {_type(arguments[0])}"
+    return code(str(kind.__name__))
+
+
+def _queries(endpoints: Iterable[Endpoint]) -> list[str]:
+    parts: list[str] = []
+    for endpoint in endpoints:
+        if endpoint.query:
+            rows = [(code(query.name), query.type, query.description) for query in endpoint.query]
+            parts.append(f"Parameters of `{endpoint.method} {endpoint.path}`:\n")
+            parts.append(table(("name", "type", "what"), rows))
+    return parts

@@ -1,0 +1,60 @@
+"""The settings reference: every variable of every service, from the structs themselves."""
+
+import msgspec
+
+from slipway.runtime.settings import ALL_SETTINGS, CommonSettings, SettingRow, all_settings, describe
+from tests.support.reference.markdown import code, phrase, table
+
+HEAD = ("variable", "default", "what", "allowed")
+_TYPES = {"str": "", "int": "integer", "float": "number", "bool": "true or false"}
+PROSE = """# Settings
+
+Every service reads `SLIPWAY_*` variables once, at its start. A variable that nobody knows, a value out of bounds or a
+missing one ends the start with all problems at once. An empty variable counts as unset. `slipway-<service> --help`
+prints the same rows.
+
+| what everybody reads | from |
+| --- | --- |
+| where Kubernetes is | `KUBECONFIG`, else the pod's own account, else `~/.kube/config` |
+| where spans go | `OTEL_EXPORTER_OTLP_ENDPOINT`, else nowhere |
+"""
+COMMON = """## Every service
+"""
+
+
+def page() -> str:
+    """All settings; a service's section holds what it adds, and where its default differs."""
+    common = describe(CommonSettings)
+    parts = [PROSE, COMMON, _table(common)]
+    for name, struct in sorted(all_settings().items(), key=_in_order):
+        rows = _own(struct, common)
+        if rows:
+            parts += [f"## {_title(name)}\n", _table(rows)]
+    return "\n".join(parts)
+
+
+def _own(struct: type[msgspec.Struct], common: list[SettingRow]) -> list[SettingRow]:
+    known = {row.field: row for row in common}
+    return [row for row in describe(struct) if row.field not in known or row.default != known[row.field].default]
+
+
+def _in_order(item: tuple[str, object]) -> int:
+    return ALL_SETTINGS.index(item[0].rpartition(".")[0])
+
+
+def _title(name: str) -> str:
+    part = name.split(".")[1]
+    return f"`slipway-{part}`" if part not in ("local", "cli") else f"`slipway` ({part})"
+
+
+def _table(rows: list[SettingRow]) -> str:
+    return table(HEAD, [_cells(row) for row in rows])
+
+
+def _cells(row: SettingRow) -> tuple[str, str, str, str]:
+    default = "required" if row.default is None else code(row.default)
+    if row.variable == "SLIPWAY_NAMESPACE":
+        default = code("slipway-system")  # what it is outside a pod: the page must not depend on where it is made
+    kind = _TYPES.get(row.type, row.type)
+    allowed = ", ".join(part for part in (row.unit, kind, row.bounds) if part)
+    return code(row.variable), default, phrase(row.description), allowed

@@ -1,0 +1,83 @@
+"""The streams reference: every Redis key with its cap and life time, and the fields of an event."""
+
+from slipway.crd.meta import ObjectMeta
+from slipway.crd.transitions import event_of, requested
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec
+from slipway.model.events import TYPE_PREFIX
+from slipway.model.lifecycle import Event, Kind
+from slipway.streams import keys
+from slipway.streams.codec import encode_event
+from tests.support.reference.markdown import code, table
+
+TOP = """# Streams
+
+Everything that Slipway keeps in Redis. Nothing else is written, and every row is bounded. How to read them is in
+[Integrating with the streams](../integrating.md).
+"""
+EVENTS = """## The entry of an event
+
+[CloudEvents 1.0](https://github.com/cloudevents/spec) in binary mode, one stream field per attribute:
+"""
+_CONTENT = {
+    keys.ALLOCATION.prefix: "every transition of one allocation, in order",
+    keys.EVENTS.prefix: "the same entries of all allocations, for integrations; at least once",
+    keys.WORK.prefix: "work hints: the key of an allocation",
+    keys.CLUSTER.prefix: "compact changes of nodes, pods and allocations, for the scheduler",
+    keys.WAKE.prefix: "wake-ups for the scheduler",
+    keys.LOGS.prefix: "log lines of one allocation",
+    keys.DEAD.prefix: "dead letters with their cause",
+    keys.TRACE.prefix: "spans of one allocation, for the waterfall",
+    keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
+}
+_PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.TRACE, keys.ACTIVITY)
+_SHARDED = (keys.EVENTS, keys.WORK)
+
+
+def page() -> str:
+    """The key table, the event types and one example entry."""
+    head = ("key", "type", "content", "at most", "kept", "trimmed by", "group")
+    return "\n".join(
+        [
+            TOP,
+            table(head, [_key(family) for family in keys.TABLE]),
+            f"The shard of an allocation is `crc32(AllocationID) % {keys.SHARDS}`. A message that was delivered "
+            f"{keys.DELIVERIES_MAX} times without an acknowledgement becomes a dead letter.\n",
+            EVENTS,
+            _example(),
+            "## Types\n",
+            "\n".join(f"- `{TYPE_PREFIX}{event}`" for event in Event),
+        ]
+    )
+
+
+def _key(family: keys.KeyFamily) -> tuple[str, ...]:
+    name = family.prefix
+    if family in _PER_ALLOCATION:
+        name += "{<AllocationID>}"
+    elif family in _SHARDED:
+        name += f"{{00}}`..`{{{keys.SHARDS - 1}}}"
+    return (
+        code(name),
+        family.type,
+        _CONTENT[family.prefix],
+        f"{family.length_max:,} entries" if family.length_max else "",
+        f"{family.ttl_s // keys.DAY_S} days" if family.ttl_s else "",
+        family.trimmed_by if family.type == "stream" else "",
+        code(family.group),
+    )
+
+
+def _example() -> str:
+    allocation = Allocation(
+        metadata=ObjectMeta(
+            name="run-4f2k9c",
+            namespace="default",
+            uid="9c1f0f2e-0000-4000-8000-000000000000",
+            creation_timestamp="2026-01-02T03:04:05Z",
+        ),
+        spec=AllocationSpec(kind=Kind.TRAINING),
+    )
+    event = event_of(allocation, requested(allocation))
+    lines = [f"XRANGE slipway:alloc:{{{event.allocation_id}}} - +", f"1) {event.entry_id}"]
+    lines += [f"   {name:<16} {value.decode()}" for name, value in encode_event(event).items()]
+    return "```text\n" + "\n".join(lines) + "\n```\n"
