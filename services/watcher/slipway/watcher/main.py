@@ -4,9 +4,11 @@ import os
 import socket
 
 from slipway.kube import client
+from slipway.kube.ports import KubeApi
 from slipway.runtime import service, telemetry
 from slipway.runtime.service import Context
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Parts, Watcher
@@ -29,7 +31,16 @@ async def build(context: Context[Settings]) -> None:
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
-    watcher = Watcher(
+    if context.once:
+        await make_watcher(context, kube, streams, behind).run_once()
+        await behind.flush()
+        return
+    compose(context, kube, streams, behind)
+
+
+def make_watcher(context: Context[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> Watcher:
+    """A watcher on these clients."""
+    return Watcher(
         Parts(
             kube=kube,
             streams=streams,
@@ -37,14 +48,15 @@ async def build(context: Context[Settings]) -> None:
             clock=context.clock,
             random=context.random,
             health=context.health,
-            settings=settings,
-            identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}",
+            settings=context.settings,
+            identity=context.settings.identity or f"{socket.gethostname()}-{os.getpid()}",
         )
     )
-    if context.once:
-        await watcher.run_once()
-        await behind.flush()
-        return
+
+
+def compose(context: Context[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> None:
+    """Start watching on these clients: real ones in a process, models in the simulation."""
+    watcher = make_watcher(context, kube, streams, behind)
     context.health.add_check("view", watcher.why_not_ready)
     context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
     context.tasks.create_task(watcher.run(context.stop), name="watcher")

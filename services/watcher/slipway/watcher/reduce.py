@@ -141,7 +141,8 @@ def _unstarted_again(view: View, again: Again) -> _Moved:
         # There is nothing to take back; a stop that stands would only keep it from being admitted.
         if ends.standing_stop(allocation) is None:
             return _Moved(allocation=allocation)
-        return _Moved(allocation=with_status(allocation, msgspec.structs.replace(allocation.status, stop=None)))
+        freed = with_status(allocation, msgspec.structs.replace(allocation.status, stop=None))
+        return _unstarted(msgspec.structs.replace(view, allocation=freed))
     if not view.live_pods:
         if view.consistent:
             return _Moved(allocation=_restarted(view, allocation, again))

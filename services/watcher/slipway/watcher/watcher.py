@@ -182,20 +182,15 @@ class Watcher:
         await fill(self.world, self._parts.kube)
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(self._logs.run())
-            for allocation in self.world.allocations.items():
-                self.queue.add(allocation.metadata.uid)
             await self._work_off()
             await self._logs.settle()
+            # What is told, and read to its end, can now be let go.
+            await self._tell()
             await self._work_off()
             reading.cancel()
         await self._sweeper.sweep()
         await self._retention.step()
-        await self._check_streams()
-        try:
-            await self.relay.flush()
-            await self._hints.flush()
-        except TransientError as error:
-            _log.warning("streams not brought up to date", error=str(error))
+        await self._tell()
         self.queue.shut_down()
 
     # --- the loops --------------------------------------------------------------------------------------------------
@@ -224,12 +219,24 @@ class Watcher:
             self.queue.done(uid)
 
     async def _work_off(self) -> None:
-        """Every key that is due."""
+        """Everything that is not at rest, and what follows from it at once."""
+        for allocation in self.world.allocations.items():
+            if not self._is_at_rest(allocation):
+                self.queue.add(allocation.metadata.uid)
         for _ in range(ONCE_ROUNDS_MAX * max(1, len(self.world.allocations))):
             await asyncio.sleep(0)
             if not len(self.queue):
                 return
             await self._work()
+
+    async def _tell(self) -> None:
+        """Streams and hints, if there is a Redis."""
+        await self._check_streams()
+        try:
+            await self.relay.flush()
+            await self._hints.flush()
+        except TransientError as error:
+            _log.warning("streams not brought up to date", error=str(error))
 
     async def _resync(self) -> float:
         """Look at everything that is not at rest, and at every stream."""

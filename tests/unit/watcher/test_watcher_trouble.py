@@ -1,0 +1,231 @@
+"""The same lives when things go wrong: Redis, watches, other watchers, nodes, namespaces, lost owners."""
+
+import asyncio
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, NODES, PODS
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from slipway.runtime.service import Stop
+from tests.support.small_cluster import look
+from tests.support.watch_post import Post, play
+
+
+def is_running(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.RUNNING
+
+
+def is_let_go(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in allocation.metadata.finalizers
+
+
+async def seqs(post: Post, allocation: Allocation) -> list[int]:
+    return [stored.event.seq for stored in await post.stream(allocation)]
+
+
+def test_streams_come_back_after_a_flush() -> None:
+    """Within 60 s every stream is whole again, entry for entry, also of what has ended."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 2.0}
+        await post.launch(name="done")
+        await post.until(is_let_go, "the end", name="done")
+        post.kubelet.runs_s = {}
+        await post.launch()
+        running = await post.until(is_running, "running")
+        done = await look(post.kube, "done")
+        await asyncio.sleep(1)
+        before = {name: await post.stream(found) for name, found in (("job", running), ("done", done))}
+        post.server.flush()
+        await asyncio.sleep(60)
+        assert {"job": await post.stream(running), "done": await post.stream(done)} == before
+
+    play(story)
+
+
+def test_without_redis_everything_but_the_streams_works() -> None:
+    """And when it comes back they are whole."""
+
+    async def story(post: Post) -> None:
+        post.server.absent = True
+        post.kubelet.runs_s = {0: 2.0}
+        await post.launch()
+        ended = await post.until(is_let_go, "the end, although its last event can not be relayed")
+        assert ended.status.result is Result.SUCCEEDED
+        post.server.absent = False
+        await asyncio.sleep(60)
+        assert await seqs(post, ended) == list(range(1, ended.status.seq + 1))
+
+    play(story)
+
+
+def test_two_watchers_write_what_one_writes() -> None:
+    """One acts at once; the other finds nothing left to do. The stream has each entry once."""
+
+    async def story(post: Post) -> None:
+        alone = len(post.writes)
+        stop = Stop()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(post.another("two").run(stop))
+            await asyncio.sleep(5)
+            post.writes.clear()
+            post.kubelet.runs_s = {0: 4.0, 1: 4.0}
+            await post.launch("n0", "n1")
+            ended = await post.until(is_let_go, "the end")
+            await asyncio.sleep(10)
+            stop.set()
+        assert post.writes.count((Verb.UPDATE, "allocations")) == 3
+        assert await seqs(post, ended) == list(range(1, ended.status.seq + 1))
+        assert alone >= 0
+
+    play(story)
+
+
+def test_a_standby_goes_on_without_the_primary() -> None:
+    """The one that acts at once is gone without a word; its lease has not run out yet."""
+
+    async def story(post: Post) -> None:
+        first = asyncio.ensure_future(post.watcher.run(Stop()))
+        await asyncio.sleep(1)
+        stop = Stop()
+        standby = asyncio.ensure_future(post.another("two").run(stop))
+        await asyncio.sleep(1)
+        first.cancel()
+        await asyncio.wait({first})
+        await post.launch()
+        found = await post.until(is_running, "running", timeout_s=10)
+        await asyncio.sleep(30)
+        assert await seqs(post, found) == list(range(1, found.status.seq + 1))
+        stop.set()
+        await standby
+
+    play(story, watches=False)
+
+
+def test_a_silent_watch_is_noticed() -> None:
+    """Open sockets that say nothing: what was missed is found within the silence limit."""
+
+    async def story(post: Post) -> None:
+        await post.launch()
+        await post.until(is_running, "running")
+        post.its.is_stalled = True
+        await post.desk.cancel()
+        await asyncio.sleep(30)
+        assert (await look(post.kube)).status.phase is Phase.RUNNING
+        await asyncio.sleep(90)
+        post.its.is_stalled = False
+        ended = await post.until(is_let_go, "the end", timeout_s=90)
+        assert ended.status.result is Result.CANCELED
+
+    play(story)
+
+
+def test_an_exit_outlives_its_node_while_nobody_watches() -> None:
+    """The finalizer keeps the pod, so the success is not taken for a loss."""
+
+    async def story(post: Post) -> None:
+        stop = Stop()
+        first = asyncio.ensure_future(post.watcher.run(stop))
+        post.kubelet.runs_s = {0: 2.0}
+        await post.launch("n1")
+        await post.until(is_running, "running")
+        stop.set()
+        await first
+        await asyncio.sleep(5)
+        await post.kube.delete(NODES, "n1")
+        await asyncio.sleep(150)
+        again = Stop()
+        second = asyncio.ensure_future(post.another("two").run(again))
+        ended = await post.until(is_let_go, "the end")
+        assert ended.status.result is Result.SUCCEEDED
+        assert [rank.exit_code for rank in ended.status.ranks or []] == [0]
+        again.set()
+        await second
+
+    play(story, watches=False)
+
+
+def test_a_deleted_namespace_empties() -> None:
+    """Pods are not held by our finalizers, and the allocation is canceled."""
+
+    async def story(post: Post) -> None:
+        launched = await post.launch("n0", "n1")
+        await post.until(is_running, "running")
+        await post.kube.delete(NAMESPACES, "default")
+        for _ in range(600):
+            if not (await post.kube.list(ALLOCATIONS)).items and not await post.pods():
+                break
+            await asyncio.sleep(0.1)
+        assert (await post.kube.list(ALLOCATIONS)).items == []
+        assert await post.pods() == []
+        events = await post.streams.events.read(id_of(launched))
+        assert events[-1].event.data["result"] == Result.CANCELED
+
+    play(story)
+
+
+def test_what_nobody_owns_is_swept() -> None:
+    """Objects with the uid of an allocation that is gone, finalizers and all, within 60 s."""
+
+    async def story(post: Post) -> None:
+        await _orphan(post)
+        await asyncio.sleep(60)
+        assert await post.pods() == []
+        assert (await post.kube.list(CONFIG_MAPS, label_selector=LABEL_ALLOCATION_UID)).items == []
+
+    play(story)
+
+
+def test_nothing_is_swept_on_a_list_that_failed() -> None:
+    """Absence of evidence never deletes: one refused LIST, no deletes at all."""
+
+    async def story(post: Post) -> None:
+        await post.launch()
+        await post.until(is_running, "running")
+        await _orphan(post)
+
+        async def refuse(verb: Verb, plural: str) -> None:
+            await asyncio.sleep(0)
+            if verb is Verb.LIST and plural == "allocations":
+                raise UnavailableError("no")
+
+        post.its.before = refuse
+        post.writes.clear()
+        await asyncio.sleep(90)
+        assert {plural for _, plural in post.writes} <= {"leases"}
+        assert len(await post.pods()) == 2
+
+    play(story)
+
+
+def test_one_pass_does_what_there_is_to_do() -> None:
+    """`--once`: statuses, streams, hints and sweeps, then nothing is left running."""
+
+    async def story(post: Post) -> None:
+        await post.launch()
+        await asyncio.sleep(2)
+        await post.another("once").run_once()
+        found = await look(post.kube)
+        assert found.status.phase is Phase.RUNNING
+        assert await seqs(post, found) == list(range(1, found.status.seq + 1))
+        await post.desk.cancel()
+        for _ in range(8):
+            await post.another("once").run_once()
+            await asyncio.sleep(1)
+        assert is_let_go(await look(post.kube))
+
+    play(story, watches=False)
+
+
+async def _orphan(post: Post) -> None:
+    """A pod and a ConfigMap of an allocation that does not exist."""
+    labels = {LABEL_ALLOCATION_UID: "gone", "slipway.dev/attempt": "1", "slipway.dev/rank": "0"}
+    metadata = {"name": "orphan", "namespace": "default", "labels": labels}
+    containers = [{"name": "main", "image": "i"}]
+    pod = {"metadata": {**metadata, "finalizers": [TRACKING_FINALIZER]}, "spec": {"containers": containers}}
+    await post.kube.create(PODS, pod, namespace="default")
+    await post.kube.create(CONFIG_MAPS, {"metadata": metadata}, namespace="default")
