@@ -5,7 +5,9 @@ The composition root: the only place that gives the nodes a real clock, real cha
 
 import argparse
 import asyncio
+import fcntl
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from slipway.local.node.registration import NodeShape
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.runtime.service import Stop
+
+FILES_MAX = 65_536
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,8 +36,26 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     log.setup("node", style="text")
-    asyncio.run(_serve(options.state.resolve(), options.nodes, shape, options.kubeconfig))
+    options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _raise_file_limit()
+    with (options.state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            parser.error(f"another process runs the nodes of {options.state}")
+        _run(options, shape)
     return 0
+
+
+def _run(options: argparse.Namespace, shape: NodeShape) -> None:
+    asyncio.run(_serve(options.state.resolve(), options.nodes, shape, options.kubeconfig))
+
+
+def _raise_file_limit() -> None:
+    """Every container costs four open files; the usual soft limit is for 250 of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(folder: Path, nodes: int, shape: NodeShape, kubeconfig: str | None) -> None:

@@ -108,7 +108,8 @@ def phase_of(pod: NodePod, containers: Sequence[Container], *, is_final: bool = 
         return "Pending"
     if any(isinstance(each.state, Waiting) and each.last is None for each in mains):
         return "Pending"
-    if any(each.ended is None for each in mains) or (pod.restart_policy == "Always" and not is_final):
+    is_lasting = pod.restart_policy == "Always" and not is_final
+    if is_lasting or any(each.ended is None for each in mains) or any(each.is_running for each in containers):
         return "Running"
     failed = any(each.ended is not None and each.ended.exit_code for each in mains)
     return "Failed" if failed else "Succeeded"

@@ -8,9 +8,6 @@ with every process that still belongs to it; on `stop` every pod ends within the
 """
 
 import asyncio
-import contextlib
-import os
-import signal
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -28,6 +25,7 @@ from slipway.local.node.names import PeerNames
 from slipway.local.node.pod import NodeKit, PodRun
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew
+from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
 
@@ -60,6 +58,7 @@ class Kubelet:
         self._tasks: asyncio.TaskGroup | None = None
         self._pods_running: set[asyncio.Task[None]] = set()
         self._endpoint = LogEndpoint(self, clock, random)
+        self._swept_for = asyncio.Event()
         self._store: Store[NodePod] = Store()
         self._store.on_change(self._on_change)
 
@@ -71,9 +70,10 @@ class Kubelet:
             self._tasks = tasks
             reflector = Reflector(self._kube, PODS, self._store, clock=self._clock, random=self._random)
             watching = tasks.create_task(self._watch(reflector, stop))
-            beating = tasks.create_task(self._beat())
+            idle = [tasks.create_task(self._beat()), tasks.create_task(self._sweep())]
             await stop.wait()
-            beating.cancel()
+            for task in idle:
+                task.cancel()
             await self._end_pods()
             watching.cancel()
         await self._endpoint.close()
@@ -132,11 +132,25 @@ class Kubelet:
         if run is not None:
             run.observe(new)
         elif new.node in self._kits and self._tasks is not None:
-            run = PodRun(new, self._kits[new.node])
+            run = PodRun(new, self._kits[new.node], on_end=self._swept_for.set)
             self._runs[run.uid] = run
             task = self._tasks.create_task(self._live(run))
             self._pods_running.add(task)
             task.add_done_callback(self._pods_running.discard)
+
+    async def _sweep(self) -> None:
+        """Ends what left its process group, some time after its pod has ended: one search for many pods."""
+        while True:
+            await self._swept_for.wait()
+            await self._clock.sleep(SWEEP_S)
+            self._swept_for.clear()
+            count = await asyncio.to_thread(end_strays, self._pods, spare=self._is_live)
+            if count:
+                _log.info("stray processes ended", count=count)
+
+    def _is_live(self, uid: str) -> bool:
+        run = self._runs.get(uid)
+        return run is not None and run.is_live
 
     def _gone(self, pod: NodePod) -> None:
         self._peers.drop(pod)
@@ -152,7 +166,7 @@ class Kubelet:
             return
         del self._runs[run.uid]
         self._addresses.release(run.uid)
-        await asyncio.to_thread(_clear, run.disk)
+        await asyncio.to_thread(run.disk.remove)
 
     async def _end_pods(self) -> None:
         for run in self._runs.values():
@@ -172,6 +186,7 @@ class Kubelet:
             tasks.create_task(reflector.run(stop))
             await reflector.wait_synced()
             await asyncio.to_thread(_clear_unknown, self._pods, {*self._runs})
+            self._swept_for.set()
 
     async def _register(self) -> None:
         """Waits for the API server, which may start at the same time as we do."""
@@ -195,27 +210,7 @@ class Kubelet:
                     _log.warning("node lease not renewed", node=name, error=str(error))
 
 
-def end_strays(folder: Path) -> int:
-    """Kills every process whose home is below `folder`: those that left their group; how many there were.
-
-    Linux only: elsewhere nobody can be asked for another process's environment.
-    """
-    mark = b"HOME=" + os.fsencode(folder) + b"/"
-    count = 0
-    for entry in Path("/proc").glob("[0-9]*") if Path("/proc/self/environ").exists() else ():
-        with contextlib.suppress(OSError):
-            if any(item.startswith(mark) for item in (entry / "environ").read_bytes().split(b"\0")):
-                os.kill(int(entry.name), signal.SIGKILL)
-                count += 1
-    return count
-
-
-def _clear(disk: PodDisk) -> None:
-    end_strays(disk.folder)
-    disk.remove()
-
-
 def _clear_unknown(folder: Path, known: set[str]) -> None:
     for entry in folder.iterdir():
         if entry.name not in known:
-            _clear(PodDisk(folder, entry.name))
+            PodDisk(folder, entry.name).remove()

@@ -10,7 +10,7 @@ FILES files of FILE_BYTES are kept; a line longer than LINE_BYTES is kept in par
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -114,32 +114,25 @@ class LogWriter:
 
 async def read(folder: Path, query: LogQuery, live: LogWriter | None = None) -> AsyncGenerator[bytes, None]:
     """The lines that `query` asks for, in chunks; with `follow`, until `live` is closed."""
-    left = query.limit_bytes if query.limit_bytes is not None else -1
-    position = _Position(folder)
-    shown = _Shown(query)
-    first = list(_matching(position, shown))
+    left = query.limit_bytes
+    position, shown = _Position(folder), _Shown(query)
+    lines: Iterable[bytes] = _matching(position, shown)
     if query.tail is not None:
-        first = list(deque(first, maxlen=query.tail)) if query.tail > 0 else []
-    chunk = b"".join(first)
+        lines = deque(lines, maxlen=query.tail)
     while True:
-        if left >= 0:
-            chunk = chunk[:left]
-            left -= len(chunk)
-        if chunk:
+        is_empty = True
+        for chunk in _chunks(lines):
+            is_empty = False
+            if left is not None:
+                chunk, left = chunk[:left], left - len(chunk)
             yield chunk
-        if left == 0 or not query.follow or live is None:
+            if left is not None and left <= 0:
+                return
+        if not query.follow or live is None or (is_empty and live.is_closed):
             return
-        # Closed is looked at before the last read: what was written before it is in the file.
-        waiting = live.changed()
-        is_last = live.is_closed
-        chunk = b"".join(_matching(position, shown))
-        if is_last and not chunk:
-            waiting.close()
-            return
-        if not chunk and not is_last:
-            await waiting
-        else:
-            waiting.close()
+        if is_empty:
+            await live.changed()
+        lines = _matching(position, shown)
 
 
 class _Position:
@@ -211,6 +204,19 @@ def normal_time(text: str) -> str:
         return f"{whole}.{fraction:0<9.9}Z"
     second, nano = divmod(int(epoch * _NANO), _NANO)
     return f"{_second_text(second).decode()}.{nano:09d}Z"
+
+
+def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= _CHUNK_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
 
 
 def _matching(position: _Position, shown: _Shown) -> Iterator[bytes]:

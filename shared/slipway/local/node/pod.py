@@ -9,14 +9,14 @@ before it is confirmed; whatever is reported terminated runs no more.
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from slipway.crd.meta import RawObject
-from slipway.errors import NotFoundError, StaleError, TransientError
+from slipway.errors import ControlPlaneError, InvariantError, NotFoundError, StaleError, TransientError
 from slipway.kube.ports import KubeApi
 from slipway.kube.scope import run_until
 from slipway.local.node import containers
@@ -30,7 +30,7 @@ from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
 from slipway.local.node.runs import Runs
-from slipway.local.node.writer import StatusWriter
+from slipway.local.node.writer import NODE_WRITE, StatusWriter
 from slipway.runtime import log, retry
 from slipway.runtime.clock import Clock, Random, parse_rfc3339
 
@@ -61,16 +61,19 @@ class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
 class PodRun:
     """One pod. `observe` and `vanish` tell it what became of its object; `run` lives as long as the pod does."""
 
-    def __init__(self, pod: NodePod, kit: NodeKit) -> None:
+    def __init__(self, pod: NodePod, kit: NodeKit, *, on_end: Callable[[], object] = lambda: None) -> None:
         self.uid = pod.metadata.uid
         self.disk = PodDisk(kit.folder, self.uid)
         self._kit = kit
+        self._on_end = on_end
         self._is_known = not self.disk.is_new
+        self._was_over = pod.is_over
         ip = kit.addresses.claim(self.uid, str(pod.status.get("podIP") or ""))
         self._place = Place(pod_ip=ip, host_ip=kit.host_ip, allocatable=kit.capacity.allocatable)
         self._writer = StatusWriter(kit.kube, pod, self._status, clock=kit.clock, random=kit.random)
         self.runs = Runs(pod, self.disk, self._place, kit.peers, clock=kit.clock, on_change=self._writer.changed)
         self._leaving = asyncio.Event()
+        self._dismissed = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gone = asyncio.Event()
         self._kill_at = 0.0
@@ -84,11 +87,6 @@ class PodRun:
         """The object as last seen."""
         return self._writer.pod
 
-    @property
-    def is_leaving(self) -> bool:
-        """Whether its processes are on their way out."""
-        return self._leaving.is_set()
-
     def log_of(self, container: str) -> LogWriter | None:
         """The log that is being written, if the container runs."""
         return self.runs.log_of(container)
@@ -97,41 +95,52 @@ class PodRun:
         """The object changed."""
         self._writer.observe(pod)
         if pod.is_deleting:
+            self._dismissed.set()
+        if pod.is_deleting or (pod.is_over and self.runs.is_running):
+            # Whoever says that it is over, as a garbage collector does: what is over does not run.
             self._leave(pod.grace_s)
 
     def vanish(self) -> None:
         """The object is gone."""
         self._writer.vanish()
         self._gone.set()
+        self._dismissed.set()
         self._leave(ORPHAN_GRACE_S)
 
     def shut_down(self, grace_s: float) -> None:
         """The node stops: the pod ends, within that time."""
         self.is_closing = True
-        if not self.pod.is_over and not self._gone.is_set():
+        if not self.pod.is_over and not self.runs.is_closed and not self._gone.is_set():
             message = "Pod was terminated in response to imminent node shutdown."
             self._verdict = Verdict(reason="Terminated", message=message, is_failed=True, is_disruption=True)
         self._leave(min(grace_s, self.pod.grace_s))
         self._gone.set()
+        self._dismissed.set()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether processes of it may run."""
+        return not self._was_over and not self.runs.is_closed
 
     async def run(self) -> None:
         """Runs the pod to its end, and then stays until its object is gone."""
         with log.bind(pod=self.pod.metadata.name, uid=self.uid):
-            if self.pod.is_deleting:
-                self._leave(self.pod.grace_s)
+            self.observe(self.pod)
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(self._writer.run())
                 await self._live()
                 writing.cancel()
 
     async def _live(self) -> None:
-        if not self.pod.is_over:
-            await run_until(self._leaving, self._last())
+        if not self._was_over:
+            if not self._leaving.is_set():
+                await run_until(self._leaving, self._last())
             await self._end()
         self._kit.capacity.release(self.uid)
-        await self._leaving.wait()
+        self._on_end()
+        await self._dismissed.wait()
         await self._writer.flush()
-        if not self.is_closing:
+        if not self.is_closing and not self._is_confirmed:
             await self._confirm()
         await self._gone.wait()
 
@@ -186,7 +195,10 @@ class PodRun:
                 return bundles
             except NotConfiguredError as error:
                 self.runs.wait_all(Waiting(reason="ContainerCreating", message=str(error)))
-            except TransientError as error:
+            except (ControlPlaneError, OSError, ValueError, TypeError) as error:
+                if isinstance(error, InvariantError):
+                    raise
+                self.runs.wait_all(Waiting(reason="ContainerCreating", message=f"not prepared yet: {error}"))
                 _log.warning("pod not prepared yet", error=str(error))
             await self._kit.clock.sleep(pause_s)
             pause_s = min(PAUSE_MAX_S, pause_s * 2)
@@ -220,12 +232,17 @@ class PodRun:
 
         while not self._gone.is_set():
             try:
-                await retry.call(retry.KUBE_WRITE, delete, clock=self._kit.clock, random=self._kit.random)
+                await retry.call(NODE_WRITE, delete, clock=self._kit.clock, random=self._kit.random)
                 return
             except (NotFoundError, StaleError):
                 return
             except TransientError as error:
                 _log.warning("deletion not confirmed yet", error=str(error))
+
+    @property
+    def _is_confirmed(self) -> bool:
+        """Whether the API server waits for finalizers only."""
+        return self.pod.is_over and self.pod.metadata.deletion_grace_period_seconds == 0
 
     def _leave(self, grace_s: float) -> None:
         """Ends within `grace_s` from now; a later call can only shorten that."""

@@ -149,7 +149,8 @@ class Runs:
             try:
                 program = await self._program(container, bundles)
                 process = self._started(container, program)
-            except (NotStartedError, OSError) as error:
+            except (NotStartedError, OSError, ValueError, TypeError) as error:
+                # The last two: text that can not be an argument or a path, and fields of another type than they should.
                 return self._not_started(str(error))
         container.process = process
         probe = probe_of(container.spec, self._place.pod_ip)

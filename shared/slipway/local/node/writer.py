@@ -18,6 +18,9 @@ from slipway.runtime.clock import Clock, Random
 
 _log = log.get_logger(__name__)
 
+NODE_WRITE = retry.Policy(name="node_write", attempts_max=1000, total_s=600.0, first_s=0.05, cap_s=2.0)
+"""A node's own writes: the API server is on the same machine, and is back soon after it is gone."""
+
 Build = Callable[[NodePod], RawObject]
 
 
@@ -64,7 +67,7 @@ class StatusWriter:
             self._dirty.clear()
             goal = self._wanted
             try:
-                await retry.call(retry.KUBE_WRITE, self._write, clock=self._clock, random=self._random)
+                await retry.call(NODE_WRITE, self._write, clock=self._clock, random=self._random)
             except NotFoundError:
                 self.vanish()
             except TransientError as error:
