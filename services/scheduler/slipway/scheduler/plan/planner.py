@@ -1,8 +1,8 @@
 """plan(): one tick of scheduling as a pure function of (snapshot, policy, now, seed).
 
-The rooms, in the order in which an allocation passes through them: `gates` (is it to be started at all),
+The rooms, in the order in which an allocation passes through them: `gates` (is it to be started at all), `lines` and
 `ordering` (who goes first), `quota` (may its queue have it), `gang` and below it `fill`, `topology`, `rows`, `filters`,
-`scores` (is there a place, and which is best), `explain` and `change` (why not, and what would help).
+`scores` (is there a place, and which is best), `explain` and `offers` (why not, and what would help).
 Preemption, reclaim and consolidation will stand between `gang` and `explain`, reservations with backfill
 after them; until they are there, nothing is evicted but gangs found below their minimum.
 
@@ -17,23 +17,23 @@ from collections.abc import Callable
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.facts import AllocationFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
-from slipway.scheduler.plan.change import BY_ITSELF, CHANGEABLE, Standing, smallest_change
-from slipway.scheduler.plan.gates import closed_gate, is_wanted
-from slipway.scheduler.plan.ordering import HeadKey, WorkKey, head_key, work_key
+from slipway.scheduler.plan.change import Standing
+from slipway.scheduler.plan.gates import is_wanted
+from slipway.scheduler.plan.lines import GangKey, Line, Want, Wants, line_up, numbered
+from slipway.scheduler.plan.offers import Offers
+from slipway.scheduler.plan.ordering import HeadKey, head_key
 from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
 from slipway.scheduler.plan.policy import Policy
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
 from slipway.scheduler.plan.whatif import WhatIf
 
-STRICT = "StrictFIFO"
 RETOLD_MAX = 64
 """Blocked shapes that are explained again at the end of a tick."""
-GangKey = tuple[int, tuple[str, ...], tuple[tuple[bytes, int, int], ...]]
 
 
 Watch = Callable[[AllocationFact, WhatIf], None]
@@ -42,7 +42,7 @@ Watch = Callable[[AllocationFact, WhatIf], None]
 
 def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0, *, watch: Watch | None = None) -> Plan:
     """What to admit, what to take down, and why the rest waits."""
-    evictions = _broken_gangs(snapshot)
+    evictions = _broken_gangs(snapshot)[: policy.decisions_max]
     if not snapshot.pending:
         return Plan(evictions=evictions)
     return _Tick(snapshot, policy, now, watch).run(evictions)
@@ -67,31 +67,6 @@ def _broken_gangs(snapshot: Snapshot) -> tuple[Evict, ...]:
     )
 
 
-class _Want(msgspec.Struct, frozen=True):
-    """What an allocation asks for; equal `key` means that if one has no place, neither has the other."""
-
-    key: GangKey
-    demand: Resources
-    """of the smallest gang that may start"""
-
-
-class _Line:
-    """One queue's pending work in order, and how far the tick has got with it."""
-
-    def __init__(self, queue: QueueFact) -> None:
-        self.queue = queue
-        self.work: list[tuple[WorkKey, AllocationFact]] = []
-        self.at = 0
-        self.head: AllocationFact | None = None
-        """the first that was blocked"""
-        self.is_closed = False
-        self.want: _Want | None = None
-        """of the next"""
-
-    def next(self) -> AllocationFact | None:
-        return self.work[self.at][1] if self.at < len(self.work) else None
-
-
 class _Tick:
     """The state of one call of `plan`."""
 
@@ -103,60 +78,44 @@ class _Tick:
         self.tree = queue_tree(snapshot)
         self.slots = dict(snapshot.slots)
         self.whatif = WhatIf(snapshot.usage, policy)
+        self.wants = Wants(self.whatif)
         self.explanations: dict[str, Explanation] = {}
         self.placed: list[gang.Placed] = []
         self.no_place: dict[GangKey, Explanation] = {}
         self.no_place_for: dict[GangKey, AllocationFact] = {}
-        self.demands: dict[GangKey, Resources] = {}
 
     def run(self, evictions: tuple[Evict, ...]) -> Plan:
-        lines = self._lines()
+        """The steps of a tick, in order."""
+        lines, self.explanations = line_up(self.snapshot, self.tree, self.now)
         heads: list[tuple[HeadKey, str]] = []
-        for name in sorted(lines):
-            self._push_head(heads, lines[name])
+        for line in lines.values():
+            self._push_head(heads, line)
         room = self.policy.decisions_max - len(evictions)
         while heads and len(self.placed) < room:
             _, name = heapq.heappop(heads)
             self._step(lines[name])
             self._push_head(heads, lines[name])
         for line in lines.values():
-            self._leave(line)
+            self.explanations |= line.left()
         self._add_surplus()
         self._say_why_now()
-        self._offer_changes(lines)
+        standing = Standing(self.whatif, self.tree, self.slots, dict(self.snapshot.jobs))
+        offers = Offers(self.snapshot, standing, self.wants, self.now)
+        offers.add(lines, self.explanations, self.policy.changes_max)
         return Plan(
             admits=tuple(self._admit(placed) for placed in self.placed),
             evictions=evictions,
-            explanations=self._numbered(lines),
+            explanations=numbered(lines, self.explanations),
         )
 
-    def _lines(self) -> dict[str, _Line]:
-        """Pending work by queue, in order; what stands at a closed gate is explained and left out."""
-        lines: dict[str, _Line] = {}
-        for fact in self.snapshot.pending:
-            if not is_wanted(fact):
-                continue
-            closed = closed_gate(fact, self.snapshot, self.tree, self.now)
-            if closed is not None:
-                self.explanations[fact.key] = closed
-                continue
-            line = lines.get(fact.queue)
-            if line is None:
-                queue = self.tree.queue(fact.queue)
-                line = lines[fact.queue] = _Line(queue or QueueFact(name=fact.queue))
-            line.work.append((self._key(fact), fact))
-        for line in lines.values():
-            line.work.sort(key=lambda item: item[0])
-        return lines
-
-    def _push_head(self, heads: list[tuple[HeadKey, str]], line: _Line) -> None:
-        head = None if line.is_closed else line.next()
+    def _push_head(self, heads: list[tuple[HeadKey, str]], line: Line) -> None:
+        head = line.next()
         if head is not None:
-            line.want = self._want(head)
+            line.want = self.wants.of(head)
             share = self.tree.share(line.queue.name, line.want.demand.amounts)
             heapq.heappush(heads, (head_key(share, line.queue, head, self.snapshot.job_of(head)), line.queue.name))
 
-    def _step(self, line: _Line) -> None:
+    def _step(self, line: Line) -> None:
         """Admit the next of a line, or say why not."""
         fact, want = line.next(), line.want
         if fact is None or want is None:
@@ -168,13 +127,10 @@ class _Tick:
         self.explanations[fact.key] = why
         if why.is_never or why.gate is Gate.JOB_MAX_SLOTS:
             return
-        if line.head is None:
-            line.head = fact
-            if line.queue.reclaim != "Any":
-                self.tree.keep(line.queue.name, want.demand.amounts)
-            line.is_closed = line.queue.ordering == STRICT
+        if line.block(fact) and line.queue.reclaim != "Any":
+            self.tree.keep(line.queue.name, want.demand.amounts)
 
-    def _try(self, fact: AllocationFact, want: _Want) -> Explanation | None:
+    def _try(self, fact: AllocationFact, want: Want) -> Explanation | None:
         """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
         key, demand = want.key, want.demand
         why = self._quota_gate(fact, demand) or self._slots_gate(fact, demand.gpus())
@@ -220,22 +176,6 @@ class _Tick:
             return None
         used = self.slots.get((fact.namespace, fact.job), 0)
         return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
-
-    def _want(self, fact: AllocationFact) -> _Want:
-        roles = tuple((self.whatif.key_of(role), role.count, role.minimum) for role in fact.roles)
-        key = (fact.minimum, fact.avoid_nodes, roles)
-        demand = self.demands.get(key)
-        if demand is None:
-            demand = self.demands[key] = gang.smallest_demand(fact)
-        return _Want(key, demand)
-
-    def _leave(self, line: _Line) -> None:
-        """Explain what the tick did not get to."""
-        for _, fact in line.work[line.at :]:
-            if line.is_closed and line.head is not None:
-                self.explanations[fact.key] = explain.behind_head(line.queue.name, line.head)
-            else:
-                self.explanations[fact.key] = explain.NOT_YET
 
     def _add_surplus(self) -> None:
         """Ranks beyond the minimum, once all minima were tried: by share of the queue, then in order of admission."""
@@ -284,51 +224,6 @@ class _Tick:
             if key is not None and key in now:
                 self.explanations[name] = now[key]
 
-    def _offer_changes(self, lines: dict[str, _Line]) -> None:
-        """The smallest change for the first few that wait, where one is found and true."""
-        standing = Standing(self.whatif, self.tree, self.slots, dict(self.snapshot.jobs))
-        waiting = [fact for line in lines.values() for _, fact in line.work if fact.key in self.explanations]
-        held = [fact for fact in self.snapshot.pending if self._gate_of(fact) in BY_ITSELF]
-        held.sort(key=lambda fact: (fact.key, fact.uid))
-        left = self.policy.changes_max
-        for fact in [*(fact for fact in waiting if self._gate_of(fact) in CHANGEABLE), *held][:left]:
-            why = self.explanations[fact.key]
-            first = (why.change or ()) if why.gate in BY_ITSELF else ()
-            change = None
-            if not self._is_behind(fact, lines.get(fact.queue)) and (not first or self._is_open_after(fact)):
-                change = smallest_change(standing, fact, first, self._rivals(fact, waiting))
-            self.explanations[fact.key] = explain.with_change(why, change)
-        for fact in waiting[left:]:
-            self.explanations[fact.key] = explain.with_change(self.explanations[fact.key], None)
-
-    def _is_open_after(self, fact: AllocationFact) -> bool:
-        """Whether it is only held or backing off, and not shut out besides."""
-        free = msgspec.structs.replace(fact, hold=False, not_before=0.0)
-        return closed_gate(free, self.snapshot, self.tree, self.now) is None
-
-    def _is_behind(self, fact: AllocationFact, line: _Line | None) -> bool:
-        """Whether strict order puts others before it: what would let it start would be theirs, or they would block it."""
-        if line is None or line.queue.ordering != STRICT:
-            return False
-        return any(key < self._key(fact) and other.key in self.explanations for key, other in line.work)
-
-    def _key(self, fact: AllocationFact) -> WorkKey:
-        return work_key(fact, self.snapshot.job_of(fact))
-
-    def _gate_of(self, fact: AllocationFact) -> Gate | None:
-        why = self.explanations.get(fact.key)
-        return why.gate if why else None
-
-    def _rivals(self, fact: AllocationFact, waiting: list[AllocationFact]) -> list[AllocationFact]:
-        """Those that would get a freed place first: before it in its queue, or the heads of other queues."""
-        mine = self._key(fact)
-        found: dict[tuple[GangKey, str, str, bool], AllocationFact] = {}
-        for other in waiting:
-            is_before = other.queue != fact.queue or self._key(other) < mine
-            if other is not fact and is_before and self._gate_of(other) in CHANGEABLE:
-                found.setdefault((self._want(other).key, other.queue, other.job, other.preemptible), other)
-        return list(found.values())
-
     def _admit(self, placed: gang.Placed) -> Admit:
         fact, names = placed.allocation, self.whatif.table.names
         return Admit(
@@ -338,15 +233,3 @@ class _Tick:
             placements={rank: names[node] for rank, node in placed.placements().items()},
             spec_hash=fact.spec_hash,
         )
-
-    def _numbered(self, lines: dict[str, _Line]) -> dict[str, Explanation]:
-        """The explanations by key, each with its place among those of its queue that wait."""
-        numbered = dict(self.explanations)
-        for line in lines.values():
-            ahead = 0
-            for _, fact in line.work:
-                why = numbered.get(fact.key)
-                if why is not None:
-                    numbered[fact.key] = explain.at_position(why, ahead)
-                    ahead += 1
-        return dict(sorted(numbered.items()))
