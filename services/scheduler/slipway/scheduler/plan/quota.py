@@ -41,7 +41,10 @@ class _Node:
         self.fact = fact
         self.parent: _Node | None = None
         self.children: list[_Node] = []
+        self.nominal: dict[str, int] = {}
+        """its own nominal and all below it"""
         self.quota: dict[str, int] = {}
+        """the same without what queues below it do not lend"""
         self.used: dict[str, int] = {}
         """what the subtree uses as seen from the parent's arithmetic: own use + what children take beyond their own"""
         self.whole: dict[str, int] = {}
@@ -79,7 +82,8 @@ class QueueTree:
         self.named: tuple[str, ...] = tuple(sorted(self._names()))
         self._set_quota(self._root)
         for resource in self.named:
-            self._root.quota[resource] = max(self._root.quota.get(resource, 0), total.get(resource))
+            unlent = sum(node.own(resource) for node in self._nodes.values())
+            self._root.quota[resource] = max(self._root.quota.get(resource, 0), total.get(resource) - unlent)
         self._set_deserved()
 
     def queue(self, name: str) -> QueueFact | None:
@@ -195,11 +199,14 @@ class QueueTree:
 
     def _set_quota(self, node: _Node) -> None:
         nominal = node.fact.nominal if node.fact else None
-        node.quota = dict(nominal.amounts) if nominal else {}
+        node.nominal = dict(nominal.amounts) if nominal else {}
+        node.quota = dict(node.nominal)
         for child in node.children:
             self._set_quota(child)
-            for resource, amount in child.quota.items():
-                node.quota[resource] = node.quota.get(resource, 0) + amount
+            for resource, amount in child.nominal.items():
+                node.nominal[resource] = node.nominal.get(resource, 0) + amount
+                lent = child.quota.get(resource, 0) - child.own(resource)
+                node.quota[resource] = node.quota.get(resource, 0) + lent
 
     def _set_deserved(self) -> None:
         self._root.deserved = {name: amount for name, amount in self._total.amounts.items() if name != PODS}
@@ -244,14 +251,14 @@ class QueueTree:
         for above in node.path() if not preemptible else ():
             nominal = above.fact.nominal if above.fact else None
             if nominal is not None and resource in nominal.amounts:
-                used, bound = above.fixed.get(resource, 0), above.quota[resource]
+                used, bound = above.fixed.get(resource, 0), above.nominal[resource]
                 if used + amount > bound:
                     return Shortfall(above.name, "nominal", resource, used + amount - bound, bound, used)
         return None
 
     def _over_available(self, node: _Node, resource: str, amount: int) -> Shortfall | None:
         available, tightest = self._available(node, resource)
-        if amount <= available or (tightest is self._root and amount > self._root.quota[resource]):
+        if amount <= available or (tightest is self._root and amount > self._total.get(resource)):
             return None
         used = tightest.used.get(resource, 0)
         return Shortfall(tightest.name, "borrowing", resource, amount - available, used + available, used)
@@ -277,8 +284,8 @@ def _divide(node: _Node) -> None:
     weighted = [child for child in node.children if not child.fact or child.fact.nominal is None]
     for child in node.children:
         if child not in weighted:
-            child.deserved = dict(child.quota)
-            for resource, amount in child.quota.items():
+            child.deserved = dict(child.nominal)
+            for resource, amount in child.nominal.items():
                 rest[resource] = rest.get(resource, 0) - amount
     weights = sum(child.fact.weight for child in weighted if child.fact)
     for child in weighted:
