@@ -115,6 +115,7 @@ class Post:
         self.kubelet = Kubelet(self.desk)
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
+        self.behind = BestEffort(self.streams, self.clock, NoTally())
         self.settings = settings
         self.its = a_client(self.core, seed=5)
         self.writes: list[tuple[Verb, str]] = []
@@ -124,12 +125,11 @@ class Post:
 
     def another(self, identity: str = "one", settings: Settings | None = None) -> Watcher:
         """A watcher process with empty memory."""
-        streams = MemoryStreams(self.server)
         return Watcher(
             Parts(
                 kube=self.its,
-                streams=streams,
-                behind=BestEffort(streams, self.clock, NoTally()),
+                streams=MemoryStreams(self.server),
+                behind=self.behind,
                 clock=self.clock,
                 random=SeededRandom(identity),
                 health=Health(self.clock),
@@ -186,7 +186,7 @@ class Post:
         """The story beside everybody else."""
         stop = Stop()
         async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(self._work()), tasks.create_task(self.kubelet.run())]
+            others = [tasks.create_task(work) for work in (self._work(), self.kubelet.run(), self.behind.run())]
             watching = tasks.create_task(self.run(self.watcher, stop)) if watches else None
             await story
             stop.set()

@@ -1,0 +1,138 @@
+"""Logs of pods: followed, read to the end, never twice."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import UnavailableError
+from slipway.local.apiserver.objects import Json
+from slipway.model.lifecycle import Phase
+from slipway.runtime.clock import rfc3339
+from slipway.runtime.service import Stop
+from tests.support.watch_post import Post, play
+
+
+class Journal:
+    """The logs of all containers: a line each `every_s` while they run (`LogSource` of the core's client)."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self.lines: dict[str, list[tuple[float, str]]] = {}
+        self.is_broken = False
+        self.reads = 0
+
+    def write(self, uid: str, text: str) -> None:
+        self.lines.setdefault(uid, []).append((self._post.clock.now(), text))
+
+    async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        del node
+        self.reads += 1
+        if self.is_broken:
+            raise UnavailableError("no logs today")
+        uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
+        while True:
+            found = self.lines.get(uid, [])
+            for at, text in found[sent:]:
+                if not since or rfc3339(at) >= since:
+                    yield f"{rfc3339(at, 'microseconds')} {text}\n".encode()
+            sent = len(found)
+            if query.get("follow") != "true" or self._has_ended(pod):
+                return
+            await asyncio.sleep(0.02)
+
+    def _has_ended(self, pod: Json) -> bool:
+        meta = pod["metadata"]
+        found: Any = self._post.core.list("pods").records
+        for record in found:
+            if record.obj["metadata"]["uid"] == meta["uid"]:
+                return record.obj["status"].get("phase") in ("Succeeded", "Failed")
+        return True
+
+
+def with_journal(post: Post) -> Journal:
+    journal = Journal(post)
+    post.its._logs = journal  # pyright: ignore[reportPrivateUsage]
+    return journal
+
+
+async def texts(post: Post, allocation: Allocation) -> list[str]:
+    stored = await post.streams.logs.read(id_of(allocation))
+    return [item.line.text for item in stored if item.line.stream != "event"]
+
+
+def is_running(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.RUNNING
+
+
+def is_let_go(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.TERMINATED and not allocation.metadata.finalizers
+
+
+async def uid_of_rank(post: Post, rank: int) -> str:
+    return next(pod.metadata.uid for pod in await post.pods() if pod.metadata.name.endswith(f"-{rank}"))
+
+
+def test_the_log_of_a_short_command_is_complete() -> None:
+    """The last line is read before the pod's finalizer goes."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(18):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.05)
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == [f"line {number}" for number in range(18)]
+        lines = await post.streams.logs.read(id_of(ended))
+        assert {(stored.line.rank, stored.line.attempt, stored.line.stream) for stored in lines} == {(0, 1, "stdout")}
+
+    play(story)
+
+
+def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
+    """Another watcher goes on after the last stored line, without repeating one."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        stop = Stop()
+        first = asyncio.ensure_future(post.watcher.run(stop))
+        running = await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(5):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.3)
+        await asyncio.sleep(1)
+        assert await texts(post, running) == [f"line {number}" for number in range(5)]
+        stop.set()
+        await first
+        again = Stop()
+        second = asyncio.ensure_future(post.another("two").run(again))
+        for number in range(5, 8):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.3)
+        await asyncio.sleep(20)
+        assert await texts(post, running) == [f"line {number}" for number in range(8)]
+        again.set()
+        await second
+
+    play(story, watches=False)
+
+
+def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
+    """The pod's object is kept a little while for it, then let go."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.is_broken = True
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_let_go, "the end", timeout_s=30)
+        assert journal.reads < 30
+
+    play(story)

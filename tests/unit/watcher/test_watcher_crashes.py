@@ -1,0 +1,89 @@
+"""A watcher that ends before, or right after, any one of its writes: the next one finishes, and nothing differs."""
+
+import asyncio
+
+import pytest
+
+from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.answers import Verb
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from slipway.runtime.service import Stop
+from tests.support.watch_post import Post, play
+
+READS = (Verb.GET, Verb.LIST, Verb.WATCH, Verb.LOG)
+WRITES = 12
+"""Statuses (pulling and starting, running, terminating, restarted, ...), finalizers and leases of the story below."""
+
+
+def is_let_go(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in allocation.metadata.finalizers
+
+
+class Death:
+    """Stops one process for ever at its n-th write that is not a lease."""
+
+    def __init__(self, number: int, moment: str) -> None:
+        self._number = number
+        self._moment = moment
+        self._count = 0
+        self.happened = asyncio.Event()
+
+    async def before(self, verb: Verb, plural: str) -> None:
+        await asyncio.sleep(0)
+        if verb not in READS and plural != "leases":
+            self._count += 1
+            await self._at("before")
+
+    async def after(self, verb: Verb, plural: str) -> None:
+        if verb not in READS and plural != "leases":
+            await self._at("after")
+
+    async def _at(self, moment: str) -> None:
+        if self._count == self._number and moment == self._moment:
+            self.happened.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", range(1, WRITES + 1))
+def test_the_next_watcher_finishes(number: int, moment: str) -> None:
+    """The same end, exits, attempts and stream, wherever the first one died."""
+
+    async def story(post: Post) -> None:
+        death = Death(number, moment)
+        post.its.before, post.its.after = death.before, death.after
+        post.kubelet.runs_s, post.kubelet.codes = {0: 1.0, 1: 1.0}, {1: 7}
+        stop = Stop()
+        first = asyncio.ensure_future(post.watcher.run(stop))
+        await post.launch("n0", "n1", maxRestarts=1)
+        second: asyncio.Future[None] | None = None
+        admitted = False
+        for _ in range(2400):
+            await asyncio.sleep(0.05)
+            if death.happened.is_set() and second is None:
+                first.cancel()
+                await asyncio.wait({first})
+                post.its.before, post.its.after = Post().its.before, Post().its.after
+                second = asyncio.ensure_future(post.another("two").run(stop))
+            found = await post.until(lambda _: True, "a look")
+            if found.status.attempt == 2 and not admitted:
+                post.kubelet.codes = {}
+                await post.desk.admit("n0", "n1")
+                admitted = True
+            if is_let_go(found):
+                break
+        found = await post.until(is_let_go, "the end")
+        await asyncio.sleep(60)
+        status = found.status
+        assert (status.result, status.attempt, status.restarts) == (Result.SUCCEEDED, 2, 1)
+        assert [rank.exit_code for rank in status.ranks or []] == [0, 0]
+        assert [entry.seq for entry in status.transitions] == list(range(1, status.seq + 1))
+        assert [stored.event.seq for stored in await post.stream(found)] == list(range(1, status.seq + 1))
+        assert await post.pods() == []
+        assert death.happened.is_set()
+        stop.set()
+        await asyncio.wait({task for task in (first, second) if task is not None})
+
+    play(story, watches=False)
