@@ -1,0 +1,19 @@
+"""Settings and small parts of the watcher."""
+
+import pytest
+
+from slipway.errors import InvalidError
+from slipway.runtime import settings
+from slipway.watcher.ends import Policy
+from slipway.watcher.settings import Settings
+
+
+def test_settings_carry_the_policys_defaults() -> None:
+    """One default each, wherever it stands."""
+    assert Settings().policy() == Policy()
+
+
+def test_bad_settings_are_refused() -> None:
+    """With the name of the variable."""
+    with pytest.raises(InvalidError, match="SLIPWAY_SWEEP_INTERVAL_S"):
+        settings.load(Settings, {"SLIPWAY_SWEEP_INTERVAL_S": "600"})
