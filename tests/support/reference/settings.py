@@ -1,5 +1,7 @@
 """The settings reference: every variable of every service, from the structs themselves."""
 
+import re
+
 import msgspec
 
 from slipway.runtime.settings import ALL_SETTINGS, CommonSettings, SettingRow, all_settings, describe
@@ -56,5 +58,6 @@ def _cells(row: SettingRow) -> tuple[str, str, str, str]:
     if row.variable == "SLIPWAY_NAMESPACE":
         default = code("slipway-system")  # what it is outside a pod: the page must not depend on where it is made
     kind = _TYPES.get(row.type, row.type)
-    allowed = ", ".join(part for part in (row.unit, kind, row.bounds) if part)
+    bounds = re.sub(r"matches (\S+?)(?=,|$)", r"matches `\1`", row.bounds)
+    allowed = ", ".join(part for part in (row.unit, kind, bounds) if part)
     return code(row.variable), default, phrase(row.description), allowed

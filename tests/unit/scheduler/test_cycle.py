@@ -60,6 +60,8 @@ def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]], **cluster: 
 
 
 def test_a_hand_applied_allocation_is_admitted_with_the_finalizer_and_a_decision_in_the_ledger() -> None:
+    """The decision stands in the ledger before the admission, and no admission comes without our finalizer."""
+
     async def test(bench: Bench) -> None:
         await launch(bench.kube, ranks=3)
         await bench.tick()
@@ -81,6 +83,8 @@ def test_a_hand_applied_allocation_is_admitted_with_the_finalizer_and_a_decision
 
 
 def test_a_gang_that_does_not_fit_waits_whole_and_says_why() -> None:
+    """Nothing of a gang is placed unless all of it is; the condition names the gate."""
+
     async def test(bench: Bench) -> None:
         await launch(bench.kube, ranks=9)
         await bench.tick()
@@ -97,6 +101,8 @@ def test_a_gang_that_does_not_fit_waits_whole_and_says_why() -> None:
 
 
 def test_a_spec_that_can_never_run_is_marked_invalid_with_the_field() -> None:
+    """Waiting would not help: the condition says which field to change."""
+
     async def test(bench: Bench) -> None:
         await launch(
             bench.kube,
@@ -115,6 +121,8 @@ def test_a_spec_that_can_never_run_is_marked_invalid_with_the_field() -> None:
 
 
 def test_capacity_is_given_once() -> None:
+    """What one allocation holds is not given to another, also before its pods exist."""
+
     async def test(bench: Bench) -> None:
         await launch(bench.kube, "first", ranks=4)
         await bench.tick()
@@ -153,6 +161,8 @@ def test_a_new_leader_raises_the_epoch_and_finishes_what_its_predecessor_decided
 
 
 def test_a_cancelled_allocation_is_never_admitted() -> None:
+    """A cancel that was committed before the tick wins."""
+
     async def test(bench: Bench) -> None:
         await launch(bench.kube)
         await bench.kube.patch(ALLOCATIONS, "job", {"spec": {"desired": "Stopped"}}, namespace="default")
@@ -164,6 +174,8 @@ def test_a_cancelled_allocation_is_never_admitted() -> None:
 
 
 def test_a_passed_deadline_is_written_as_a_stop() -> None:
+    """Deadlines are stored in the object, and the tick fires them."""
+
     async def test(bench: Bench) -> None:
         await launch(bench.kube, ranks=9, pendingTimeout="30s")
         await bench.clock.sleep(31)
@@ -177,6 +189,8 @@ def test_a_passed_deadline_is_written_as_a_stop() -> None:
 
 
 def test_a_quiet_cluster_is_written_to_by_nobody() -> None:
+    """A tick that changes nothing writes nothing."""
+
     async def test(bench: Bench) -> None:
         await launch(bench.kube, ranks=9)
         await bench.tick()

@@ -1,0 +1,274 @@
+"""The rules of the house, held by a program: sizes, names, rooms, settings, keys, generated files, links.
+
+What ruff, pyright or import-linter can hold stands in pyproject.toml, not here. A pinned offender may only shrink: when
+it no longer offends, its pin must go.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from slipway.crd.schema import crd_files
+from slipway.runtime.settings import SettingRow, all_settings, describe
+from slipway.streams import keys
+from tests.support.generate import reference_files, stale_files
+
+ROOT = Path(__file__).parent.parent
+SOURCE_ROOTS = ("shared", "services/api", "services/scheduler", "services/podworker", "services/watcher")
+PRODUCT, ALL_CODE = ("shared", "services"), ("shared", "services", "tests", "bench")
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+POSITIONAL_MAX = 5
+ADR_LINES_MAX = 60
+
+POSITIONAL_PINNED = {
+    "services/podworker/slipway/podworker/main.py:make_poller": 6,
+    "services/scheduler/slipway/scheduler/apply.py:explain": 6,
+    "shared/slipway/crd/resolve.py:_template": 6,
+    "shared/slipway/kube/rest.py:_send": 6,
+    "shared/slipway/local/apiserver/answers.py:written": 6,
+    "shared/slipway/local/apiserver/validation.py:_count": 6,
+    "shared/slipway/local/node/preparation.py:program_of": 6,
+}
+EMPTY_NAMES = re.compile(r"(?:^|_)(?:utils?|helpers?|common|misc|managers?|handlers?|processors?|infos?)(?:_|$)")
+EMPTY_CLASSES = re.compile(r"(?:Manager|Helpers?|Utils?|Info|Handler)$")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def _modules(*folders: str) -> dict[str, ast.Module]:
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
+
+
+@cache
+def _texts() -> dict[str, str]:
+    """`{path: text}` of everything that is kept in the repository."""
+    folders = (*ALL_CODE, "docs", "helm", "requirements", ".ci")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    paths += [path for path in sorted(ROOT.iterdir()) if path.is_file()]
+    texts: dict[str, str] = {}
+    for path in paths:
+        if "__pycache__" not in path.parts:
+            texts[path.relative_to(ROOT).as_posix()] = path.read_text("utf-8", errors="replace")
+    return texts
+
+
+def _functions(*folders: str) -> Iterator[tuple[str, Function]]:
+    for name, module in _modules(*folders).items():
+        for node in ast.walk(module):
+            if isinstance(node, Function):
+                yield f"{name}:{node.name}", node
+
+
+def _markdown() -> dict[str, str]:
+    return {name: text for name, text in _texts().items() if name.endswith(".md")}
+
+
+# --- size and shape ---------------------------------------------------------------------------------------------------
+
+
+def test_modules_and_test_files_stay_small() -> None:
+    """No file of code is longer than five hundred lines: what is longer is two things."""
+    lengths = {name: len(text.splitlines()) for name, text in _texts().items() if name.endswith((".py", ".lua"))}
+    assert {name: length for name, length in lengths.items() if length > MODULE_LINES_MAX} == {}
+
+
+def test_functions_stay_small() -> None:
+    """No function is longer than seventy lines, its docstring included."""
+    lengths = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in _functions(*ALL_CODE)}
+    assert {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX} == {}
+
+
+def test_positional_arguments_are_few() -> None:
+    """More than five of them are keyword-only, or a struct."""
+    found: dict[str, int] = {}
+    for name, node in _functions(*PRODUCT):
+        names = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg not in ("self", "cls")]
+        if len(names) > POSITIONAL_MAX:
+            found[name] = len(names)
+    assert found == POSITIONAL_PINNED
+
+
+def test_every_module_says_what_it_owns() -> None:
+    """A module begins with a docstring."""
+    assert [name for name, module in _modules(*ALL_CODE).items() if not ast.get_docstring(module)] == []
+
+
+def test_every_test_states_its_rule() -> None:
+    """A test's docstring says the rule that it holds."""
+    tests = [(name, node) for name, node in _functions("tests") if node.name.startswith("test_")]
+    assert [name for name, node in tests if not ast.get_docstring(node)] == []
+
+
+def test_names_say_something() -> None:
+    """No module is a drawer, and no class is called after doing things in general."""
+    modules = [name for name in _modules(*PRODUCT) if EMPTY_NAMES.search(Path(name).stem)]
+    classes = [
+        f"{name}:{node.name}"
+        for name, module in _modules(*PRODUCT).items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef) and EMPTY_CLASSES.search(node.name)
+    ]
+    assert modules + classes == []
+
+
+def test_the_package_is_a_namespace() -> None:
+    """No source root has a `slipway/__init__.py`: it would hide the other portions of the package."""
+    assert [root for root in SOURCE_ROOTS if (ROOT / root / "slipway" / "__init__.py").exists()] == []
+
+
+# --- what may be used where (the rest of it is import contracts) ----------------------------------------------------
+
+
+def test_kubernetes_is_known_to_one_module() -> None:
+    """Only `kube/client.py` names the library, which it loads by name, unseen by the import contracts."""
+    pattern = re.compile(r"""^\s*(?:import|from) kubernetes\b|import_module\(\s*f?["']kubernetes""", re.MULTILINE)
+    found = [name for name in _modules(*PRODUCT) if pattern.search(_texts()[name])]
+    assert found == ["shared/slipway/kube/client.py"]
+
+
+def test_services_wait_on_the_injected_clock() -> None:
+    """`asyncio.sleep` may only yield to others: whoever waits takes the clock, so that the simulation can run it."""
+    allowed = ("shared/slipway/runtime/clock.py", "shared/slipway/local/", "shared/slipway/cli/")
+    found = [
+        f"{name}:{node.lineno}"
+        for name, module in _modules(*PRODUCT).items()
+        if not name.startswith(allowed)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "asyncio.sleep"
+        and ast.unparse(node) != "asyncio.sleep(0)"
+    ]
+    assert found == []
+
+
+def test_no_mocks() -> None:
+    """Tests use our own fakes behind ports, and real servers."""
+    pattern = re.compile(r"^\s*(?:from|import) (?:unittest\.)?mock\b|from unittest import mock", re.MULTILINE)
+    here = Path(__file__).relative_to(ROOT).as_posix()
+    assert [name for name in _modules("tests") if pattern.search(_texts()[name]) and name != here] == []
+
+
+# --- settings, keys, generated files ---------------------------------------------------------------------------------
+
+
+def _settings() -> list[tuple[str, SettingRow]]:
+    return [(name, row) for name, struct in all_settings().items() for row in describe(struct)]
+
+
+@pytest.mark.parametrize(("owner", "row"), _settings(), ids=lambda part: getattr(part, "variable", ""))
+def test_settings_are_documented(owner: str, row: SettingRow) -> None:
+    """A setting says what it is for; a number has bounds, and a time its unit in its name; a secret has no default."""
+    assert row.description, owner
+    if row.type in ("int", "float"):
+        assert row.bounds, owner
+    if row.unit == "seconds":
+        assert row.field.endswith("_s"), owner
+    if row.secret:
+        assert not row.default, owner
+
+
+def test_every_key_is_bounded() -> None:
+    """A family of Redis keys has a cap, a life time, or a group whose acknowledgements trim it, and a name of ours."""
+    for family in keys.TABLE:
+        assert family.length_max or family.ttl_s or (family.group and keys.WORK_BACKLOG_MAX), family.prefix
+        assert family.prefix.startswith("slipway:")
+
+
+def test_keys_are_named_in_one_place() -> None:
+    """No other module spells a Redis key; but for the demo, which reads one as any integration would."""
+    pattern = re.compile("|".join(re.escape(f'"{family.prefix}') for family in keys.TABLE))
+    found = [name for name in _modules(*PRODUCT) if pattern.search(_texts()[name]) and "/cli/demo/" not in name]
+    assert found == ["shared/slipway/streams/keys.py"]
+
+
+def test_generated_files_are_what_the_code_says() -> None:
+    """`make generate` has been run: CRDs and reference pages are those of this code."""
+    crds = crd_files()
+    shown = {path.name: path.read_text("utf-8") for path in (ROOT / "helm" / "crds").glob("*.yaml")}
+    assert shown == crds, "run make generate"
+    assert stale_files(ROOT / "docs" / "reference", reference_files()) == [], "run make generate"
+
+
+# --- dependencies -----------------------------------------------------------------------------------------------------
+
+
+def test_no_file_names_a_package_registry() -> None:
+    """Where packages come from is the machine's business: any mirror must do."""
+    hosts = (
+        "pypi." + "org",
+        "python" + "hosted",
+        "npm" + "js.",
+        "ghcr" + ".io",
+        "quay" + ".io",
+        "docker" + ".io",
+        "gcr" + ".io",
+    )
+    pattern = re.compile("|".join(re.escape(host) for host in hosts))
+    assert [name for name, text in _texts().items() if pattern.search(text)] == []
+
+
+@pytest.mark.parametrize("name", ["bootstrap", "runtime", "dev"])
+def test_requirements_are_locked(name: str) -> None:
+    """Every requirement has one version and at least one hash."""
+    text = re.sub(r"\\\n\s*", " ", _texts()[f"requirements/{name}.txt"])
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    assert lines
+    assert [line[:60] for line in lines if not re.match(r"[\w.\-\[\]]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line)] == []
+
+
+# --- docs -------------------------------------------------------------------------------------------------------------
+
+
+def test_links_between_pages_hold() -> None:
+    """A relative link in a Markdown page leads to a file."""
+    broken = [
+        f"{name}: {target}"
+        for name, text in _markdown().items()
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"`[^`\n]*`", "", text))
+        if not re.match(r"[a-z]+:", target) and not (ROOT / name).parent.joinpath(target).exists()
+    ]
+    assert broken == []
+
+
+def test_paths_in_pages_exist() -> None:
+    """A path of ours that a page names (`shared/...`, `services/...`, `tests/...`) is there."""
+    pattern = re.compile(r"`((?:shared|services|tests|helm|docs|bench|requirements)/[\w./-]+)`")
+    pages = {name: text for name, text in _markdown().items() if not name.startswith("docs/adr/")}
+    missing = [
+        f"{name}: {path}"
+        for name, text in pages.items()
+        for path in pattern.findall(text)
+        if not (ROOT / path).exists()
+    ]
+    assert missing == []
+
+
+def test_every_room_is_on_the_map() -> None:
+    """ARCHITECTURE.md names every folder that holds modules."""
+    folders = {name.rpartition("/")[0] for name in _modules(*PRODUCT)} - {"shared/slipway"}
+    text = _texts()["ARCHITECTURE.md"]
+    assert sorted(folder for folder in folders if f"`{folder}" not in text) == []
+
+
+def test_decisions_are_numbered_and_short() -> None:
+    """An architecture decision is one page; the numbers have no gap; each says context, decision, consequences."""
+    pages = sorted(name for name in _markdown() if re.match(r"docs/adr/\d{4}-", name))
+    assert [int(name.split("/")[-1][:4]) for name in pages] == list(range(1, len(pages) + 1))
+    for name in pages:
+        text = _texts()[name]
+        assert len(text.splitlines()) <= ADR_LINES_MAX, name
+        assert re.findall(r"^## (\w+)", text, re.MULTILINE) == ["Context", "Decision", "Consequences"], name
+
+
+def test_verbs_are_explained() -> None:
+    """CONTRIBUTING.md names every verb of the Makefile."""
+    verbs = re.findall(r"^([a-z]+):.*## ", _texts()["Makefile"], re.MULTILINE)
+    text = _texts()["CONTRIBUTING.md"]
+    assert [verb for verb in verbs if f"`make {verb}" not in text] == []
