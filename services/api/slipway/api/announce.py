@@ -30,6 +30,12 @@ class Announcer:
         self._wake = wake
         self._waiting: deque[Allocation] = deque(maxlen=BUFFER_MAX)
         self._something = asyncio.Event()
+        self._is_busy = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything was announced or given up."""
+        return not self._is_busy and not self._something.is_set()
 
     def launched(self, allocation: Allocation) -> None:
         """Take note of a committed create."""
@@ -49,6 +55,7 @@ class Announcer:
     async def flush(self) -> None:
         """Announce what is here now; what the streams do not take is dropped."""
         self._something.clear()
+        self._is_busy = True
         batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
         if self._waiting:
             self._something.set()
@@ -59,6 +66,8 @@ class Announcer:
                 await self._events.append([_entry(each) for each in batch])
         except (TransientError, PermanentError, StaleError) as error:
             _log.debug("launches not announced", launches=len(batch), error=str(error))
+        finally:
+            self._is_busy = False
 
 
 def _entry(allocation: Allocation) -> Entry:

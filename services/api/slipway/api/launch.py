@@ -115,21 +115,19 @@ class Launcher:
 
     async def _body(self, order: Order) -> LaunchBody:
         """The client's body, complete with its template, as a struct."""
-        request = {name: value for name, value in order.body.items() if value is not None}
+        request = dict(order.body)
         if order.kind is not None:
             _check_kind(request, order.kind)
             request["kind"] = order.kind.value
         template = request.get("template")
-        if isinstance(template, str):
-            del request["template"]
-            workspace = request.get("workspace", DEFAULT_WORKSPACE)
-            # Bad fields are reported as the client wrote them, before the template adds its own.
-            checked({"kind": Kind.COMMAND.value, **request}, LaunchBody)
-            found = await self._catalog.template(template, str(workspace))
-            under = {name: value for name, value in found.spec.body.items() if name != "workspace"}
-            request = admission.merged(under, request)
-            return checked(request, LaunchBody, what=f"the launch with template {template}")
-        return checked(request, LaunchBody, what="the launch")
+        if not isinstance(template, str):
+            return checked(admission.merged({}, request), LaunchBody, what="the launch")
+        del request["template"]
+        # Bad fields are reported as the client wrote them, before the template adds its own.
+        own = checked({"kind": Kind.COMMAND.value, **admission.merged({}, request)}, LaunchBody)
+        found = await self._catalog.template(template, own.workspace)
+        complete = admission.merged(found.spec.body, request)
+        return checked(complete, LaunchBody, what=f"the launch with template {template}")
 
     async def _draft(self, body: LaunchBody, name: str) -> Draft:
         await self._catalog.check_workspace(body.workspace)

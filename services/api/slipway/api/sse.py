@@ -59,6 +59,11 @@ class OpenStreams:
         if self._open >= self._limit:
             raise TooManyStreamsError(f"this process serves {self._limit} streams already", retry_after_s=5.0)
 
+    @property
+    def count(self) -> int:
+        """Open now."""
+        return self._open
+
     def opened(self, kind: str) -> None:
         self._open += 1
         telemetry.HTTP_STREAMS.labels(kind=kind).inc()

@@ -1,0 +1,167 @@
+"""The api over an in-process cluster and streams, driven through its ASGI application.
+
+Owns the arrangement only: what the other services would do (admit, start, end) is written to the cluster directly.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+from starlette.applications import Starlette
+
+from slipway.api.app import create_app
+from slipway.api.parts import Parts, connect
+from slipway.api.settings import Settings
+from slipway.crd import rules, schema
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE, Condition
+from slipway.crd.transitions import events_after, id_of, record, with_status
+from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
+from slipway.errors import InvariantError
+from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS
+from slipway.local.apiserver.core import ClusterCore
+from slipway.model.ids import pod_name
+from slipway.model.lifecycle import Event, RankState
+from slipway.runtime.clock import SeededRandom, SystemClock
+from slipway.runtime.health import Health
+from slipway.runtime.service import Stop
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import Entry, NoTally
+from slipway.streams.producer import BestEffort
+from tests.support.kube_core import CoreKube
+
+Json = dict[str, Any]
+
+COMMAND: Json = {"kind": "command", "image": "python:3.11", "command": ["python", "-c", "print(1)"]}
+
+
+class ApiWorld:
+    """One api, its cluster and its streams."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = SystemClock()
+        random = SeededRandom(7)
+        self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
+        self.kube = CoreKube(self.core, random=random)
+        self.server = MemoryServer(self.clock)
+        self.streams = MemoryStreams(self.server)
+        self.stop = Stop()
+        self.broken: list[InvariantError] = []
+        behind = BestEffort(self.streams, self.clock, NoTally())
+        self.parts: Parts = connect(
+            settings=settings,
+            clock=self.clock,
+            random=random,
+            stop=self.stop,
+            kube=self.kube,
+            streams=self.streams,
+            behind=behind,
+            on_broken=self.broken.append,
+        )
+        self.app: Starlette = create_app(self.parts, Health(self.clock))
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://localhost"
+        )
+
+    async def furnish(self) -> None:
+        """Definitions, the workspace `default`, a pool, a queue and two nodes of 8 cpus."""
+        self.core.bootstrap()
+        for manifest in schema.crd_manifests():
+            await self.kube.create(CRDS, manifest)
+        self.core.settle()
+        await self.kube.patch(NAMESPACES, "default", {"metadata": {"labels": {"slipway.dev/workspace": "true"}}})
+        await self.kube.create(RESOURCE_POOLS, {"metadata": {"name": "default"}, "spec": {}})
+        await self.kube.create(QUEUES, {"metadata": {"name": "default"}, "spec": {"pool": "default"}})
+        for name in ("n1", "n2"):
+            amounts = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2", "pods": "110"}
+            ready = {"type": "Ready", "status": "True"}
+            status = {"allocatable": amounts, "capacity": amounts, "conditions": [ready]}
+            created = await self.kube.create(NODES, {"metadata": {"name": name}})
+            meta = {"name": name, "resourceVersion": created.metadata.resource_version}
+            await self.kube.replace_status(NODES, {"metadata": meta, "status": status})
+
+    async def launch(self, headers: dict[str, str] | None = None, **body: Any) -> Json:
+        """A launch that must be taken; its answer."""
+        response = await self.http.post("/api/v1/allocations", json={**COMMAND, **body}, headers=headers)
+        assert response.status_code in (200, 201), response.text
+        return dict(response.json())
+
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        """GET below /api/v1."""
+        return await self.http.get(f"/api/v1{path}", headers=headers)
+
+    async def post(self, path: str, body: Json | None = None, **headers: str) -> httpx.Response:
+        """POST below /api/v1."""
+        return await self.http.post(f"/api/v1{path}", json=body, headers=headers)
+
+    async def stored(self, name: str, namespace: str = "default") -> Allocation:
+        """The object as the cluster has it."""
+        return await self.kube.get(ALLOCATIONS, name, namespace=namespace)
+
+    async def names(self) -> list[str]:
+        """All allocations by name."""
+        return [each.metadata.name for each in (await self.kube.list(ALLOCATIONS)).items]
+
+    async def step(self, name: str, event: Event, **changes: Any) -> Allocation:
+        """One transition, as the scheduler or the watcher writes it, published to the streams as far as they work."""
+        moved = record(await self.stored(name), event, now=self.clock.now(), **changes)
+        return await self.kube.replace_status(ALLOCATIONS, moved)
+
+    async def publish(self, allocation: Allocation, after: int = 0) -> None:
+        """What the watcher relays."""
+        await self.streams.events.append([Entry(event=event) for event in events_after(allocation, after)])
+
+    async def publish_if_up(self, allocation: Allocation, after: int = 0) -> None:
+        """The same, with a server or without."""
+        if not self.server.absent:
+            await self.publish(allocation, after)
+
+    async def explain(self, name: str, code: str, message: str) -> None:
+        """What the scheduler says of a waiting one."""
+        found = await self.stored(name)
+        condition = Condition(
+            type="Admitted", status="False", reason=code, message=message, observed_generation=found.status.attempt
+        )
+        status = msgspec.structs.replace(found.status, conditions=[condition])
+        await self.kube.replace_status(ALLOCATIONS, with_status(found, status))
+
+    async def run(self, name: str, *, ip: str = "127.0.0.1", node: str = "n1") -> Allocation:
+        """Admit it, create its pods, release them and let them run."""
+        found = await self.stored(name)
+        roles = [role.name for role in found.spec.ranks for _ in range(role.count)]
+        placements = [Placement(rank=rank, role=role, node=node) for rank, role in enumerate(roles)]
+        admission = Admission(decision_id="d1", epoch=1, attempt=found.status.attempt, placements=placements)
+        found = await self.step(name, Event.ASSIGNED, admission=admission)
+        uids = [await self._pod(found, rank, role, ip) for rank, role in enumerate(roles)]
+        release = Release(attempt=found.status.attempt, pod_uids=uids)
+        ranks = [RankStatus(pod_uid=uid, node=node, phase=RankState.RUNNING) for uid in uids]
+        return await self.step(name, Event.RUNNING, release=release, ranks=ranks)
+
+    async def _pod(self, allocation: Allocation, rank: int, role: str, ip: str) -> str:
+        name = pod_name(id_of(allocation), allocation.status.attempt, rank)
+        labels = {
+            LABEL_ALLOCATION_UID: allocation.metadata.uid,
+            LABEL_ATTEMPT: str(allocation.status.attempt),
+            LABEL_RANK: str(rank),
+            LABEL_ROLE: role,
+        }
+        meta = {"name": name, "namespace": allocation.metadata.namespace, "labels": labels}
+        spec = {"schedulerName": "slipway", "containers": [{"name": "main", "image": "a"}]}
+        pod = await self.kube.create(PODS, {"metadata": meta, "spec": spec})
+        sent = {**meta, "resourceVersion": pod.metadata.resource_version}
+        status = {"phase": "Running", "podIP": ip, "startTime": "2026-01-02T03:04:05Z"}
+        await self.kube.replace_status(PODS, {"metadata": sent, "status": status})
+        return pod.metadata.uid
+
+
+@asynccontextmanager
+async def api_world(settings: Settings | None = None) -> AsyncGenerator[ApiWorld, None]:
+    """A furnished world."""
+    world = ApiWorld(settings or Settings())
+    await world.furnish()
+    async with world.http:
+        yield world
+    await world.parts.forwarder.aclose()

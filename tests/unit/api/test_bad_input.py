@@ -1,0 +1,141 @@
+"""Each bad input gets a precise problem: the status, a code, the field and what to do about it."""
+
+from typing import Any
+
+import pytest
+
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.model.lifecycle import Event
+from tests.support.api_world import COMMAND, ApiWorld
+
+Json = dict[str, Any]
+
+CASES: list[tuple[Json, str, str]] = [
+    ({**COMMAND, "immage": "x"}, "/immage", "did you mean image?"),
+    ({**COMMAND, "ranks": [{"cont": 2}]}, "/ranks/0/cont", "did you mean count?"),
+    ({**COMMAND, "kind": "jobb"}, "/kind", "Invalid enum value"),
+    ({"image": "a", "command": ["x"]}, "/kind", "is required"),
+    ({**COMMAND, "ranks": [{"resources": {"cpu": "12x"}}]}, "/ranks/0/resources/cpu", "is not a quantity"),
+    ({**COMMAND, "ranks": [{"resources": {"gpu": 1}}]}, "/ranks/0/resources/gpu", "did you mean nvidia.com/gpu?"),
+    ({**COMMAND, "ranks": [{"count": "two"}]}, "/ranks/0/count", "Expected `int`"),
+    ({**COMMAND, "ranks": [{"count": 0}]}, "/ranks/0/count", ">= 1"),
+    ({"kind": "command", "command": ["x"]}, "/image", "no image"),
+    ({"kind": "training"}, "/command", "no command"),
+    ({**COMMAND, "name": "Bad_Name"}, "/name", "lower case"),
+    ({**COMMAND, "name": "a" * 41}, "/name", "<= 40"),
+    ({**COMMAND, "workspace": "No Such"}, "/workspace", "regex"),
+    ({**COMMAND, "priority": 1001}, "/priority", "<= 1000"),
+    ({**COMMAND, "maxRuntime": "soon"}, "/maxRuntime", "such as 90s, 30m or 2h45m"),
+    ({**COMMAND, "command": "python"}, "/command", "Expected `array`"),
+    ({**COMMAND, "env": {"A": 1}}, "/env/A", "Expected `str`"),
+    ({**COMMAND, "desired": "Stopped"}, "/desired", "leave it out"),
+    ({**COMMAND, "signals": {"ready": True}}, "/signals", "leave it out"),
+    ({**COMMAND, "labels": {"slipway.dev/rank": "1"}}, "/labels/slipway.dev~1rank", "Slipway's own"),
+    ({**COMMAND, "labels": {"a": "not ok!"}}, "/labels", ""),
+    ({**COMMAND, "minAvailable": 3}, "/minAvailable", "above the 1 ranks"),
+    ({**COMMAND, "template": "none-such"}, "/template", "there is no template none-such"),
+    ({**COMMAND, "template": {"spec": {"hostNetwork": True}}}, "/template/spec/hostNetwork", ""),
+    ({**COMMAND, "files": [{"path": "/etc/passwd", "content": ""}]}, "/files/0/path", "relative"),
+]
+
+
+@pytest.mark.parametrize(("body", "pointer", "detail"), CASES, ids=[case[1] + case[2] for case in CASES])
+async def test_a_bad_launch_names_the_field(world: ApiWorld, body: Json, pointer: str, detail: str) -> None:
+    """422 with the pointer, and nothing was created."""
+    response = await world.post("/allocations", body)
+    problem = response.json()
+    assert response.status_code == 422, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert problem["status"] == 422
+    assert problem["type"] == "urn:slipway:problem:invalid"
+    assert problem["instance"] == "/api/v1/allocations"
+    found = {error["pointer"]: error["detail"] for error in problem["errors"]}
+    at = next((each for each in found if each.startswith(pointer)), "")
+    assert at, found
+    assert detail in found[at]
+    assert await world.names() == []
+
+
+async def test_every_problem_is_told_at_once(world: ApiWorld) -> None:
+    """Not one per attempt."""
+    body = {"kind": "training", "immage": "x", "ranks": [{"count": "a", "foo": 1}], "priority": -1}
+    problem = (await world.post("/allocations", body)).json()
+    assert {error["pointer"] for error in problem["errors"]} == {
+        "/immage",
+        "/ranks/0/count",
+        "/ranks/0/foo",
+        "/priority",
+    }
+    assert problem["detail"].startswith("4 problems")
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type", "status", "code"),
+    [
+        (b"{", "application/json", 400, "malformed"),
+        (b"[1]", "application/json", 400, "malformed"),
+        (b"\xff\xfe", "application/json", 400, "malformed"),
+        (b'{"a":' * 40 + b"1" + b"}" * 40, "application/json", 400, "malformed"),
+        (b'{"a":' * 100_000, "application/json", 400, "malformed"),
+        (b"kind=command", "application/x-www-form-urlencoded", 415, "unsupported-media-type"),
+        (b"x" * (2 * 1024 * 1024), "application/json", 413, "body-too-large"),
+        (b"{}", "application/json", 422, "invalid"),
+    ],
+)
+async def test_a_body_that_can_not_be_read(
+    world: ApiWorld, content: bytes, media_type: str, status: int, code: str
+) -> None:
+    """Each with its own status."""
+    response = await world.http.post("/api/v1/allocations", content=content, headers={"content-type": media_type})
+    assert (response.status_code, response.json()["code"]) == (status, code)
+
+
+async def test_a_body_without_a_length_is_limited_too(world: ApiWorld) -> None:
+    """What is read is counted, whatever was announced."""
+
+    async def chunks() -> Any:
+        for _ in range(64):
+            yield b" " * 65536
+
+    response = await world.http.post("/api/v1/allocations", content=chunks())
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "phase=Nope", "kind=nope", "active=maybe"])
+async def test_bad_parameters(world: ApiWorld, query: str) -> None:
+    """400, naming the parameter."""
+    response = await world.get(f"/allocations?{query}")
+    assert (response.status_code, response.json()["code"]) == (400, "malformed")
+    assert query.partition("=")[0] in response.json()["detail"]
+
+
+@pytest.mark.parametrize("key", [" " * 256, "a\tb"])
+async def test_a_bad_key(world: ApiWorld, key: str) -> None:
+    """An Idempotency-Key is printable and short."""
+    response = await world.post("/allocations", COMMAND, **{"idempotency-key": f"k{key}k"})
+    assert response.status_code == 422
+    assert "Idempotency-Key" in response.json()["detail"]
+
+
+async def test_a_bad_user(world: ApiWorld) -> None:
+    """The user goes into an annotation."""
+    response = await world.post("/allocations", COMMAND, **{"x-slipway-user": "x" * 200})
+    assert response.status_code == 400
+    assert (await world.stored((await world.launch())["name"])).metadata.annotations[ANNOTATION_USER] == "unknown"
+
+
+async def test_unknown_paths_and_methods(world: ApiWorld) -> None:
+    """404 says where paths are listed; 405 lists every method of the path."""
+    nowhere, wrong = await world.get("/nowhere"), await world.http.put("/api/v1/allocations", json={})
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "no-such-path")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method-not-allowed")
+    assert {"GET", "POST"} <= set(wrong.headers["allow"].split(", "))
+
+
+async def test_a_kill_of_an_ended_one_is_fine(world: ApiWorld) -> None:
+    """200, and nothing changes."""
+    answer = await world.launch()
+    ended = await world.step(answer["name"], Event.TERMINATED)
+    response = await world.post(f"/allocations/{answer['id']}/kill")
+    assert response.status_code == 200
+    assert await world.stored(answer["name"]) == ended

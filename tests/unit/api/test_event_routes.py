@@ -1,0 +1,216 @@
+"""Events: in order, each once, resumable, ended by the end; with Redis and without."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Event
+from tests.support.api_world import ApiWorld
+from tests.support.clock import wait_until
+from tests.support.http_stub import serve_app
+
+JSON = {"accept": "application/json"}
+
+
+class Reader:
+    """A client that reads server-sent events in the background."""
+
+    def __init__(self, client: httpx.AsyncClient, path: str, last_id: str = "") -> None:
+        self.ids: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.status = 0
+        self._client, self._path = client, path
+        self._headers = {"last-event-id": last_id} if last_id else {}
+        self.task = asyncio.ensure_future(self._run())
+
+    @property
+    def seqs(self) -> list[int]:
+        return [event["data"]["seq"] for event in self.events]
+
+    async def _run(self) -> None:
+        async with self._client.stream("GET", self._path, headers=self._headers) as response:
+            self.status = response.status_code
+            async for line in response.aiter_lines():
+                if line.startswith("id: "):
+                    self.ids.append(line.removeprefix("id: "))
+                elif line.startswith("data: "):
+                    self.events.append(msgspec.json.decode(line.removeprefix("data: ")))
+
+    async def aclose(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+@asynccontextmanager
+async def listening(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """The api on a real socket: streams need one."""
+    async with (
+        serve_app(world.app, before_stop=world.stop.set) as url,
+        httpx.AsyncClient(base_url=url, timeout=10) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("is_absent", [False, True], ids=["redis", "no-redis"])
+async def test_a_stream_ends_with_its_allocation(world: ApiWorld, is_absent: bool) -> None:
+    """What was, what comes, in order and once; then the stream ends by itself."""
+    world.server.absent = is_absent
+    answer = await world.launch()
+    await world.publish_if_up(await world.stored(answer["name"]))
+    async with listening(world) as client:
+        reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
+        await wait_until(lambda: reader.seqs == [1], "the first event")
+        await world.publish_if_up(await world.run(answer["name"]), after=1)
+        await wait_until(lambda: reader.seqs == [1, 2, 3], "the running event")
+        await world.publish_if_up(await world.step(answer["name"], Event.TERMINATED), after=3)
+        async with asyncio.timeout(5):
+            await reader.task
+        assert reader.seqs == [1, 2, 3, 4]
+        assert [event["type"].rpartition(".")[2] for event in reader.events] == [
+            "requested",
+            "assigned",
+            "running",
+            "terminated",
+        ]
+        assert all(event["subject"] == answer["id"] for event in reader.events)
+
+
+@pytest.mark.parametrize("is_absent", [False, True], ids=["redis", "no-redis"])
+async def test_a_reader_resumes_where_it_stopped(world: ApiWorld, is_absent: bool) -> None:
+    """Last-Event-ID: no gap, no repetition; after the end 204, so that a browser stays away."""
+    world.server.absent = is_absent
+    answer = await world.launch()
+    await world.run(answer["name"])
+    await world.publish_if_up(await world.step(answer["name"], Event.TERMINATED))
+    path = f"/api/v1/allocations/{answer['id']}/events"
+    async with listening(world) as client:
+        first = Reader(client, path)
+        await first.task
+        assert first.seqs == [1, 2, 3, 4]
+        second = Reader(client, path, first.ids[1])
+        await second.task
+        assert second.seqs == [3, 4]
+        last = Reader(client, path, first.ids[-1])
+        await last.task
+        assert (last.status, last.seqs) == (204, [])
+
+
+async def test_a_stream_that_lags_is_completed_from_the_object(world: ApiWorld) -> None:
+    """The watcher has published only the first event; the object knows more."""
+    answer = await world.launch()
+    await world.publish(await world.stored(answer["name"]))
+    await world.run(answer["name"])
+    page = (await world.get(f"/allocations/{answer['id']}/events", **JSON)).json()
+    assert [event["data"]["seq"] for event in page["items"]] == [1, 2, 3]
+
+
+async def test_redis_may_come_and_go_under_a_stream(world: ApiWorld) -> None:
+    """Nothing is missed and nothing comes twice."""
+    answer = await world.launch()
+    await world.publish(await world.stored(answer["name"]))
+    async with listening(world) as client:
+        reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
+        await wait_until(lambda: reader.seqs == [1], "the first event")
+        world.server.absent = True
+        running = await world.run(answer["name"])
+        await wait_until(lambda: reader.seqs == [1, 2, 3], "events without Redis")
+        world.server.flush()
+        world.server.absent = False
+        await world.publish(running)
+        await world.publish(await world.step(answer["name"], Event.TERMINATED), after=3)
+        async with asyncio.timeout(8):
+            await reader.task
+        assert reader.seqs == [1, 2, 3, 4]
+
+
+async def test_a_stream_ends_when_the_object_is_gone(world: ApiWorld) -> None:
+    """Deleted and swept: nothing will ever come."""
+    world.server.absent = True
+    answer = await world.launch()
+    async with listening(world) as client:
+        reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
+        await wait_until(lambda: reader.seqs == [1], "the first event")
+        await world.kube.patch(ALLOCATIONS, answer["name"], {"metadata": {"finalizers": []}}, namespace="default")
+        await world.kube.delete(ALLOCATIONS, answer["name"], namespace="default")
+        async with asyncio.timeout(5):
+            await reader.task
+
+
+async def test_streams_end_when_the_process_drains(world: ApiWorld) -> None:
+    """A client then comes back to another replica with its last id."""
+    answer = await world.launch()
+    async with listening(world) as client:
+        reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
+        await wait_until(lambda: reader.seqs == [1], "the first event")
+        world.stop.set()
+        async with asyncio.timeout(2):
+            await reader.task
+
+
+async def test_a_reader_that_leaves_frees_its_place(world: ApiWorld) -> None:
+    """The number of open streams is a limit, and it is given back."""
+    answer = await world.launch()
+    async with listening(world) as client:
+        reader = Reader(client, f"/api/v1/allocations/{answer['id']}/events")
+        await wait_until(lambda: reader.seqs == [1], "the first event")
+        assert world.parts.open_streams.count == 1
+        await reader.aclose()
+        await wait_until(lambda: world.parts.open_streams.count == 0, "the stream to be closed")
+
+
+async def test_too_many_streams_are_refused(world: ApiWorld) -> None:
+    """503 with Retry-After, not a slow process."""
+    answer = await world.launch()
+    for _ in range(world.parts.settings.streams_max):
+        world.parts.open_streams.opened("events")
+    response = await world.get(f"/allocations/{answer['id']}/events")
+    assert (response.status_code, response.json()["code"]) == (503, "too-many-streams")
+
+
+async def test_pages_follow_each_other(world: ApiWorld) -> None:
+    """continue is the cursor of the next page."""
+    answer = await world.launch()
+    await world.publish(await world.run(answer["name"]))
+    path = f"/allocations/{answer['id']}/events"
+    first = (await world.get(f"{path}?limit=2", **JSON)).json()
+    assert [event["data"]["seq"] for event in first["items"]] == [1, 2]
+    second = (await world.get(f"{path}?limit=2&after={first['metadata']['continue']}", **JSON)).json()
+    assert [event["data"]["seq"] for event in second["items"]] == [3]
+    empty = (await world.get(f"{path}?after={second['metadata']['continue']}", **JSON)).json()
+    assert empty == {"items": [], "metadata": {"continue": second["metadata"]["continue"]}}
+
+
+async def test_a_bad_cursor_is_refused(world: ApiWorld) -> None:
+    """Rather than starting from somewhere."""
+    answer = await world.launch()
+    response = await world.get(f"/allocations/{answer['id']}/events", **{"last-event-id": "nonsense"})
+    assert response.status_code == 422
+
+
+async def test_the_firehose_tells_of_all(world: ApiWorld) -> None:
+    """From now on, filtered, resumable."""
+    async with listening(world) as client:
+        reader = Reader(client, "/api/v1/events?type=running")
+        await wait_until(lambda: reader.status == 200, "the stream to be open")
+        one, two = await world.launch(), await world.launch()
+        for answer in (one, two):
+            await world.publish(await world.run(answer["name"]))
+        await wait_until(lambda: len(reader.events) == 2, "both running events")
+        assert {event["subject"] for event in reader.events} == {one["id"], two["id"]}
+        resumed = Reader(client, "/api/v1/events?type=running", reader.ids[0])
+        await wait_until(lambda: len(resumed.events) == 1, "the second one")
+        assert resumed.events[0]["subject"] == reader.events[1]["subject"]
+        await reader.aclose()
+        await resumed.aclose()
+
+
+async def test_the_firehose_needs_redis(world: ApiWorld) -> None:
+    """503: there is nothing to read it from."""
+    world.server.absent = True
+    assert (await world.get("/events")).status_code == 503

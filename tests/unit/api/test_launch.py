@@ -1,0 +1,270 @@
+"""Launching: what is created, and that one request, key or name makes one allocation."""
+
+import asyncio
+
+import pytest
+
+from slipway.crd.hashing import key_hash
+from slipway.crd.meta import (
+    ANNOTATION_IDEMPOTENCY_KEY,
+    ANNOTATION_REQUEST_ID,
+    ANNOTATION_USER,
+    TEARDOWN_FINALIZER,
+)
+from slipway.errors import DeadlineError, UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, TEMPLATES
+from slipway.model.lifecycle import Event, Kind
+from tests.support.api_world import COMMAND, ApiWorld
+from tests.support.clock import wait_until
+
+
+async def test_a_launch_is_answered_with_the_allocation(world: ApiWorld) -> None:
+    """201 with id, links, the complete spec and the place to find it."""
+    response = await world.post("/allocations", COMMAND, **{"x-slipway-user": "ada"})
+    answer = response.json()
+    stored = await world.stored(answer["name"])
+    assert response.status_code == 201
+    assert answer["id"] == f"{answer['name']}-{stored.metadata.uid[:8]}"
+    assert response.headers["location"] == answer["links"]["self"] == f"/api/v1/allocations/{answer['id']}"
+    assert response.headers["etag"] == f'"{stored.metadata.resource_version}"'
+    assert (answer["phase"], answer["attempt"], answer["kind"], answer["user"]) == ("Pending", 1, "command", "ada")
+    assert (answer["queue"], answer["pool"], answer["workspace"]) == ("default", "default", "default")
+    assert answer["warnings"] == []
+    assert answer["spec"]["ranks"][0]["minAvailable"] == 1
+    assert (await world.get(f"/allocations/{answer['id']}")).json() == answer
+
+
+async def test_the_object_carries_what_the_others_rely_on(world: ApiWorld) -> None:
+    """Finalizer, user, request id, labels and hash."""
+    answer = await world.launch(headers={"idempotency-key": "k1", "x-slipway-user": "ada"}, labels={"team": "x"})
+    meta = (await world.stored(answer["name"])).metadata
+    assert meta.finalizers == [TEARDOWN_FINALIZER]
+    assert meta.annotations[ANNOTATION_USER] == "ada"
+    assert meta.annotations[ANNOTATION_REQUEST_ID]
+    assert meta.annotations[ANNOTATION_IDEMPOTENCY_KEY] == key_hash("k1")
+    assert meta.labels == {"team": "x"}
+    assert (await world.stored(answer["name"])).spec.request_hash
+
+
+async def test_the_short_fields_land_on_the_main_container(world: ApiWorld) -> None:
+    """image, command and args are for the main container of every role's template."""
+    sidecar = {"name": "side", "image": "b"}
+    roles = [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [sidecar, {"name": "main"}]}}}]
+    answer = await world.launch(image="img:1", command=["run"], args=["--fast"], ranks=roles)
+    spec = (await world.stored(answer["name"])).spec
+    main = spec.template["spec"]["containers"][0]
+    assert (main["name"], main["image"], main["command"], main["args"]) == ("main", "img:1", ["run"], ["--fast"])
+    own = (spec.ranks[1].template or {})["spec"]["containers"]
+    assert [(each["name"], each["image"]) for each in own] == [("side", "b"), ("main", "img:1")]
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_each_kind_has_a_collection(world: ApiWorld, kind: Kind) -> None:
+    """The same resource, without naming the kind; names are readable."""
+    body = {} if kind in (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD) else {"image": "a", "command": ["x"]}
+    response = await world.post(f"/{kind.value}s", body)
+    answer = response.json()
+    assert response.status_code == 201, response.text
+    prefix = "run" if kind is Kind.TRAINING else kind.value
+    assert answer["name"].startswith(f"{prefix}-")
+    assert len(answer["name"]) == len(prefix) + 7
+    listed = (await world.get(f"/{kind.value}s")).json()["items"]
+    assert [each["id"] for each in listed] == [answer["id"]]
+    other = next(each for each in Kind if each is not kind)
+    assert (await world.get(f"/{other.value}s/{answer['id']}")).status_code == 404
+    assert (await world.get(f"/{kind.value}s/{answer['id']}")).json()["id"] == answer["id"]
+
+
+async def test_a_collection_refuses_another_kind(world: ApiWorld) -> None:
+    """/notebooks launches notebooks."""
+    response = await world.post("/notebooks", {"kind": "shell"})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == "/kind"
+
+
+async def test_the_same_key_and_body_launch_once(world: ApiWorld) -> None:
+    """201, then 200 with the same id, also at the same time and after the end."""
+    key = {"idempotency-key": "k1"}
+    answers = await asyncio.gather(*(world.post("/allocations", COMMAND, **key) for _ in range(5)))
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 200, 201]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len(await world.names()) == 1
+    name = answers[0].json()["name"]
+    await world.step(name, Event.TERMINATED)
+    again = await world.post("/allocations", dict(reversed(COMMAND.items())), **key)
+    assert (again.status_code, again.json()["phase"]) == (200, "Terminated")
+
+
+@pytest.mark.parametrize("change", [{"command": ["other"]}, {"kind": "training"}, {"priority": 51}])
+async def test_a_key_with_another_body_is_refused(world: ApiWorld, change: dict[str, object]) -> None:
+    """422, whatever differs, and nothing is launched."""
+    await world.launch(headers={"idempotency-key": "k1"})
+    response = await world.post("/allocations", {**COMMAND, **change}, **{"idempotency-key": "k1"})
+    assert response.status_code == 422
+    assert response.json()["code"] == "idempotency-key-reused"
+    assert len(await world.names()) == 1
+
+
+async def test_keys_of_different_users_do_not_meet(world: ApiWorld) -> None:
+    """A key is per workspace and user."""
+    one = await world.launch(headers={"idempotency-key": "k", "x-slipway-user": "ada"})
+    two = await world.launch(headers={"idempotency-key": "k", "x-slipway-user": "bob"})
+    assert one["id"] != two["id"]
+
+
+async def test_a_key_with_a_name_uses_the_name(world: ApiWorld) -> None:
+    """And the key's hash decides whether a repetition is one."""
+    one = await world.launch(headers={"idempotency-key": "k"}, name="llm")
+    two = await world.launch(headers={"idempotency-key": "k"}, name="llm")
+    assert one["name"] == "llm"
+    assert one["id"] == two["id"]
+    foreign = await world.post("/allocations", {**COMMAND, "name": "llm"}, **{"idempotency-key": "other"})
+    assert (foreign.status_code, foreign.json()["code"]) == (409, "already-exists")
+
+
+async def test_a_taken_name_is_a_conflict(world: ApiWorld) -> None:
+    """Without a key nobody can tell a repetition from a second launch."""
+    await world.launch(name="llm")
+    response = await world.post("/allocations", {**COMMAND, "name": "llm"})
+    assert (response.status_code, response.json()["code"]) == (409, "already-exists")
+
+
+async def test_a_name_that_is_being_deleted_is_a_conflict_for_now(world: ApiWorld) -> None:
+    """409 with Retry-After: the finalizer still holds the old object."""
+    answer = await world.launch(headers={"idempotency-key": "k"})
+    await world.kube.delete(ALLOCATIONS, answer["name"], namespace="default")
+    response = await world.post("/allocations", COMMAND, **{"idempotency-key": "k"})
+    assert (response.status_code, response.json()["code"]) == (409, "terminating")
+    assert int(response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("error", [DeadlineError("no answer"), UnavailableError("reset")])
+async def test_a_create_whose_answer_was_lost_is_recognised(world: ApiWorld, error: Exception) -> None:
+    """The repeated create meets its own object and answers 201 with it."""
+    lost: list[Verb] = []
+
+    async def lose_first(verb: Verb, plural: str) -> None:
+        if verb is Verb.CREATE and plural == "allocations" and not lost:
+            lost.append(verb)
+            raise error
+
+    world.kube.after = lose_first
+    response = await world.post("/allocations", {**COMMAND, "name": "llm"})
+    assert (response.status_code, lost) == (201, [Verb.CREATE])
+    assert await world.names() == ["llm"]
+
+
+async def test_a_replay_needs_nothing_that_has_gone_since(world: ApiWorld) -> None:
+    """The template was deleted: the same request still gets its allocation."""
+    template = {"metadata": {"name": "base", "namespace": "default"}, "spec": {"body": COMMAND}}
+    await world.kube.create(TEMPLATES, template)
+    body = {"template": "base"}
+    first = await world.post("/allocations", body, **{"idempotency-key": "k"})
+    await world.kube.delete(TEMPLATES, "base", namespace="default")
+    again = await world.post("/allocations", body, **{"idempotency-key": "k"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+
+
+async def test_a_template_lies_under_the_request(world: ApiWorld) -> None:
+    """Objects are merged, the rest is replaced; a null takes away."""
+    body = {"image": "base:1", "command": ["a", "b"], "env": {"A": "1", "B": "2"}, "priority": 70, "idleTimeout": "1h"}
+    created = await world.post("/templates", {"name": "base", "body": body})
+    assert created.status_code == 201, created.text
+    request = {"kind": "training", "template": "base", "command": ["c"], "env": {"B": "3"}, "idleTimeout": None}
+    response = await world.post("/allocations", request)
+    spec = response.json()["spec"]
+    main = spec["template"]["spec"]["containers"][0]
+    assert (main["image"], main["command"]) == ("base:1", ["c"])
+    assert spec["env"] == {"A": "1", "B": "3"}
+    assert spec["priority"] == 70
+    assert "idleTimeout" not in spec
+
+
+async def test_a_dry_run_launches_nothing(world: ApiWorld) -> None:
+    """It answers the complete spec and the warnings; the API server has judged it too."""
+    response = await world.http.post("/api/v1/allocations?dryRun=true", json={**COMMAND, "queue": "none-such"})
+    answer = response.json()
+    assert response.status_code == 200
+    assert answer["dryRun"] is True
+    assert answer["spec"]["ranks"][0]["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi"}
+    assert "none-such" in answer["warnings"][0]
+    assert await world.names() == []
+
+
+async def test_a_launch_is_announced_after_it_committed(world: ApiWorld) -> None:
+    """`requested` in its stream, and the scheduler's bell."""
+    answer = await world.launch()
+    await world.parts.announcer.flush()
+    stored = await world.streams.events.read(answer["id"])
+    assert [(each.event.seq, each.event.type) for each in stored] == [(1, Event.REQUESTED)]
+    assert (await world.streams.wake.wait("0-0", timeout_s=0)).reasons == ("launch",)
+
+
+async def test_without_redis_everything_is_launched(world: ApiWorld) -> None:
+    """The streams are never waited for."""
+    world.server.absent = True
+    answer = await world.launch()
+    await world.parts.announcer.flush()
+    assert await world.names() == [answer["name"]]
+
+
+async def test_the_announcer_keeps_on_after_an_outage(world: ApiWorld) -> None:
+    """What it lost is lost; what comes later is announced."""
+    announcer = world.parts.announcer
+    world.server.absent = True
+    running = asyncio.ensure_future(announcer.run())
+    try:
+        await world.launch()
+        await wait_until(lambda: announcer.is_idle, "the first launch to be given up")
+        world.server.absent = False
+        later = await world.launch()
+        await wait_until(lambda: announcer.is_idle, "the second launch to be announced")
+        assert len(await world.streams.events.read(later["id"])) == 1
+    finally:
+        running.cancel()
+        await wait_until(running.done, "the announcer to end")
+
+
+async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(world: ApiWorld) -> None:
+    """Waiting may help: somebody may add nodes."""
+    whole = await world.launch(ranks=[{"count": 5, "resources": {"cpu": 4}}])
+    one = await world.launch(ranks=[{"resources": {"nvidia.com/gpu": 3}}])
+    fits = await world.launch(ranks=[{"count": 4, "resources": {"cpu": 4}}])
+    assert "needs 20 cpu at once and the whole pool default has 16" in whole["warnings"][0]
+    assert "no node of pool default can hold a rank of role worker: it asks for 3 nvidia.com/gpu" in one["warnings"][0]
+    assert fits["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "detail"), [(None, "no namespace elsewhere"), ({}, "kubectl label namespace elsewhere")]
+)
+async def test_only_workspaces_are_launched_into(world: ApiWorld, labels: dict[str, str] | None, detail: str) -> None:
+    """A namespace that is missing, or is none, is answered with the next step."""
+    if labels is not None:
+        await world.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere", "labels": labels}})
+    response = await world.post("/allocations", {**COMMAND, "workspace": "elsewhere"})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == "/workspace"
+    assert detail in response.json()["errors"][0]["detail"]
+
+
+async def test_an_unknown_pool_names_those_there_are(world: ApiWorld) -> None:
+    """Nobody would ever explain why it waits."""
+    response = await world.post("/allocations", {**COMMAND, "pool": "gpu"})
+    assert response.status_code == 422
+    assert response.json()["errors"] == [{"pointer": "/pool", "detail": "there is no pool gpu; there are: default"}]
+
+
+async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:
+    """With Retry-After, for launches and reads alike."""
+
+    async def away(_verb: Verb, _plural: str) -> None:
+        raise UnavailableError("connection refused")
+
+    world.kube.before = away
+    async with asyncio.timeout(3):
+        for response in (await world.post("/allocations", COMMAND), await world.get("/allocations")):
+            assert (response.status_code, response.json()["code"]) == (503, "unavailable")
+            assert int(response.headers["retry-after"]) >= 1

@@ -1,0 +1,239 @@
+"""Reading, changing and killing one allocation."""
+
+import asyncio
+
+import pytest
+
+from slipway.errors import StaleError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES
+from slipway.model.lifecycle import Event
+from tests.support.api_world import COMMAND, ApiWorld
+
+
+async def test_names_and_unique_beginnings_are_accepted(world: ApiWorld) -> None:
+    """People do not type whole ids."""
+    answer = await world.launch(name="llm-7b")
+    for given in (answer["id"], "llm-7b", answer["id"][:-3], "llm"):
+        assert (await world.get(f"/allocations/{given}")).json()["id"] == answer["id"]
+
+
+async def test_an_ambiguous_beginning_names_the_candidates(world: ApiWorld) -> None:
+    """409 with the ids."""
+    ids = [(await world.launch(name=name))["id"] for name in ("llm-a", "llm-b")]
+    response = await world.get("/allocations/llm")
+    assert (response.status_code, response.json()["code"]) == (409, "ambiguous-id")
+    assert all(each in response.json()["detail"] for each in ids)
+
+
+async def test_a_name_in_two_workspaces_is_ambiguous_and_an_id_is_not(world: ApiWorld) -> None:
+    """An AllocationID names one object in all namespaces."""
+    labels = {"slipway.dev/workspace": "true"}
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "other", "labels": labels}})
+    one, two = await world.launch(name="llm"), await world.launch(name="llm", workspace="other")
+    assert (await world.get("/allocations/llm")).status_code == 409
+    assert (await world.get(f"/allocations/{one['id']}")).json()["workspace"] == "default"
+    assert (await world.get(f"/allocations/{two['id']}")).json()["workspace"] == "other"
+
+
+@pytest.mark.parametrize("given", ["nope", "llm-00000000", "LLM", "a%2Fb", "..", "x" * 80])
+async def test_what_does_not_exist_is_404(world: ApiWorld, given: str) -> None:
+    """Also an id whose uid is another's, and what could never be one."""
+    await world.launch(name="llm")
+    assert (await world.get(f"/allocations/{given}")).status_code == 404
+
+
+async def test_a_kill_commits_the_cancel(world: ApiWorld) -> None:
+    """desired=Stopped, once; repeating it changes nothing."""
+    answer = await world.launch()
+    first = await world.post(f"/allocations/{answer['id']}/kill")
+    assert (first.status_code, first.json()["desired"]) == (202, "Stopped")
+    again = await world.post(f"/allocations/{answer['id']}/kill")
+    assert again.json()["resourceVersion"] == first.json()["resourceVersion"]
+
+
+async def test_a_kill_does_not_lose_against_status_writes(world: ApiWorld) -> None:
+    """It carries no resourceVersion: the uid is its fence."""
+    answer = await world.launch()
+
+    async def move_it(verb: Verb, _plural: str) -> None:
+        if verb is Verb.PATCH:
+            world.kube.before = _at_once
+            await world.explain(answer["name"], "NoFit", "no node")
+
+    world.kube.before = move_it
+    assert (await world.post(f"/allocations/{answer['id']}/kill")).status_code == 202
+    assert (await world.stored(answer["name"])).spec.desired == "Stopped"
+
+
+async def test_a_kill_never_hits_the_next_object_of_the_name(world: ApiWorld) -> None:
+    """The object was replaced between the look-up and the write."""
+    answer = await world.launch(name="llm")
+
+    async def replace_it(verb: Verb, plural: str) -> None:
+        if verb is Verb.PATCH and plural == "allocations":
+            world.kube.before = _at_once
+            found = await world.stored("llm")
+            await world.kube.patch(ALLOCATIONS, "llm", {"metadata": {"finalizers": []}}, namespace="default")
+            await world.kube.delete(ALLOCATIONS, "llm", namespace="default", uid=found.metadata.uid)
+            await world.launch(name="llm")
+
+    world.kube.before = replace_it
+    response = await world.post(f"/allocations/{answer['id']}/kill")
+    assert response.status_code == 404
+    assert (await world.stored("llm")).spec.desired == "Running"
+
+
+async def test_changes(world: ApiWorld) -> None:
+    """Priority, queue before admission, position, hold."""
+    answer = await world.launch()
+    response = await world.http.patch(
+        f"/api/v1/allocations/{answer['id']}", json={"priority": 70, "hold": True, "queuePosition": "5"}
+    )
+    changed = response.json()
+    assert response.status_code == 200, response.text
+    assert (changed["priority"], changed["hold"], changed["spec"]["queuePosition"]) == (70, True, "5")
+    assert changed["spec"]["template"] == answer["spec"]["template"]
+    other = await world.post(f"/commands/{answer['id']}/priority", {"priority": 5})
+    assert other.json()["priority"] == 5
+
+
+async def test_what_may_not_change_is_refused(world: ApiWorld) -> None:
+    """Unknown fields, bad values, the queue of an admitted one, anything of an ended one."""
+    answer = await world.launch()
+    path = f"/api/v1/allocations/{answer['id']}"
+    assert (await world.http.patch(path, json={"image": "x"})).status_code == 422
+    assert (await world.http.patch(path, json={"priority": 5000})).json()["errors"][0]["pointer"] == "/priority"
+    await world.run(answer["name"])
+    moved = await world.http.patch(path, json={"queue": "other"})
+    assert moved.status_code == 422
+    assert "once the allocation was admitted" in moved.text
+    await world.step(answer["name"], Event.TERMINATED)
+    assert (await world.http.patch(path, json={"priority": 5})).status_code == 409
+
+
+async def test_stopping_is_one_way(world: ApiWorld) -> None:
+    """A cancel can not be taken back."""
+    answer = await world.launch()
+    path = f"/api/v1/allocations/{answer['id']}"
+    assert (await world.http.patch(path, json={"desired": "Stopped"})).status_code == 200
+    assert (await world.http.patch(path, json={"desired": "Running"})).status_code == 422
+
+
+async def test_if_match_guards_a_change(world: ApiWorld) -> None:
+    """412 when the version has moved; the answer's ETag is the new one."""
+    answer = await world.launch()
+    path = f"/api/v1/allocations/{answer['id']}"
+    etag = (await world.http.get(path)).headers["etag"]
+    changed = await world.http.patch(path, json={"priority": 1}, headers={"if-match": etag})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != etag
+    stale = await world.http.patch(path, json={"priority": 2}, headers={"if-match": etag})
+    assert (stale.status_code, stale.json()["code"]) == (412, "precondition-failed")
+    assert (await world.http.delete(path, headers={"if-match": etag})).status_code == 412
+    not_modified = await world.http.get(path, headers={"if-none-match": changed.headers["etag"]})
+    assert not_modified.status_code == 304
+
+
+async def test_if_match_holds_to_the_write(world: ApiWorld) -> None:
+    """Also when the version moves between our read and our write."""
+    answer = await world.launch()
+    path = f"/api/v1/allocations/{answer['id']}"
+    etag = (await world.http.get(path)).headers["etag"]
+
+    async def move_it(verb: Verb, _plural: str) -> None:
+        if verb is Verb.PATCH:
+            world.kube.before = _at_once
+            await world.explain(answer["name"], "NoFit", "no node")
+
+    world.kube.before = move_it
+    response = await world.http.patch(path, json={"priority": 1}, headers={"if-match": etag})
+    assert response.status_code == 412
+    assert (await world.stored(answer["name"])).spec.priority == 50
+
+
+async def test_delete_deletes_the_object(world: ApiWorld) -> None:
+    """202; the finalizer keeps it until its teardown."""
+    answer = await world.launch()
+    response = await world.http.delete(f"/api/v1/allocations/{answer['id']}")
+    assert (response.status_code, response.json()["deleting"]) == (202, True)
+
+
+async def test_hold_and_resume(world: ApiWorld) -> None:
+    """Before the start a flag; of a running gang a preemption as well; a notebook can not be paused."""
+    waiting = await world.launch()
+    assert (await world.post(f"/allocations/{waiting['id']}/hold")).json()["hold"] is True
+    assert (await world.post(f"/allocations/{waiting['id']}/resume")).json()["hold"] is False
+    gang = await world.launch(kind="training")
+    await world.run(gang["name"])
+    held = (await world.post(f"/allocations/{gang['id']}/hold")).json()
+    assert (held["hold"], held["spec"]["signals"]["preempt"]["n"]) == (True, 1)
+    notebook = (await world.post("/notebooks", {})).json()
+    await world.run(notebook["name"])
+    assert (await world.post(f"/allocations/{notebook['id']}/hold")).status_code == 409
+
+
+async def test_a_preemption_stands_until_the_attempt_is_over(world: ApiWorld) -> None:
+    """Asking twice asks once; the next attempt is not asked."""
+    answer = await world.launch()
+    await world.run(answer["name"])
+    first = await world.post(f"/allocations/{answer['id']}/preempt", {"reason": "maintenance"})
+    again = await world.post(f"/allocations/{answer['id']}/preempt")
+    assert first.status_code == again.status_code == 202
+    signals = (await world.stored(answer["name"])).spec.signals
+    assert signals is not None
+    assert signals.preempt is not None
+    assert (signals.preempt.n, signals.preempt.reason, signals.preempt.attempt) == (1, "maintenance", 1)
+    await world.step(answer["name"], Event.RESTARTED)
+    preemption = (await world.get(f"/allocations/{answer['id']}/signals/preemption")).json()
+    assert (preemption["preempt"], preemption["attempt"]) == (False, 2)
+
+
+async def test_pods_are_listed_by_rank(world: ApiWorld) -> None:
+    """As the cluster has them, with the state of their rank."""
+    answer = await world.launch(ranks=[{"count": 2}])
+    await world.run(answer["name"])
+    pods = (await world.get(f"/allocations/{answer['id']}/pods")).json()["items"]
+    assert [(pod["rank"], pod["state"], pod["ip"], pod["phase"]) for pod in pods] == [
+        (0, "Running", "127.0.0.1", "Running"),
+        (1, "Running", "127.0.0.1", "Running"),
+    ]
+
+
+async def test_signals_retry_a_conflict(world: ApiWorld) -> None:
+    """Two ranks that speak at the same time are both heard."""
+    answer = await world.launch(ranks=[{"count": 3}])
+    path = f"/allocations/{answer['id']}/ranks"
+    answers = await asyncio.gather(*(world.post(f"{path}/{rank}/daemon") for rank in range(3)))
+    assert [each.status_code for each in answers] == [200, 200, 200]
+    signals = (await world.stored(answer["name"])).spec.signals
+    assert signals is not None
+    assert signals.daemons == [0, 1, 2]
+
+
+async def test_a_write_that_stays_stale_is_409(world: ApiWorld) -> None:
+    """With Retry-After; the client may try again."""
+    answer = await world.launch()
+
+    async def always_stale(verb: Verb, _plural: str) -> None:
+        if verb is Verb.PATCH:
+            raise StaleError("moved")
+
+    world.kube.before = always_stale
+    response = await world.post(f"/allocations/{answer['id']}/ready")
+    assert (response.status_code, response.json()["code"]) == (409, "stale")
+    assert "retry-after" in response.headers
+
+
+async def _at_once(_verb: Verb, _plural: str) -> None:
+    return None
+
+
+async def test_the_body_of_a_get_can_be_launched_again(world: ApiWorld) -> None:
+    """`spec` of an answer is a launch body."""
+    answer = await world.launch(ranks=[{"count": 2, "resources": {"cpu": 1}}], env={"A": "1"})
+    again = await world.post("/allocations", answer["spec"])
+    assert again.status_code == 201, again.text
+    same = {name: value for name, value in again.json()["spec"].items() if name != "requestHash"}
+    assert same == {name: value for name, value in answer["spec"].items() if name != "requestHash"}
+    assert COMMAND["command"] == same["template"]["spec"]["containers"][0]["command"]
