@@ -7,7 +7,7 @@ within `SECOND_S` kills.
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from slipway.cli import main, words
@@ -49,29 +49,13 @@ class Following:
 
     def run(self) -> int:
         """Follow it to its end; the exit code."""
-        self._read("events", self._events)
+        pump(self._inbox, "events", lambda: events_of(self.session, self.id))
         if self._with_logs:
-            self._read("logs", self._lines)
+            pump(self._inbox, "logs", self._lines)
         try:
             return self._attend()
         except KeyboardInterrupt:
             return self._detach()
-
-    # --- reading --------------------------------------------------------------------------------------------------
-
-    def _read(self, kind: str, entries: Any) -> None:
-        def work() -> None:
-            try:
-                for entry in entries():
-                    self._inbox.put(News(kind, entry))
-                self._inbox.put(News(f"{kind}-over", None))
-            except ControlPlaneError as error:
-                self._inbox.put(News("error" if kind == "events" else f"{kind}-over", error))
-
-        threading.Thread(target=work, name=kind, daemon=True).start()
-
-    def _events(self) -> Iterator[Entry]:
-        return events_of(self.session, self.id)
 
     def _lines(self) -> Iterator[Entry]:
         api = self.session.connect()
@@ -93,14 +77,14 @@ class Following:
                     self._on_event(news.value)
                     until = time.monotonic() + LOGS_END_S
                 case "events-over":
+                    if news.value is not None:
+                        raise news.value
                     self._has_ended = True
                     until = time.monotonic() + LOGS_END_S
                 case "logs":
                     terminal.line(line_text(self.session, news.value.data, prefix=self._many))
-                case "logs-over":
-                    self._logs_over = True
                 case _:
-                    raise news.value
+                    self._logs_over = True
         terminal.clear()
         self.view = self.session.api.get(f"/allocations/{self.id}")
         is_good = words.has_succeeded(self.view)
@@ -149,6 +133,20 @@ class Following:
         return main.DETACHED
 
 
+def pump(inbox: queue.Queue[News], kind: str, entries: Callable[[], Iterator[Entry]]) -> None:
+    """A thread that reads `entries` into `inbox`; at the end it puts `<kind>-over` with the error, or None."""
+
+    def work() -> None:
+        try:
+            for entry in entries():
+                inbox.put(News(kind, entry))
+            inbox.put(News(f"{kind}-over", None))
+        except ControlPlaneError as error:
+            inbox.put(News(f"{kind}-over", error))
+
+    threading.Thread(target=work, name=kind, daemon=True).start()
+
+
 def events_of(session: Session, id_: str, *, after: str = "") -> Iterator[Entry]:
     """The events of an allocation until it has ended, on a connection of their own."""
     over = threading.Event()
@@ -184,7 +182,8 @@ def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"
     inbox = queue.Queue[News](INBOX_MAX)
-    _watch_in_background(session, id_, inbox)
+    # Each event wakes the waiting; where they can not be had it looks every `LOOK_S`.
+    pump(inbox, "events", lambda: events_of(session, id_))
     while True:
         view: Json = session.api.get(path)
         if _has_reached(view, goal) or words.has_ended(view):
@@ -199,19 +198,6 @@ def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -
             inbox.get(timeout=left_s)
         except queue.Empty:
             continue
-
-
-def _watch_in_background(session: Session, id_: str, inbox: queue.Queue[News]) -> None:
-    """Each event wakes the waiting; without them it looks every `LOOK_S`."""
-
-    def work() -> None:
-        try:
-            for entry in events_of(session, id_):
-                inbox.put(News("events", entry))
-        except ControlPlaneError:
-            return  # the waiting looks by itself, and meets the same error
-
-    threading.Thread(target=work, name="events", daemon=True).start()
 
 
 def _has_reached(view: Json, goal: str) -> bool:

@@ -6,6 +6,7 @@ not know is refused here: files that can not be read, options that are not of th
 
 import argparse
 import base64
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from slipway.errors import FieldError, InvalidError
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
+NAME_LENGTH = 6
+NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
+"""Without vowels and without what looks alike: names are read aloud, and should not become words."""
 
 
 def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
@@ -50,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
 
 def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Json:
     """The launch body."""
-    body: Json = {"kind": kind}
+    # The API would make the name from the key of the launch; one that says what it is reads better in every list.
+    body: Json = {"kind": kind} if arguments.key else {"kind": kind, "name": made_up_name(kind)}
     for option, field in _PLAIN.items():
         value = getattr(arguments, option)
         if value is not None and value is not False:
@@ -67,6 +72,12 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if role:
         body["ranks"] = [role]
     return body
+
+
+def made_up_name(kind: str) -> str:
+    """Such as `notebook-4kq7zp`."""
+    letters = "".join(secrets.choice(NAME_LETTERS) for _ in range(NAME_LENGTH))
+    return f"{'run' if kind == 'training' else kind}-{letters}"
 
 
 _PLAIN = {

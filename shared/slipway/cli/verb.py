@@ -59,7 +59,12 @@ class Verb(NamedTuple):
 
 def own_name() -> str:
     """The user as the API is told: `SLIPWAY_USER`, else the login name."""
-    return os.environ.get("SLIPWAY_USER") or os.environ.get("USER") or os.environ.get("LOGNAME") or ""
+    import getpass
+
+    try:
+        return os.environ.get("SLIPWAY_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def parser_of(name: str, verb: Verb) -> argparse.ArgumentParser:

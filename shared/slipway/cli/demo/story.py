@@ -1,7 +1,44 @@
-"""placeholder"""
+"""The demo: the main job end to end, told on a stack that runs.
 
+Owns the order of the scenes. It ends by itself; the exit code is 0 when everything was as it should be.
+"""
+
+from slipway.cli import main
+from slipway.cli.demo import evidence, scenes
+from slipway.cli.demo.stage import Stage
 from slipway.cli.terminal import Terminal
+from slipway.errors import ControlPlaneError
 
 
-def tell(terminal: Terminal, url: str) -> int:
-    return 0
+def tell(terminal: Terminal, url: str, redis_url: str) -> int:
+    """Play every scene against the API at `url`; the exit code."""
+    stage = Stage(terminal, url)
+    try:
+        _play(stage, redis_url)
+    except ControlPlaneError as error:
+        stage.check("every call is answered", is_ok=False, found=error)
+        return main.FAILED
+    return main.OK if evidence.summary(stage) else main.FAILED
+
+
+def _play(stage: Stage, redis_url: str) -> None:
+    stage.title("a. a notebook that serves a page")
+    notebook = scenes.notebook(stage)
+    stage.title("b. a gang of four: all start or none; they find each other and sum a vector over sockets")
+    gang = scenes.gang(stage)
+    stage.title("c. a command that fails with exit code 3")
+    scenes.failing(stage)
+    stage.title("d. one that can not fit, and says why")
+    scenes.too_large(stage)
+    stage.title("e. a gang that waits whole, killed while it waits")
+    scenes.killed(stage)
+    if redis_url:
+        stage.title("the stream of the gang: every transition, in order, resumable")
+        evidence.streams(stage, gang, redis_url)
+    stage.title("the placement of the gang")
+    evidence.placement(stage, gang)
+    stage.title("the trace of its launch")
+    evidence.trace(stage, gang)
+    stage.title("the end: the notebook is killed, everything is given back")
+    scenes.farewell(stage, notebook)
+    stage.title("summary")

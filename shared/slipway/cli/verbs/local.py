@@ -6,13 +6,15 @@ and how, is `slipway.local.stack`'s.
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ async def _supervise(arguments: argparse.Namespace, terminal: Terminal) -> int:
         if arguments.demo:
             from slipway.cli.demo.story import tell
 
-            code = await asyncio.to_thread(tell, terminal, stack.api_url)
+            code = await _in_thread(lambda: tell(terminal, stack.api_url, stack.redis_url), stop)
         await stop.wait()
     finally:
         terminal.live("stopping...")
@@ -111,6 +113,23 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
         return False
     working.result()
     return True
+
+
+async def _in_thread(work: Callable[[], int], stop: asyncio.Event) -> int:
+    """What `work` returns; when somebody stops us it is left behind: its calls fail, and it holds nothing."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[int] = loop.create_future()
+
+    def run() -> None:
+        code = work()
+        with contextlib.suppress(RuntimeError):  # nobody waits any more
+            loop.call_soon_threadsafe(lambda: done.done() or done.set_result(code))
+
+    threading.Thread(target=run, name="story", daemon=True).start()
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({done, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    return done.result() if done.done() else main.DETACHED
 
 
 def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: float) -> str:
@@ -263,15 +282,10 @@ async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path)
     code, pids = main.DETACHED, [child.pid for child in stack.children.values()]
     try:
         terminal.note(f"up after {time.monotonic() - begin:.1f} s: API {stack.api_url}, kubeconfig {stack.kubeconfig}")
-        telling = asyncio.ensure_future(asyncio.to_thread(tell, terminal, stack.api_url))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({telling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if telling.done():
-            code = telling.result()
-            if arguments.stay:
-                terminal.note(f"{stack.api_url} stays up; Ctrl-C stops it")
-                await stopping
-        stopping.cancel()
+        code = await _in_thread(lambda: tell(terminal, stack.api_url, stack.redis_url), stop)
+        if arguments.stay and not stop.is_set():
+            terminal.note(f"{stack.api_url} stays up; Ctrl-C stops it")
+            await stop.wait()
     finally:
         await stack.stop()
     return code, pids

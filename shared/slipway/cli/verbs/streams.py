@@ -51,13 +51,24 @@ def event_text(event: Json, *, with_id: bool = False) -> str:
     kind = str(event.get("type", "")).rpartition(".")[2]
     whose = f"{event.get('subject', '')}  " if with_id else ""
     known = ("seq", "attempt", "phase", "reason", "uid", "createdMs")
-    extra = " ".join(f"{name}={value}" for name, value in data.items() if name not in known and value != "")
+    extra = " ".join(f"{name}={_short(value)}" for name, value in data.items() if name not in known and value != "")
     reason = f"{data['reason']} " if data.get("reason") else ""
     text = (
         f"{table.clock_time(str(event.get('time', '')))}  {whose}{data.get('seq', ''):>3}  {kind:<11}  "
         f"{data.get('phase', ''):<11}  {reason}{extra}"
     )
     return text.rstrip()
+
+
+def _short(value: Any) -> str:
+    """A value of an event's data: `node-0:2,node-1:2` for an object."""
+    match value:
+        case dict():
+            return ",".join(f"{name}:{_short(each)}" for name, each in cast("Json", value).items())
+        case list():
+            return ",".join(_short(each) for each in cast("list[Any]", value))
+        case _:
+            return str(value)
 
 
 def configure_logs(parser: argparse.ArgumentParser) -> None:

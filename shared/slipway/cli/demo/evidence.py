@@ -1,0 +1,118 @@
+"""What the demo shows of a launch afterwards: its entries in Redis, its placement, its trace, and the summary."""
+
+import socket
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from slipway.cli import table, waterfall, words
+from slipway.cli.demo.stage import Launch, Stage
+
+Json = dict[str, Any]
+READ_S = 5.0
+
+
+def streams(stage: Stage, launched: Launch, redis_url: str) -> None:
+    """Every transition of it, as any Redis client reads them."""
+    key = f"slipway:alloc:{{{launched.id}}}"
+    items = cast("list[Json]", stage.look(launched, "events")["items"])
+    entries = xrange(redis_url, key)
+    stage.say(f"XRANGE {key} - +")
+    for id_, fields in entries:
+        kind = fields["type"].removeprefix("dev.slipway.allocation.")
+        stage.say(f"{id_:<18}  {kind:<11}  {fields['time']}  {table.cut(fields['data'], 96)}")
+    sequence = [int(id_.partition("-")[2]) for id_, _ in entries]
+    stage.check("the entries count 1, 2, 3... without a gap", sequence == list(range(1, len(items) + 1)), sequence)
+    stage.check("they are CloudEvents of this launch", all(fields["subject"] == launched.id for _, fields in entries))
+    same = [fields["id"] for _, fields in entries] == [str(item["id"]) for item in items]
+    stage.check("the API says the same", same, len(items))
+    if len(entries) > 2:
+        rest = stage.api.get(f"/allocations/{launched.id}/events", {"after": entries[1][0]})["items"]
+        ids = [str(item["id"]) for item in rest]
+        stage.check("a reader that comes back gets the rest", ids == [fields["id"] for _, fields in entries[2:]], ids)
+
+
+def xrange(url: str, key: str) -> list[tuple[str, dict[str, str]]]:
+    """(id, fields) of every entry of a stream, in the few words of the Redis protocol that this takes.
+
+    Source: redis.io/docs/latest/develop/reference/protocol-spec (RESP2).
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(READ_S)
+            connection.connect(parts.path)
+            return _entries(connection, key)
+    with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), timeout=READ_S) as connection:
+        return _entries(connection, key)
+
+
+def _entries(connection: socket.socket, key: str) -> list[tuple[str, dict[str, str]]]:
+    command = ["XRANGE", key, "-", "+"]
+    text = f"*{len(command)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in command)
+    connection.sendall(text.encode())
+    with connection.makefile("rb") as answer:
+        found = cast("list[list[Any]]", _value(answer))
+    return [(str(id_), dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in found]
+
+
+def _value(answer: Any) -> Any:
+    """One value of the answer."""
+    line: bytes = answer.readline().rstrip(b"\r\n")
+    kind, rest = line[:1], line[1:]
+    match kind:
+        case b"*":
+            return [_value(answer) for _ in range(int(rest))]
+        case b"$":
+            return answer.read(int(rest) + 2)[:-2].decode()
+        case b"-":
+            raise ConnectionError(rest.decode())
+        case _:
+            return rest.decode()
+
+
+def placement(stage: Stage, launched: Launch) -> None:
+    """Which rank was on which node."""
+    ranks = words.ranks_of(stage.view(launched))
+    nodes = sorted({str(rank.get("node", "")) for rank in ranks})
+    rows = [
+        [node, *("█" if rank.get("node") == node else "·" for rank in ranks), str(_on(node, ranks))] for node in nodes
+    ]
+    stage.say(table.render(["NODE", *(f"rank {number}" for number in range(len(ranks))), "RANKS"], rows))
+    stage.check("every rank has a node", all(rank.get("node") for rank in ranks), nodes)
+    uids = {str(rank.get("podUID", "")) for rank in ranks}
+    stage.check("and a pod of its own", len(uids) == len(ranks) and "" not in uids, uids)
+
+
+def _on(node: str, ranks: list[Json]) -> int:
+    return sum(rank.get("node") == node for rank in ranks)
+
+
+def trace(stage: Stage, launched: Launch) -> None:
+    """Where the time of its launch went."""
+
+    def spans() -> list[waterfall.Span] | None:
+        found = waterfall.spans_of(stage.look(launched, "trace"))
+        names = {span.name for span in found}
+        return found if {"podworker.bind", "scheduler.admit"} <= names else None
+
+    found = stage.until(spans) or waterfall.spans_of(stage.look(launched, "trace"))
+    stage.say(waterfall.render(found, width=stage.terminal.width - 3))
+    services = {span.service for span in found}
+    stage.check("one trace has spans of api, scheduler and podworker", {"api", "scheduler", "podworker"} <= services)
+
+
+def summary(stage: Stage) -> bool:
+    """A table of what was launched, and whether everything was as it should be."""
+    rows: list[list[str]] = []
+    for launched in stage.launches:
+        view = stage.view(launched)
+        codes = [str(rank["exitCode"]) for rank in words.ranks_of(view) if "exitCode" in rank]
+        rows.append([launched.id, launched.what, words.state_of(view), ",".join(codes), str(view["status"]["seq"])])
+    stage.say(table.render(["LAUNCH", "WHAT", "RESULT", "EXITS", "EVENTS"], rows))
+    wrong = [check for check in stage.checks if not check.is_ok]
+    for check in wrong:
+        stage.say(stage.paint_bad(f"NO {check.name} (found: {check.found})"))
+    count = len(stage.checks)
+    said = f"{count} checks, all ok" if not wrong else f"{count} checks, {len(wrong)} failed"
+    stage.say(stage.terminal.paint(said, "red" if wrong else "green", to_err=False))
+    return not wrong

@@ -1,0 +1,169 @@
+"""The launches of the demo, one function each: what is launched, what must come of it.
+
+Knows the REST API only. Each scene leaves what later scenes look at on the stage.
+"""
+
+import re
+import urllib.error
+import urllib.request
+from importlib import resources
+from typing import Any, cast
+
+from slipway.cli import words
+from slipway.cli.demo import allreduce
+from slipway.cli.demo.stage import Launch, Stage
+from slipway.cli.launch import GPU
+from slipway.cli.verbs.show import explain_text
+
+Json = dict[str, Any]
+RANKS = 4
+PAGE_S = 15.0
+SMALL = {"cpu": "100m", "memory": "128Mi"}
+
+
+def notebook(stage: Stage) -> Launch:
+    """A notebook that really serves a page, fetched through the proxy of the API."""
+    body = {"kind": "notebook", "ranks": [{"resources": {"cpu": "500m", "memory": "512Mi", GPU: 1}}]}
+    launched = stage.launch(body, "a notebook")
+    view = stage.watch(launched, {"ready"})
+    stage.check("the notebook is ready", bool(view["ready"]), words.state_of(view))
+    url = f"{stage.api.server.url}{view['links']['proxy']}"
+    status, page = stage.until(lambda: _page(url), PAGE_S) or (0, "")
+    title = re.search(r"<title>(.*?)</title>", page, re.DOTALL)
+    stage.say(f"GET {view['links']['proxy']}: {status}, {len(page.encode()):,} bytes, title {title and title[1]!r}")
+    stage.check("its page comes through the proxy of the API", status == 200 and title is not None, status)
+    return launched
+
+
+def _page(url: str) -> tuple[int, str] | None:
+    """(status, text) once it serves; None before."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - the address of our own API
+            return int(answer.status), answer.read().decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return None
+    except OSError:
+        return None
+
+
+def gang(stage: Stage) -> Launch:
+    """Four ranks that find each other and sum a vector round a ring of sockets."""
+    program = resources.files("slipway.cli.demo").joinpath("allreduce.py").read_text(encoding="utf-8")
+    body = {
+        "kind": "training",
+        "command": ["python", "allreduce.py"],
+        "files": [{"path": "allreduce.py", "content": program}],
+        "ranks": [{"name": "worker", "count": RANKS, "resources": {**SMALL, GPU: 2}}],
+    }
+    launched = stage.launch(body, f"a gang of {RANKS}")
+    view = stage.watch(launched, set())
+    stage.check("the gang succeeded", words.has_succeeded(view), words.summary_of(view))
+    codes = [rank.get("exitCode") for rank in words.ranks_of(view)]
+    stage.check(f"{RANKS} ranks exited with 0", codes == [0] * RANKS, codes)
+    wanted = f"sum {allreduce.expected(RANKS) * allreduce.ROUNDS:.0f} ok"
+    summed = f"round {allreduce.ROUNDS}: {wanted}"
+    lines = stage.until(lambda: _complete(_lines(stage, launched), summed)) or _lines(stage, launched)
+    for rank, text in sorted(lines):
+        if text.startswith(("rank ", f"round {allreduce.ROUNDS}")):
+            stage.say(f"[{rank}] {text}")
+    right = sorted({rank for rank, text in lines if text.startswith(summed)})
+    stage.check(f"every rank has the sum over all {RANKS}", right == list(range(RANKS)), right)
+    return launched
+
+
+def _complete(lines: list[tuple[int, str]], last: str) -> list[tuple[int, str]] | None:
+    """The lines, once each rank's last one is among them."""
+    return lines if len({rank for rank, text in lines if text.startswith(last)}) == RANKS else None
+
+
+def _lines(stage: Stage, launched: Launch) -> list[tuple[int, str]]:
+    """(rank, text) of its log."""
+    items = cast("list[Json]", stage.look(launched, "logs")["items"])
+    return [(int(item["rank"]), str(item["text"])) for item in items]
+
+
+def failing(stage: Stage) -> Launch:
+    """A command that ends with exit code 3."""
+    said = "no such data set: imagenet-22k"
+    body = {
+        "kind": "command",
+        "command": ["python", "-c", f"import sys; print({said!r}); sys.exit(3)"],
+        "ranks": [{"resources": SMALL}],
+    }
+    launched = stage.launch(body, "a command that fails")
+    view = stage.watch(launched, set())
+    codes = [rank.get("exitCode") for rank in words.ranks_of(view)]
+    stage.check("it Failed", view.get("result") == "Failed", words.summary_of(view))
+    stage.check("with exit code 3", codes == [3], codes)
+    lines = stage.until(lambda: _lines(stage, launched))
+    stage.check(f"its last words are kept: {said}", lines == [(0, said)], lines)
+    return launched
+
+
+def too_large(stage: Stage) -> Launch:
+    """A command that can never fit, and says why."""
+    body = {"kind": "command", "command": ["true"], "ranks": [{"resources": {**SMALL, GPU: 64}}]}
+    launched = stage.launch(body, "one that can not fit")
+    why = _waiting(stage, launched)
+    stage.say(explain_text(why))
+    stage.check("it waits, and nothing was made for it", not stage.look(launched, "pods")["items"], why["phase"])
+    stage.check("the explanation names the gate NoFit", why["code"] == "NoFit", why["code"])
+    stage.check("and the numbers", "64" in why["message"] and "16" in why["message"], why["message"])
+    _kill(stage, launched)
+    return launched
+
+
+def killed(stage: Stage) -> Launch:
+    """A gang of sixteen that waits whole, because fifteen would fit, and is killed while it waits."""
+    body = {
+        "kind": "training",
+        "command": ["python", "-c", "print('this never runs')"],
+        "ranks": [{"name": "worker", "count": 16, "resources": {**SMALL, GPU: 1}}],
+    }
+    launched = stage.launch(body, "one killed while it waits")
+    why = _waiting(stage, launched)
+    stage.say(explain_text(why))
+    stage.check("15 of 16 ranks would fit, so none starts", "15 of 16" in why["message"], why["message"])
+    view = _kill(stage, launched)
+    events = cast("list[Json]", stage.look(launched, "events")["items"])
+    kinds = [str(event["type"]).rpartition(".")[2] for event in events]
+    stage.check("its life was: requested, terminated", kinds == ["requested", "terminated"], kinds)
+    stage.check("no pod was ever made for it", "release" not in view["status"] and not _pods(stage, launched), view)
+    return launched
+
+
+def _waiting(stage: Stage, launched: Launch) -> Json:
+    """Its explanation, once the scheduler has looked at it."""
+    path = f"/allocations/{launched.id}/explain"
+
+    def looked_at() -> Json | None:
+        why: Json = stage.api.get(path)
+        return why if why["code"] not in ("", "NotYetConsidered") else None
+
+    return stage.until(looked_at) or stage.api.get(path)
+
+
+def _kill(stage: Stage, launched: Launch) -> Json:
+    """Kill it; the allocation when it has ended."""
+    stage.api.post(f"/allocations/{launched.id}/kill")
+    view = stage.watch(launched, set())
+    stage.check("killed, it is Canceled", view.get("result") == "Canceled", words.summary_of(view))
+    return view
+
+
+def farewell(stage: Stage, running: Launch) -> None:
+    """Kill what still runs; afterwards nothing holds anything."""
+    _kill(stage, running)
+    left = stage.until(lambda: not [pod for each in stage.launches for pod in _pods(stage, each)])
+    stage.check("no pod is left", bool(left), [_pods(stage, each) for each in stage.launches])
+
+    def is_free() -> bool:
+        nodes = cast("list[Json]", stage.api.get("/nodes")["items"])
+        return not [node for node in nodes if node["ranks"]]
+
+    stage.check("every node is free", bool(stage.until(is_free)))
+
+
+def _pods(stage: Stage, launched: Launch) -> list[Json]:
+    return cast("list[Json]", stage.look(launched, "pods")["items"])

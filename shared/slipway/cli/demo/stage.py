@@ -1,0 +1,120 @@
+"""What the scenes of the demo share: launching, watching the events of a launch go by, and checks that count.
+
+Owns how the story looks. Every check is an assertion on an answer of the API; one that fails makes the demo fail, and
+the story goes on, so that all of it can be seen.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+from slipway.cli import table
+from slipway.cli.follow import News, events_of, pump
+from slipway.cli.launch import made_up_name
+from slipway.cli.terminal import Terminal
+from slipway.cli.verb import Session
+from slipway.cli.verbs.streams import event_text
+
+Json = dict[str, Any]
+WATCH_S = 30.0
+LOOK_S = 0.05
+
+
+class Check(NamedTuple):
+    """One expectation."""
+
+    name: str
+    is_ok: bool
+    found: str
+
+
+class Launch(NamedTuple):
+    """Something that was launched, and when."""
+
+    id: str
+    what: str
+    at: datetime
+
+
+class Stage:
+    """Where the scenes play."""
+
+    def __init__(self, terminal: Terminal, url: str) -> None:
+        self.terminal = terminal
+        self.session = Session(terminal, server=url)
+        self.api = self.session.api
+        self.checks: list[Check] = []
+        self.launches: list[Launch] = []
+
+    def title(self, text: str) -> None:
+        """Begin a scene."""
+        self.terminal.line()
+        self.terminal.line(self.terminal.paint(f"── {text}", "bold", to_err=False))
+
+    def say(self, text: str) -> None:
+        """A line, or several, of the scene."""
+        for line in text.splitlines():
+            self.terminal.line(f"   {line}".rstrip())
+
+    def check(self, name: str, is_ok: bool, found: object = "") -> bool:
+        """Note whether something is as it should be."""
+        self.checks.append(Check(name, is_ok, str(found)))
+        mark = self.terminal.paint("ok", "green", to_err=False) if is_ok else self.paint_bad("NO")
+        self.terminal.line(f"   {mark} {name}" + ("" if is_ok else f" (found: {found})"))
+        return is_ok
+
+    def paint_bad(self, text: str) -> str:
+        """`text` as what is wrong."""
+        return self.terminal.paint(text, "red", to_err=False)
+
+    def launch(self, body: Json, what: str) -> Launch:
+        """POST a launch."""
+        at, begin = table.now(), time.monotonic()
+        view = self.api.launch({"name": made_up_name(str(body["kind"])), **body})
+        took_ms = (time.monotonic() - begin) * 1000
+        launched = Launch(str(view["id"]), what, at)
+        self.launches.append(launched)
+        self.say(f"POST /api/v1/allocations: {view['id']} after {took_ms:.0f} ms")
+        for warning in cast("list[str]", view["warnings"]):
+            self.say(f"warning: {warning}")
+        return launched
+
+    def view(self, launched: Launch) -> Json:
+        """The allocation as it is now."""
+        view: Json = self.api.get(f"/allocations/{launched.id}")
+        return view
+
+    def look(self, launched: Launch, part: str) -> Any:
+        """GET something below the allocation."""
+        return self.api.get(f"/allocations/{launched.id}/{part}")
+
+    def watch(self, launched: Launch, goals: Collection[str]) -> Json:
+        """Show its events until one of `goals` or its end has come; the allocation then."""
+        inbox = queue.Queue[News]()
+        pump(inbox, "events", lambda: events_of(self.session, launched.id))
+        until = time.monotonic() + WATCH_S
+        while (left_s := until - time.monotonic()) > 0:
+            try:
+                news = inbox.get(timeout=left_s)
+            except queue.Empty:
+                break
+            if news.kind != "events":
+                break
+            event = news.value.data
+            kind = str(event["type"]).rpartition(".")[2]
+            after_s = max(0.0, (table.moment_of(str(event["time"])) - launched.at).total_seconds())
+            self.say(f"{after_s:6.2f} s {event_text(event)[12:]}")
+            if kind in goals or kind == "terminated":
+                break
+        return self.view(launched)
+
+    def until(self, probe: Callable[[], Any], limit_s: float = 10.0) -> Any:
+        """Ask until the answer is something true, or the time is over; the last answer."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            found = probe()
+            if found or time.monotonic() > deadline:
+                return found
+            time.sleep(LOOK_S)
