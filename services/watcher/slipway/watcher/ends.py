@@ -20,8 +20,8 @@ from slipway.model.times import parse_time
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
 CONDITION_STUCK = "Stuck"
-BROKEN_LAUNCHES = frozenset({"BindRefused"})
-"""Reasons of Stuck that no waiting mends: a released pod can not be bound any more."""
+BROKEN_LAUNCHES = frozenset({"BindRefused", "PoolChanged", "PoolGone"})
+"""Reasons of Stuck that no waiting mends: a released pod can not be bound, or the admission pins what is no more."""
 DEADLINE_PREEMPTION = "preemption"
 DEADLINE_MAX_RUNTIME = "maxRuntime"
 AVOID_NODES_MAX = 16
