@@ -57,10 +57,19 @@ class Hands:
 
 
 class Reconciler:
-    """Works on the keys (allocation uids) of one queue. `orphaned` is called when pods have no allocation."""
+    """Works on the keys (allocation uids) of one queue.
+
+    `orphaned` is called when pods have no allocation, `wrote` after each status that was ours to write.
+    """
 
     def __init__(
-        self, hands: Hands, *, policy: Policy, relay_wait_s: float, orphaned: Callable[[], None] = lambda: None
+        self,
+        hands: Hands,
+        *,
+        policy: Policy,
+        relay_wait_s: float,
+        orphaned: Callable[[], None] = lambda: None,
+        wrote: Callable[[], None] = lambda: None,
     ) -> None:
         self._kube = hands.kube
         self._world = hands.world
@@ -73,6 +82,7 @@ class Reconciler:
         self._policy = policy
         self._relay_wait_s = relay_wait_s
         self._orphaned = orphaned
+        self._wrote = wrote
         self._answers: dict[str, Allocation] = {}
         """Our last write of each allocation, until the store has caught up with it."""
         self._written_at: dict[str, float] = {}
@@ -184,6 +194,7 @@ class Reconciler:
         self._written_at[uid] = self._clock.now()
         self._world.allocations.expect(uid, written.metadata.version)
         self._outbox.offer(written)
+        self._wrote()
         _count(before, written)
         return True
 

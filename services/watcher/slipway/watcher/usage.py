@@ -10,11 +10,12 @@ from typing import Any
 from slipway.crd.transitions import ring_of
 from slipway.crd.v1alpha1 import Allocation, RingEntry
 from slipway.model.lifecycle import Phase
-from slipway.model.times import parse_time
+from slipway.model.times import format_time, parse_time
 
 
 def of_attempt(allocation: Allocation, until: float) -> dict[str, Any]:
     """{slots, seconds: {phase: seconds}} of the current attempt up to `until` (epoch seconds)."""
+    until = parse_time(format_time(until))
     steps = [(entry.phase, parse_time(entry.time)) for entry in _of_attempt(allocation) if entry.time]
     seconds: dict[str, float] = {}
     for (phase, begun), (_, ended) in pairwise([*steps, (Phase.TERMINATED, until)]):

@@ -5,7 +5,8 @@ real clients and by the simulation with models.
 
 The holder of the lease `slipway-feed` is the primary: it acts at once, publishes the feed, follows logs, sweeps and
 forgets. The others observe the same and act on what is still to be done a little later, so that nothing waits for an
-election and nothing is written twice; the compare-and-swap makes any overlap harmless.
+election and nothing is written twice; one that finds something undone acts at once for a while. The compare-and-swap
+makes any overlap harmless.
 """
 
 import asyncio
@@ -49,6 +50,8 @@ RETENTION_S = 60.0
 SOON_SWEEP_S = 2.0
 FULL_ROUND = 3
 """Every so many resyncs also look at what waits or runs in peace: watches tell of every change there."""
+STAND_IN_S = 5.0
+"""How long a standby acts at once after a write that the primary had left undone."""
 ONCE_ROUNDS_MAX = 1000
 FOREVER_S = float("inf")
 
@@ -111,6 +114,7 @@ class Watcher:
             policy=settings.policy(),
             relay_wait_s=settings.relay_wait_s,
             orphaned=self._sweep_soon,
+            wrote=self._stand_in,
         )
         self._sweeper = Sweeper(parts.kube, clock)
         self._retention = Retention(
@@ -138,13 +142,19 @@ class Watcher:
         self._leadership: Leadership | None = None
         self._alone = False
         self._round = 0
+        self._stands_in_until = 0.0
         self._orphans = asyncio.Event()
         self._listen()
 
     @property
     def is_primary(self) -> bool:
-        """Whether this replica acts at once."""
+        """Whether this replica holds the lease (or is alone, for one pass)."""
         return self._alone or (self._leadership is not None and self._leadership.is_valid())
+
+    @property
+    def acts_at_once(self) -> bool:
+        """The primary does; so does a standby that has just had to do the primary's work."""
+        return self.is_primary or self._clock.monotonic() < self._stands_in_until
 
     def why_not_ready(self) -> str | None:
         """None when the view is complete and fresh."""
@@ -336,7 +346,7 @@ class Watcher:
                 self._enqueue(old.metadata.uid)
                 self._ring("allocation gone")
             return
-        if self.is_primary:
+        if self.acts_at_once:
             self.relay.offer(new)
         if not self._is_at_rest(new):
             self._enqueue(new.metadata.uid)
@@ -376,7 +386,7 @@ class Watcher:
     def _enqueue(self, uid: str) -> None:
         if not uid:
             return
-        if self.is_primary:
+        if self.acts_at_once:
             self.queue.add(uid)
         else:
             self.queue.add_after(uid, self._settings.standby_delay_s)
@@ -384,6 +394,9 @@ class Watcher:
     def _ring(self, reason: str) -> None:
         if self.is_primary and self.world.is_synced:
             self._ringer.ring(reason)
+
+    def _stand_in(self) -> None:
+        self._stands_in_until = self._clock.monotonic() + STAND_IN_S
 
     def _sweep_soon(self) -> None:
         self._orphans.set()
