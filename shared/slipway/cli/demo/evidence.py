@@ -16,10 +16,10 @@ def streams(stage: Stage, launched: Launch, redis_url: str) -> None:
     key = f"slipway:alloc:{{{launched.id}}}"
     items = cast("list[Json]", stage.look(launched, "events")["items"])
     entries = xrange(redis_url, key)
-    stage.say(f"XRANGE {key} - +")
+    stage.show(f"XRANGE {key} - +")
     for id_, fields in entries:
         kind = fields["type"].removeprefix("dev.slipway.allocation.")
-        stage.say(f"{id_:<18}  {kind:<11}  {fields['time']}  {table.cut(fields['data'], 96)}")
+        stage.show(f"{id_:<16}  {kind:<11}  {fields['data']}")
     sequence = [int(id_.partition("-")[2]) for id_, _ in entries]
     stage.check("the entries count 1, 2, 3... without a gap", sequence == list(range(1, len(items) + 1)), sequence)
     stage.check("they are CloudEvents of this launch", all(fields["subject"] == launched.id for _, fields in entries))
@@ -77,7 +77,7 @@ def placement(stage: Stage, launched: Launch) -> None:
     rows = [
         [node, *("█" if rank.get("node") == node else "·" for rank in ranks), str(_on(node, ranks))] for node in nodes
     ]
-    stage.say(table.render(["NODE", *(f"rank {number}" for number in range(len(ranks))), "RANKS"], rows))
+    stage.show(table.render(["NODE", *(f"rank {number}" for number in range(len(ranks))), "RANKS"], rows))
     stage.check("every rank has a node", all(rank.get("node") for rank in ranks), nodes)
     uids = {str(rank.get("podUID", "")) for rank in ranks}
     stage.check("and a pod of its own", len(uids) == len(ranks) and "" not in uids, uids)
@@ -96,7 +96,7 @@ def trace(stage: Stage, launched: Launch) -> None:
         return found if {"podworker.bind", "scheduler.admit"} <= names else None
 
     found = stage.until(spans) or waterfall.spans_of(stage.look(launched, "trace"))
-    stage.say(waterfall.render(found, width=stage.terminal.width - 3))
+    stage.show(waterfall.render(found, width=stage.terminal.width - 3))
     services = {span.service for span in found}
     stage.check("one trace has spans of api, scheduler and podworker", {"api", "scheduler", "podworker"} <= services)
 
@@ -108,7 +108,7 @@ def summary(stage: Stage) -> bool:
         view = stage.view(launched)
         codes = [str(rank["exitCode"]) for rank in words.ranks_of(view) if "exitCode" in rank]
         rows.append([launched.id, launched.what, words.state_of(view), ",".join(codes), str(view["status"]["seq"])])
-    stage.say(table.render(["LAUNCH", "WHAT", "RESULT", "EXITS", "EVENTS"], rows))
+    stage.show(table.render(["LAUNCH", "WHAT", "RESULT", "EXITS", "EVENTS"], rows))
     wrong = [check for check in stage.checks if not check.is_ok]
     for check in wrong:
         stage.say(stage.paint_bad(f"NO {check.name} (found: {check.found})"))

@@ -104,7 +104,7 @@ def failing(stage: Stage) -> Launch:
 def too_large(stage: Stage) -> Launch:
     """A command that can never fit, and says why."""
     body = {"kind": "command", "command": ["true"], "ranks": [{"resources": {**SMALL, GPU: 64}}]}
-    launched = stage.launch(body, "one that can not fit")
+    launched = stage.launch(body, "one too large")
     why = _waiting(stage, launched)
     stage.say(explain_text(why))
     stage.check("it waits, and nothing was made for it", not stage.look(launched, "pods")["items"], why["phase"])
@@ -121,7 +121,7 @@ def killed(stage: Stage) -> Launch:
         "command": ["python", "-c", "print('this never runs')"],
         "ranks": [{"name": "worker", "count": 16, "resources": {**SMALL, GPU: 1}}],
     }
-    launched = stage.launch(body, "one killed while it waits")
+    launched = stage.launch(body, "one killed waiting")
     why = _waiting(stage, launched)
     stage.say(explain_text(why))
     stage.check("15 of 16 ranks would fit, so none starts", "15 of 16" in why["message"], why["message"])

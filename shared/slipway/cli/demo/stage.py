@@ -5,6 +5,7 @@ the story goes on, so that all of it can be seen.
 """
 
 import queue
+import textwrap
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -19,6 +20,7 @@ from slipway.cli.verbs.streams import event_text
 
 Json = dict[str, Any]
 WATCH_S = 30.0
+INDENT = "   "
 LOOK_S = 0.05
 
 
@@ -47,6 +49,7 @@ class Stage:
         self.api = self.session.api
         self.checks: list[Check] = []
         self.launches: list[Launch] = []
+        self._cursors: dict[str, str] = {}
 
     def title(self, text: str) -> None:
         """Begin a scene."""
@@ -54,9 +57,19 @@ class Stage:
         self.terminal.line(self.terminal.paint(f"── {text}", "bold", to_err=False))
 
     def say(self, text: str) -> None:
-        """A line, or several, of the scene."""
+        """Lines of the scene; long ones are broken."""
         for line in text.splitlines():
-            self.terminal.line(f"   {line}".rstrip())
+            own = " " * (len(line) - len(line.lstrip()))
+            wrapped = textwrap.wrap(
+                line.strip(), self.terminal.width, initial_indent=INDENT + own, subsequent_indent=INDENT + own + "  "
+            )
+            for part in wrapped or [""]:
+                self.terminal.line(part)
+
+    def show(self, text: str) -> None:
+        """Lines that keep their form: tables, events; long ones are cut."""
+        for line in text.splitlines():
+            self.terminal.line(table.cut(f"{INDENT}{line}".rstrip(), self.terminal.width))
 
     def check(self, name: str, is_ok: bool, found: object = "") -> bool:
         """Note whether something is as it should be."""
@@ -91,9 +104,10 @@ class Stage:
         return self.api.get(f"/allocations/{launched.id}/{part}")
 
     def watch(self, launched: Launch, goals: Collection[str]) -> Json:
-        """Show its events until one of `goals` or its end has come; the allocation then."""
+        """Show the events that were not shown yet, until one of `goals` or its end has come; the allocation then."""
         inbox = queue.Queue[News]()
-        pump(inbox, "events", lambda: events_of(self.session, launched.id))
+        after = self._cursors.get(launched.id, "")
+        pump(inbox, "events", lambda: events_of(self.session, launched.id, after=after))
         until = time.monotonic() + WATCH_S
         while (left_s := until - time.monotonic()) > 0:
             try:
@@ -103,9 +117,10 @@ class Stage:
             if news.kind != "events":
                 break
             event = news.value.data
+            self._cursors[launched.id] = news.value.id
             kind = str(event["type"]).rpartition(".")[2]
             after_s = max(0.0, (table.moment_of(str(event["time"])) - launched.at).total_seconds())
-            self.say(f"{after_s:6.2f} s {event_text(event)[12:]}")
+            self.show(f"{after_s:6.2f} s {event_text(event)[12:]}")
             if kind in goals or kind == "terminated":
                 break
         return self.view(launched)

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -286,6 +287,10 @@ async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path)
         if arguments.stay and not stop.is_set():
             terminal.note(f"{stack.api_url} stays up; Ctrl-C stops it")
             await stop.wait()
+        if code == main.FAILED:
+            kept = Path(tempfile.mkdtemp(prefix="slipway-demo-logs-"))
+            await asyncio.to_thread(shutil.copytree, stack.layout.logs, kept, dirs_exist_ok=True)
+            terminal.note(f"the logs of all processes are kept in {kept}")
     finally:
         await stack.stop()
     return code, pids

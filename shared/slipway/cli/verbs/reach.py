@@ -61,7 +61,7 @@ def configure_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def wait(arguments: argparse.Namespace, session: Session) -> int:
-    """Wait; 0 when it got there, 1 when it ended without or failed, 124 when the time is over."""
+    """Wait; 0 when it got there, 1 when it ended otherwise, 124 when the time is over."""
     timeout_s = None
     if arguments.timeout:
         try:
@@ -78,7 +78,7 @@ def wait(arguments: argparse.Namespace, session: Session) -> int:
     session.terminal.line(f"{id_} {words.state_of(view)}")
     if not words.has_ended(view):
         return main.OK
-    return main.OK if arguments.goal == "terminated" and words.has_succeeded(view) else main.FAILED
+    return main.OK if arguments.goal != "ready" and words.has_succeeded(view) else main.FAILED
 
 
 VERBS = {"open": Verb(configure_open, open_page), "wait": Verb(configure_wait, wait)}

@@ -1,11 +1,12 @@
 """`slipway events` and `slipway logs`: what happened, and what was printed; `-f` goes on."""
 
 import argparse
+import json
+from collections.abc import Iterable
 from typing import Any, cast
 
-from slipway.cli import main, table, words
+from slipway.cli import main, output, table, words
 from slipway.cli.follow import events_of, line_text
-from slipway.cli.http import Entry
 from slipway.cli.verb import Session, Verb
 
 Json = dict[str, Any]
@@ -28,18 +29,21 @@ def events(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def _events(arguments: argparse.Namespace, session: Session) -> int:
-    import json
-
-    if not arguments.id:
-        entries = session.api.stream("/events", is_over=lambda: False)
-    elif arguments.follow:
+    if arguments.id and not arguments.follow:
+        answer = session.api.call("GET", f"/allocations/{arguments.id}/events", query={"after": arguments.after})
+        if arguments.output == "json":
+            output.write(session.terminal, "json", answer)
+            return main.OK
+        for event in output.items_of(answer):
+            session.terminal.line(event_text(event))
+        return main.OK
+    if arguments.id:
         entries = events_of(session, arguments.id, after=arguments.after)
     else:
-        page: Json = session.api.get(f"/allocations/{arguments.id}/events", {"after": arguments.after})
-        entries = iter([Entry("", "", item) for item in cast("list[Json]", page["items"])])
+        entries = session.api.stream("/events", after=arguments.after, is_over=lambda: False)
     for entry in entries:
         if arguments.output == "json":
-            session.terminal.line(json.dumps(entry.data, separators=(",", ":")))
+            session.terminal.line(_compact(entry.data))
         else:
             session.terminal.line(event_text(entry.data, with_id=not arguments.id))
     return main.OK
@@ -92,16 +96,10 @@ def logs(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def _logs(arguments: argparse.Namespace, session: Session) -> int:
-    import json
-
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     path = f"/allocations/{view['id']}"
-    query = {
-        "rank": arguments.rank,
-        "attempt": arguments.attempt,
-        "tail": arguments.tail,
-        "since": arguments.since,
-    }
+    query = {name: getattr(arguments, name) for name in ("rank", "attempt", "tail", "since")}
+    lines: Iterable[Json]
     if arguments.follow:
         again = session.connect()
         entries = session.api.stream(
@@ -109,15 +107,24 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
         )
         lines = (cast("Json", entry.data) for entry in entries)
     else:
-        lines = iter(cast("list[Json]", session.api.get(f"{path}/logs", query)["items"]))
+        answer = session.api.call("GET", f"{path}/logs", query=query)
+        if arguments.output == "json":
+            output.write(session.terminal, "json", answer)
+            return main.OK
+        lines = output.items_of(answer)
     prefix = words.rank_count(view) > 1 and arguments.rank is None
     for line in lines:
         if arguments.output == "json":
-            session.terminal.line(json.dumps(line, separators=(",", ":")))
+            session.terminal.line(_compact(line))
             continue
         time = f"{table.clock_time(str(line.get('time', '')))} " if arguments.timestamps else ""
         session.terminal.line(time + line_text(session, line, prefix=prefix))
     return main.OK
+
+
+def _compact(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, separators=(",", ":"))
 
 
 VERBS = {"events": Verb(configure_events, events), "logs": Verb(configure_logs, logs)}
