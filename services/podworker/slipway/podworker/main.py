@@ -54,15 +54,23 @@ async def build(context: Context[Settings]) -> None:
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
-    worker = make_worker(kube, settings, context.clock, context.random)
-    pinger = streams.health if settings.redis_url else None
-    poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
     if context.once:
+        worker = make_worker(kube, settings, context.clock, context.random)
+        poller = make_poller(kube, worker, settings, context.clock, context.random, None)
         consumer = make_consumer(streams, worker, settings, context.clock, is_patient=False)
         await _run_once(poller, consumer if settings.redis_url else None)
         await behind.flush()
         return
     context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
+    compose(context, kube, streams)
+
+
+def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
+    """Start working on these clients: real ones in a process, models in the simulation."""
+    settings = context.settings
+    worker = make_worker(kube, settings, context.clock, context.random)
+    pinger = streams.health if settings.redis_url else None
+    poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
     context.loop("poll", poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
     if settings.redis_url:
         consumer = make_consumer(streams, worker, settings, context.clock)

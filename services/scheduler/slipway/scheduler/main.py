@@ -4,12 +4,14 @@ import os
 import socket
 
 from slipway.kube import client
+from slipway.kube.ports import KubeApi
 from slipway.runtime import log, service, telemetry
 from slipway.runtime.service import Context, Stop
 from slipway.scheduler.leader import Parts, PoolScheduler
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 
 NAME = "scheduler"
@@ -35,20 +37,30 @@ async def build(context: Context[Settings]) -> None:
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
+    if context.once:
+        await _run_once(make_scheduler(context, kube, streams), behind)
+        return
+    context.tasks.create_task(write_behind(behind, context.stop))
+    compose(context, kube, streams)
+
+
+def make_scheduler(context: Context[Settings], kube: KubeApi, streams: Streams) -> Scheduler:
+    """A scheduler on these clients."""
     parts = Parts(
         kube=kube,
         streams=streams,
         clock=context.clock,
         random=context.random,
         health=context.health,
-        settings=settings,
-        identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}",
+        settings=context.settings,
+        identity=context.settings.identity or f"{socket.gethostname()}-{os.getpid()}",
     )
-    scheduler = Scheduler(parts)
-    if context.once:
-        await _run_once(scheduler, behind)
-        return
-    context.tasks.create_task(write_behind(behind, context.stop))
+    return Scheduler(parts)
+
+
+def compose(context: Context[Settings], kube: KubeApi, streams: Streams) -> None:
+    """Start competing for every pool, on these clients: real ones in a process, models in the simulation."""
+    scheduler = make_scheduler(context, kube, streams)
     context.tasks.create_task(_stop_with(scheduler, context.stop))
 
     async def discover() -> float:

@@ -1,0 +1,249 @@
+"""The stories: what a user does, what ranks do, and how it has to end whatever goes wrong meanwhile.
+
+Owns nothing but the stories. Each is written against the world's own user and kubelets, which never fail; faults are
+laid over them from outside, and the end must not depend on them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.resources import ALLOCATIONS, NODES, PODS
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from tests.support.kubelet import Script
+from tests.support.world import Setup, World
+
+Story = Callable[[World], Awaitable[None]]
+RUNS_S = 1.0
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How one allocation ends. None: it may be anything. `phase` for those that live on; `is_gone` when deleted."""
+
+    result: Result | None = None
+    phase: Phase = Phase.TERMINATED
+    attempt: int | None = None
+    is_gone: bool = False
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One story on one cluster."""
+
+    name: str
+    story: Story
+    ends: Mapping[str, Ending]
+    setup: Setup = Setup()
+
+
+def _is_assigned(found: Allocation) -> bool:
+    return found.status.phase is Phase.ASSIGNED
+
+
+def _is_released(found: Allocation) -> bool:
+    return found.status.release is not None
+
+
+def _is_running(found: Allocation) -> bool:
+    return found.status.phase is Phase.RUNNING
+
+
+def _has_ended(found: Allocation) -> bool:
+    return found.status.phase is Phase.TERMINATED
+
+
+async def _launch_one(world: World) -> None:
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await world.launch()
+    await world.when(_has_ended)
+
+
+async def _launch_four(world: World) -> None:
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=RUNS_S + 0.2 * rank)
+    await world.launch(ranks=4)
+    await world.when(_has_ended)
+
+
+async def _stay(world: World) -> None:
+    await world.launch(ranks=2)
+    await world.when(_is_running)
+
+
+async def _restart(world: World) -> None:
+    """Rank 1 fails in the first attempt."""
+
+    def script(attempt: int, rank: int) -> Script:
+        return Script(runs_s=0.5, code=3) if (attempt, rank) == (1, 1) else Script(runs_s=2.0)
+
+    world.kubelets.script = script
+    await world.launch(ranks=2, maxRestarts=1)
+    await world.when(_has_ended)
+
+
+async def _fail(world: World) -> None:
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=0.5, code=7 if rank else 0)
+    await world.launch(ranks=2)
+    await world.when(_has_ended)
+
+
+def _cancel_when(condition: Callable[[Allocation], bool], *, ranks: int = 2) -> Story:
+    async def story(world: World) -> None:
+        await world.launch(ranks=ranks)
+        await world.when(condition)
+        await asyncio.sleep(world.random.random() * 0.003)
+        await world.cancel()
+        await world.when(_has_ended)
+
+    return story
+
+
+async def _cancel_waiting(world: World) -> None:
+    """Too large to fit: it waits until it is cancelled."""
+    await world.launch(ranks=9)
+    await asyncio.sleep(1.0)
+    await world.cancel()
+    await world.when(_has_ended)
+
+
+async def _preempt_acked(world: World) -> None:
+    """The rank acknowledges and makes room."""
+    launched = await world.launch(ranks=2, preemptible=True, preemptionGrace="20s")
+    await world.when(_is_running)
+    await _signal(world, {"preempt": {"n": 1, "attempt": 1, "reason": "user"}})
+    await world.when(lambda found: "preemption" in found.status.deadlines or _has_ended(found))
+    await _signal(world, {"acks": {"0": 1}})
+    await asyncio.sleep(0.5)
+    for container in world.kubelets.live(launched.metadata.uid):
+        world.kubelets.exit(container.pod_uid, 0)
+    await world.when(_has_ended)
+
+
+async def _preempt_deadline(world: World) -> None:
+    """Nobody acknowledges: the grace runs out."""
+    await world.launch(preemptible=True, preemptionGrace="5s")
+    await world.when(_is_running)
+    await _signal(world, {"preempt": {"n": 1, "attempt": 1, "reason": "user"}})
+    await world.when(_has_ended)
+
+
+async def _signal(world: World, signals: dict[str, object]) -> None:
+    await world.kube.patch(ALLOCATIONS, "job", {"spec": {"signals": {"attempt": 1, **signals}}}, namespace="default")
+
+
+async def _edited(world: World) -> None:
+    """A hand-applied object is held, edited while it waits and edited again while it runs."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await world.launch(hold=True)
+    await asyncio.sleep(1.0)
+    for change in ({"priority": 70}, {"queuePosition": "a"}, {"hold": False}):
+        await world.kube.patch(ALLOCATIONS, "job", {"spec": change}, namespace="default")
+        await asyncio.sleep(world.random.random() * 0.02)
+    await world.kube.patch(ALLOCATIONS, "job", {"metadata": {"labels": {"edited": "yes"}}}, namespace="default")
+    await world.when(_has_ended)
+
+
+async def _compete(world: World) -> None:
+    """Two for one place, and a third that comes later and is more urgent."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await world.launch("first", ranks=4)
+    await world.launch("second", ranks=4)
+    await asyncio.sleep(0.3)
+    await world.launch("third", ranks=4, priority=90)
+    for name in ("first", "second", "third"):
+        await world.when(_has_ended, name=name)
+
+
+def _delete_when(condition: Callable[[Allocation], bool]) -> Story:
+    async def story(world: World) -> None:
+        await world.launch(ranks=2)
+        await world.when(condition)
+        await asyncio.sleep(world.random.random() * 0.003)
+        await world.delete()
+        await world.until(lambda: _is_gone(world, "job"))
+
+    return story
+
+
+async def _node_lost(world: World) -> None:
+    """The machine dies, later its Node object goes: the gang runs again elsewhere."""
+    world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    await world.launch(ranks=2, cpu="3")
+    running = await world.when(_is_running)
+    node = (running.status.ranks or [])[0].node
+    world.kubelets.lose(node)
+    await asyncio.sleep(2.0)
+    await world.kube.delete(NODES, node)
+    await world.when(_has_ended)
+
+
+async def _pod_deleted(world: World) -> None:
+    """Somebody deletes a pod by hand: the gang begins again, whole."""
+    world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    await world.launch(ranks=2)
+    running = await world.when(_is_running)
+    uid = (running.status.ranks or [])[1].pod_uid
+    for pod in (await world.kube.list(PODS, namespace="default")).items:
+        if pod.metadata.uid == uid:
+            await world.kube.delete(PODS, pod.metadata.name, namespace="default")
+    await world.when(_has_ended)
+
+
+async def _is_gone(world: World, name: str) -> bool:
+    return all(item.metadata.name != name for item in (await world.kube.list(ALLOCATIONS)).items)
+
+
+DONE = {"job": Ending(result=Result.SUCCEEDED, attempt=1)}
+STOPPED = {"job": Ending(result=Result.CANCELED, attempt=1)}
+GONE = {"job": Ending(is_gone=True)}
+NO_REDIS = Setup(has_redis=False)
+
+SCENARIOS: Mapping[str, Scenario] = {
+    item.name: item
+    for item in (
+        Scenario(name="launch-1", story=_launch_one, ends=DONE),
+        Scenario(name="launch-4", story=_launch_four, ends=DONE),
+        Scenario(name="stay", story=_stay, ends={"job": Ending(phase=Phase.RUNNING, attempt=1)}),
+        Scenario(name="restart", story=_restart, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="fail", story=_fail, ends={"job": Ending(result=Result.FAILED, attempt=1)}),
+        Scenario(name="cancel-waiting", story=_cancel_waiting, ends=STOPPED),
+        Scenario(name="cancel-pending", story=_cancel_when(lambda _found: True), ends=STOPPED),
+        Scenario(name="cancel-assigned", story=_cancel_when(_is_assigned), ends=STOPPED),
+        Scenario(name="cancel-released", story=_cancel_when(_is_released), ends=STOPPED),
+        Scenario(name="cancel-running", story=_cancel_when(_is_running), ends=STOPPED),
+        Scenario(name="preempt-acked", story=_preempt_acked, ends={"job": Ending(result=Result.PREEMPTED, attempt=1)}),
+        Scenario(
+            name="preempt-deadline", story=_preempt_deadline, ends={"job": Ending(result=Result.PREEMPTED, attempt=1)}
+        ),
+        Scenario(name="edited", story=_edited, ends=DONE),
+        Scenario(
+            name="compete",
+            story=_compete,
+            ends={name: Ending(result=Result.SUCCEEDED, attempt=1) for name in ("first", "second", "third")},
+            setup=Setup(nodes=1),
+        ),
+        Scenario(name="delete-assigned", story=_delete_when(_is_assigned), ends=GONE),
+        Scenario(name="delete-running", story=_delete_when(_is_running), ends=GONE),
+        Scenario(
+            name="node-lost",
+            story=_node_lost,
+            ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)},
+            setup=Setup(nodes=3),
+        ),
+        Scenario(name="pod-deleted", story=_pod_deleted, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="launch-4-r0", story=_launch_four, ends=DONE, setup=NO_REDIS),
+        Scenario(
+            name="restart-r0", story=_restart, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}, setup=NO_REDIS
+        ),
+        Scenario(name="cancel-running-r0", story=_cancel_when(_is_running), ends=STOPPED, setup=NO_REDIS),
+        Scenario(
+            name="stale-view",
+            story=_restart,
+            ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)},
+            setup=Setup(lag_s={"pods": 3.0}),
+        ),
+    )
+}
+
+__all__ = ["SCENARIOS", "Ending", "Scenario"]

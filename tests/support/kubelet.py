@@ -1,0 +1,207 @@
+"""A model of kubelets and of what runs in containers: bound pods start, run, exit, and obey deletion and grace.
+
+Owns the containers: what really ran, when, and how it ended (`containers`, the truth that records are compared with).
+Everything else it knows, it reads from the core. Event-driven on virtual time: it acts when a pod changes or a time
+comes, never by polling.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.objects import Json, clone
+from slipway.local.apiserver.store import Change
+from slipway.runtime.clock import Random, rfc3339
+
+SYNC_S = 0.02
+"""How long a kubelet needs to notice."""
+NEVER_S = float("inf")
+
+
+class Container(msgspec.Struct, kw_only=True):
+    """One start of one rank's main container."""
+
+    allocation_uid: str
+    attempt: int
+    rank: int
+    pod: str
+    pod_uid: str
+    node: str
+    started_at: float
+    ended_at: float | None = None
+    code: int | None = None
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank does: runs so long (for ever without), exits with this code; needs so long to obey SIGTERM."""
+
+    runs_s: float | None = None
+    code: int = 0
+    term_s: float = 0.3
+    term_code: int = 143
+
+
+Play = Callable[[int, int], Script]
+"""(attempt, rank) -> what it does."""
+
+
+class Kubelets:
+    """All kubelets of one core. `script` says what ranks do; `away` are nodes whose kubelet does nothing."""
+
+    def __init__(self, core: ClusterCore, now: Callable[[], float], random: Random) -> None:
+        self._core = core
+        self._now = now
+        self._random = random
+        self.script: Play = lambda _attempt, _rank: Script()
+        self.starts_s = 0.2
+        self.away: set[str] = set()
+        self.containers: list[Container] = []
+        self._live: dict[str, Container] = {}
+        self._due: dict[str, float] = {}
+        self._term_at: dict[str, float] = {}
+        self._dirty: dict[tuple[str, str], None] = {}
+        self._changed = asyncio.Event()
+        self._exits: dict[str, int] = {}
+        core.subscribe(self._note)
+
+    def exit(self, pod_uid: str, code: int) -> None:
+        """The program of that pod ends now."""
+        self._exits[pod_uid] = code
+        self._changed.set()
+
+    def live(self, allocation_uid: str) -> list[Container]:
+        """Containers that run now."""
+        return [item for item in self.containers if item.allocation_uid == allocation_uid and item.ended_at is None]
+
+    def lose(self, node: str) -> None:
+        """The machine dies with all that runs on it; nobody reports anything."""
+        self.away.add(node)
+        for container in self._live.values():
+            if container.node == node and container.ended_at is None:
+                container.ended_at = self._now()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            self._changed.clear()
+            keys, self._dirty = self._dirty, {}
+            for record in self._core.store.scan("pods"):
+                meta = record.obj["metadata"]
+                if (meta["namespace"], meta["name"]) in keys or self._is_due(meta["uid"]):
+                    self._sync(clone(record.obj))
+            self._core.settle()
+            pause_s = min(self._due.values(), default=NEVER_S) - self._now()
+            try:
+                async with asyncio.timeout(max(SYNC_S, pause_s) if pause_s < NEVER_S else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(SYNC_S * self._random.uniform(0.2, 1.0))
+
+    async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The log of a pod: one line, and silence until it ends (a `LogSource`)."""
+        yield b""
+        container = self._live.get(pod["metadata"]["uid"])
+        if container is None:
+            return
+        yield f"{rfc3339(container.started_at, 'microseconds')} hello\n".encode()
+        while query.get("follow") == "true" and container.ended_at is None:
+            await asyncio.sleep(0.25)
+
+    # --- one pod ----------------------------------------------------------------------------------------------------
+
+    def _note(self, change: Change) -> None:
+        if change.resource in ("pods", "nodes", "allocations", "namespaces"):
+            if change.resource == "pods" and change.type != "DELETED":
+                self._dirty[change.key] = None
+            self._changed.set()
+
+    def _is_due(self, uid: str) -> bool:
+        return uid in self._exits or self._due.get(uid, NEVER_S) <= self._now() + 1e-9
+
+    def _sync(self, pod: Json) -> None:
+        meta, spec, status = pod["metadata"], pod["spec"], pod["status"]
+        node, uid, now = spec.get("nodeName", ""), meta["uid"], self._now()
+        self._due.pop(uid, None)
+        if not node or node in self.away:
+            return
+        if status.get("phase") in ("Succeeded", "Failed"):
+            if meta.get("deletionTimestamp") and meta.get("deletionGracePeriodSeconds"):
+                self._core.delete("pods", meta["namespace"], meta["name"], {"gracePeriodSeconds": 0})
+            return
+        container = self._live.get(uid)
+        if meta.get("deletionTimestamp"):
+            self._terminate(pod, container)
+        elif container is None:
+            begun = self._term_at.setdefault(uid, now)
+            if now >= begun + self.starts_s:
+                self._start(pod)
+            else:
+                self._due[uid] = begun + self.starts_s
+        elif uid in self._exits:
+            self._end(pod, container, self._exits.pop(uid))
+        else:
+            script = self.script(container.attempt, container.rank)
+            if script.runs_s is not None:
+                ends_at = container.started_at + script.runs_s
+                if now >= ends_at - 1e-9:
+                    self._end(pod, container, script.code)
+                else:
+                    self._due[uid] = ends_at
+
+    def _terminate(self, pod: Json, container: Container | None) -> None:
+        meta, now = pod["metadata"], self._now()
+        uid = meta["uid"]
+        if container is None:
+            # Never started: the kubelet reports an end without a start.
+            self._put(pod, "Failed", None)
+            return
+        script = self.script(container.attempt, container.rank)
+        asked = self._term_at.setdefault(f"{uid}/term", now)
+        grace_s = float(meta.get("deletionGracePeriodSeconds") or 0)
+        ends_at = asked + min(script.term_s, grace_s)
+        if now >= ends_at - 1e-9:
+            self._end(pod, container, script.term_code if script.term_s <= grace_s else 137)
+        else:
+            self._due[uid] = ends_at
+
+    def _start(self, pod: Json) -> None:
+        meta, labels = pod["metadata"], pod["metadata"].get("labels", {})
+        container = Container(
+            allocation_uid=labels.get(LABEL_ALLOCATION_UID, ""),
+            attempt=int(labels.get(LABEL_ATTEMPT, 0)),
+            rank=int(labels.get(LABEL_RANK, 0)),
+            pod=meta["name"],
+            pod_uid=meta["uid"],
+            node=pod["spec"]["nodeName"],
+            started_at=self._now(),
+        )
+        self.containers.append(container)
+        self._live[meta["uid"]] = container
+        self._put(pod, "Running", {"running": {"startedAt": rfc3339(container.started_at)}})
+
+    def _end(self, pod: Json, container: Container, code: int) -> None:
+        container.ended_at, container.code = self._now(), code
+        ended: dict[str, Any] = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": rfc3339(container.started_at),
+            "finishedAt": rfc3339(self._now()),
+        }
+        self._put(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _put(self, pod: Json, phase: str, state: Json | None) -> None:
+        status = pod["status"]
+        status["phase"] = phase
+        if state is not None:
+            status["containerStatuses"] = [
+                {"name": item["name"], "state": state, "ready": phase == "Running", "restartCount": 0, "image": "i"}
+                for item in pod["spec"]["containers"]
+            ]
+        kept = [item for item in status.get("conditions", []) if item["type"] != "Ready"]
+        status["conditions"] = [*kept, {"type": "Ready", "status": "True" if phase == "Running" else "False"}]
+        self._core.update_status("pods", pod["metadata"]["namespace"], pod["metadata"]["name"], pod)

@@ -1,0 +1,236 @@
+"""An event loop for simulations: virtual time, one order per seed, and processes that can be killed or frozen.
+
+Owns time, the order in which ready callbacks run, and which process a callback belongs to. When nothing is ready the
+time jumps to the next timer; when there is no timer either, nothing can ever happen again and the run fails. No
+sockets, threads or signals: only what asyncio's tasks, futures, events and timeouts need.
+
+Every callback runs in the context in which it was scheduled, and a context names its `Owner`. The callbacks of a dead
+owner do not run again, as after `kill -9`: no `finally`, no `except CancelledError`. Those of a frozen owner wait and
+all become ready when it thaws, timers included, as after SIGSTOP and SIGCONT. When the run is over everything is
+unwound, the dead included; whoever gives them the world has closed it by then (`on_close`).
+
+Invariant: equal programs with equal seeds run equally. Seed 0 keeps the order in which callbacks became ready.
+"""
+
+import asyncio
+import heapq
+import random
+import sys
+from asyncio import events
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+EPOCH = 1_700_000_000.0
+CLOSING_TURNS_MAX = 100
+
+
+class DeadlockError(AssertionError):
+    """Every task waits for something that cannot happen."""
+
+
+class Owner:
+    """A process, as the loop sees it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_dead = False
+        self.is_frozen = False
+        self.held: list[asyncio.Handle] = []
+        self.corpses: set[asyncio.Task[Any]] = set()
+        """Tasks of the dead: kept, so that nothing of them runs when they would be collected."""
+
+
+OWNER: ContextVar[Owner | None] = ContextVar("OWNER", default=None)
+
+
+class _Handle(asyncio.TimerHandle):
+    """A callback with its context in sight."""
+
+    __slots__ = ("context",)
+
+    def __init__(
+        self, when: float, callback: Callable[..., Any], args: Any, loop: "SimLoop", context: Context | None
+    ) -> None:
+        own = context if context is not None else copy_context()
+        super().__init__(when, callback, args, loop, own)
+        self.context = own
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """The loop; `time()` starts at 0."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._now = 0.0
+        self._chance = random.Random(seed) if seed else None
+        self._ready: list[_Handle] = []
+        self._timers: list[tuple[float, float, int, _Handle]] = []
+        self._count = 0
+        self._closed = False
+        self._is_closing = False
+        self._factory: Any = None
+        self.turns = 0
+        self.errors: list[BaseException] = []
+        """What callbacks and abandoned tasks raised."""
+        self.on_close: Callable[[], None] = lambda: None
+        self._owners: list[Owner] = []
+
+    # --- time and callbacks -----------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:  # pyright: ignore[reportIncompatibleMethodOverride]
+        handle = _Handle(self._now, callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # pyright: ignore[reportAssignmentType]
+
+    def call_later(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = _Handle(when, callback, args, self, context)
+        self._count += 1
+        order = self._chance.random() if self._chance is not None else 0.0
+        heapq.heappush(self._timers, (when, order, self._count, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """asyncio tells; a cancelled timer is dropped when its time comes."""
+
+    # --- what tasks need --------------------------------------------------------------------------------------------
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: str | None = None, context: Any = None
+    ) -> "asyncio.Task[T]":
+        return asyncio.Task(coro, loop=self, name=name, context=context)  # pyright: ignore[reportArgumentType]
+
+    def get_task_factory(self) -> Any:
+        return self._factory
+
+    def set_task_factory(self, factory: Any) -> None:
+        self._factory = factory
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            self.errors.append(error)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def kill(self, owner: Owner) -> None:
+        """Nothing of `owner` runs from now on."""
+        owner.is_dead = True
+        owner.corpses = asyncio.all_tasks(self)
+        self._owners.append(owner)
+
+    def freeze(self, owner: Owner) -> None:
+        """Nothing of `owner` runs until it thaws."""
+        owner.is_frozen = True
+        self._owners.append(owner)
+
+    def thaw(self, owner: Owner) -> None:
+        """What became ready meanwhile is ready now, all at once."""
+        owner.is_frozen = False
+        if owner.is_dead and not self._is_closing:
+            return
+        held, owner.held = owner.held, []
+        self._ready.extend(handle for handle in held if isinstance(handle, _Handle))
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Runs `main` to its end, then throws everything else away."""
+        hooks = sys.get_asyncgen_hooks()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(finalizer=self._finalize)
+        try:
+            task = self.create_task(main)
+            try:
+                while not task.done():
+                    self._turn()
+            finally:
+                self._sweep_up()
+            return task.result()
+        finally:
+            self._closed = True
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(None)
+
+    def _turn(self) -> None:
+        self.turns += 1
+        timers = self._timers
+        while timers and timers[0][3].cancelled():
+            heapq.heappop(timers)
+        if not self._ready:
+            if not timers:
+                raise DeadlockError("all tasks wait and no timer is set")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            self._ready.append(heapq.heappop(timers)[3])
+        batch, self._ready = self._ready, []
+        if self._chance is not None and len(batch) > 1:
+            self._chance.shuffle(batch)
+        for handle in batch:
+            if handle.cancelled():
+                continue
+            owner = handle.context.get(OWNER)
+            if owner is None or self._is_closing or not (owner.is_dead or owner.is_frozen):
+                handle._run()
+            else:
+                owner.held.append(handle)
+
+    def _sweep_up(self) -> None:
+        """Cancels what is left, dead processes included; their ports refuse them by now."""
+        self._is_closing = True
+        self.on_close()
+        for owner in self._owners:
+            self.thaw(owner)
+        for _ in range(CLOSING_TURNS_MAX):
+            left = [task for task in asyncio.all_tasks(self) if not task.done()]
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            while self._ready:
+                self._turn()
+        self._ready.clear()
+        self._timers.clear()
+
+    def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self._closed and not self._is_closing:
+            self.call_soon(lambda: self.create_task(_close(generator)))
+
+
+async def _close(generator: AsyncGenerator[Any, Any]) -> None:
+    await generator.aclose()
+
+
+def owned(owner: Owner | None) -> Context:
+    """A context whose callbacks belong to `owner`."""
+    context = copy_context()
+    context.run(OWNER.set, owner)
+    return context

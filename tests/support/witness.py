@@ -1,0 +1,195 @@
+"""What a world leaves behind, as evidence for the audit.
+
+Owns the translation, and the two observations that must be made while things happen: what was appended to the event
+streams, and what an acknowledged hint still asked for.
+"""
+
+import msgspec
+
+from slipway.audit.evidence import AckedHint, Evidence, Promised, Ran, Request, Version
+from slipway.crd.meta import condition_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import split_allocation_id
+from slipway.podworker.intent import Bind, Launch, Teardown, decide
+from slipway.streams import keys, pages
+from slipway.streams.pages import ZERO
+from slipway.streams.ports import Claimed, NoTally, WorkHint
+from tests.support.faults import Process
+from tests.support.world import World
+
+ENTRIES_MAX = 10_000
+_EXTRA = 1
+
+
+class Witness:
+    """Watches one world; make it before the world starts."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._appended: list[AllocationEvent] = []
+        self._acked: list[AckedHint] = []
+        self._asked: dict[tuple[int, str], str] = {}
+        world.trouble.claimed = self._claimed
+        world.trouble.acking = self._acking
+        world.server.on_add = self._added
+
+    def evidence(self, *, is_at_rest: bool) -> Evidence:
+        """Everything, as of now."""
+        world = self._world
+        return Evidence(
+            versions=[
+                Version(
+                    number=change.version,
+                    at=at,
+                    writer=writer,
+                    resource=change.resource.split(".")[0],
+                    namespace=change.key[0],
+                    name=change.key[1],
+                    is_deletion=change.type == "DELETED",
+                    obj=change.record.obj,
+                    before=change.previous.obj if change.previous is not None else None,
+                )
+                for at, writer, change in world.changes
+            ],
+            streams=self.streams(),
+            appended=self._appended,
+            requests=[
+                Request(
+                    process=effect.process,
+                    verb=effect.verb,
+                    resource=effect.target,
+                    name=effect.name,
+                    uid=effect.uid,
+                    resource_version=effect.resource_version,
+                    outcome=effect.outcome,
+                )
+                for effect in world.trouble.effects
+                if effect.is_kube
+            ],
+            containers=[
+                Ran(
+                    allocation_uid=item.allocation_uid,
+                    attempt=item.attempt,
+                    rank=item.rank,
+                    pod_uid=item.pod_uid,
+                    started_at=item.started_at,
+                    ended_at=item.ended_at,
+                    code=item.code,
+                )
+                for item in world.kubelets.containers
+            ],
+            promises=[
+                Promised(kind=item.kind, uid=item.uid, version=item.version, at=item.at) for item in world.promises
+            ],
+            acked=self._acked,
+            pending_hints=self.pending(),
+            has_streams=world.setup.has_redis,
+            is_at_rest=is_at_rest,
+            end_at=world.clock.now(),
+        )
+
+    def streams(self) -> dict[str, list[AllocationEvent]]:
+        """{AllocationID: its stream}."""
+        server = self._world.server
+        found: dict[str, list[AllocationEvent]] = {}
+        for key in server.keys():
+            if key.startswith(keys.ALLOCATION.prefix):
+                stored = pages.events(server.after(key, ZERO, ENTRIES_MAX), NoTally())
+                found[key.removeprefix(keys.ALLOCATION.prefix).strip("{}")] = [item.event for item in stored]
+        return found
+
+    def pending(self) -> int:
+        """Hints that were delivered and not acknowledged."""
+        count = 0
+        for key in keys.WORK_KEYS:
+            stream = self._world.server.stream(key)
+            if stream is not None:
+                count += sum(len(group.pending) for group in stream.groups.values())
+        return count
+
+    # --- while it happens -------------------------------------------------------------------------------------------
+
+    def _added(self, key: str, fields: dict[str, bytes], entry_id: tuple[int, int]) -> None:
+        if key.startswith(keys.ALLOCATION.prefix):
+            self._appended += [item.event for item in pages.events([(entry_id, fields)], NoTally())]
+
+    def _claimed(self, claimed: list[Claimed]) -> None:
+        for each in claimed:
+            if each.hint is not None:
+                self._asked[each.shard, each.entry_id] = self._demands(each.hint)
+
+    def _acking(self, process: Process, claimed: list[Claimed]) -> None:
+        for each in claimed:
+            asked = self._asked.get((each.shard, each.entry_id), "")
+            if each.hint is None or not asked:
+                continue
+            demands = self._demands(each.hint)
+            if demands == asked:
+                self._acked.append(
+                    AckedHint(
+                        allocation=each.hint.allocation,
+                        demands=demands,
+                        others=self._others(each),
+                        process=process.name,
+                    )
+                )
+
+    def _demands(self, hint: WorkHint) -> str:
+        """What the allocation asks of the pod worker now; empty when nothing, or when it was said to be stuck."""
+        parts = split_allocation_id(hint.allocation)
+        record = self._world.core.store.find("allocations.slipway.dev", hint.namespace, parts[0] if parts else "")
+        if record is None:
+            return ""
+        allocation = msgspec.convert(record.obj, Allocation)
+        if id_of(allocation) != hint.allocation or _is_stuck(allocation):
+            return ""
+        match decide(allocation):
+            case Launch():
+                return f"the launch of attempt {allocation.status.attempt}"
+            case Bind():
+                unbound = [uid for uid in self._released(allocation) if not self._node_of(uid)]
+                return f"the binding of {unbound}" if unbound else ""
+            case Teardown(through):
+                left = self._left(allocation, through)
+                return f"the removal of {left}" if left else ""
+            case _:
+                return ""
+
+    def _released(self, allocation: Allocation) -> list[str]:
+        return list(allocation.status.release.pod_uids) if allocation.status.release else []
+
+    def _node_of(self, uid: str) -> str:
+        for record in self._world.core.store.scan("pods"):
+            if record.obj["metadata"]["uid"] == uid and not record.obj["metadata"].get("deletionTimestamp"):
+                return str(record.obj["spec"].get("nodeName", ""))
+        return "gone"
+
+    def _left(self, allocation: Allocation, through: int) -> list[str]:
+        return [
+            str(record.obj["metadata"]["name"])
+            for record in self._world.core.store.scan("pods")
+            if record.obj["metadata"].get("labels", {}).get("slipway.dev/allocation-uid") == allocation.metadata.uid
+            and int(record.obj["metadata"]["labels"]["slipway.dev/attempt"]) <= through
+            and not record.obj["metadata"].get("deletionTimestamp")
+        ]
+
+    def _others(self, claimed: Claimed) -> int:
+        """Other hints for the same allocation that are still there."""
+        stream = self._world.server.stream(keys.work(claimed.shard))
+        if stream is None or claimed.hint is None:
+            return _EXTRA
+        group = stream.groups.get(keys.WORK_GROUP)
+        key, count = f"{claimed.hint.namespace}/{claimed.hint.allocation}".encode(), 0
+        for entry_id, fields in stream.entries.items():
+            is_open = group is None or entry_id in group.pending or entry_id > group.delivered
+            is_same = f"{entry_id[0]}-{entry_id[1]}" == claimed.entry_id
+            if is_open and not is_same and fields.get("key") == key:
+                count += 1
+        return count
+
+
+def _is_stuck(allocation: Allocation) -> bool:
+    found = condition_of(allocation.status.conditions, "Stuck")
+    return found is not None and found.status == "True"
