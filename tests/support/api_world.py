@@ -4,7 +4,7 @@ Owns the arrangement only: what the other services would do (admit, start, end) 
 """
 
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,6 +38,16 @@ Json = dict[str, Any]
 COMMAND: Json = {"kind": "command", "image": "python:3.11", "command": ["python", "-c", "print(1)"]}
 
 
+class PodLogs:
+    """What the nodes say of a pod's log: the same line for each, once `is_talking`."""
+
+    is_talking = False
+
+    async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        if self.is_talking:
+            yield f"2026-01-02T03:04:05.123456789Z I am {pod['metadata']['name']}\n".encode()
+
+
 class ApiWorld:
     """One api, its cluster and its streams."""
 
@@ -45,7 +55,8 @@ class ApiWorld:
         self.clock = SystemClock()
         random = SeededRandom(7)
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
-        self.kube = CoreKube(self.core, random=random)
+        self.pod_logs = PodLogs()
+        self.kube = CoreKube(self.core, random=random, logs=self.pod_logs)
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
         self.stop = Stop()
@@ -135,12 +146,13 @@ class ApiWorld:
         placements = [Placement(rank=rank, role=role, node=node) for rank, role in enumerate(roles)]
         admission = Admission(decision_id="d1", epoch=1, attempt=found.status.attempt, placements=placements)
         found = await self.step(name, Event.ASSIGNED, admission=admission)
-        uids = [await self._pod(found, rank, role, ip) for rank, role in enumerate(roles)]
+        uids = [await self.a_pod(found, rank, ip=ip, node=node, role=role) for rank, role in enumerate(roles)]
         release = Release(attempt=found.status.attempt, pod_uids=uids)
         ranks = [RankStatus(pod_uid=uid, node=node, phase=RankState.RUNNING) for uid in uids]
         return await self.step(name, Event.RUNNING, release=release, ranks=ranks)
 
-    async def _pod(self, allocation: Allocation, rank: int, role: str, ip: str) -> str:
+    async def a_pod(self, allocation: Allocation, rank: int, *, role: str, ip: str, node: str) -> str:
+        """A running pod of a rank; its uid."""
         name = pod_name(id_of(allocation), allocation.status.attempt, rank)
         labels = {
             LABEL_ALLOCATION_UID: allocation.metadata.uid,
@@ -149,7 +161,7 @@ class ApiWorld:
             LABEL_ROLE: role,
         }
         meta = {"name": name, "namespace": allocation.metadata.namespace, "labels": labels}
-        spec = {"schedulerName": "slipway", "containers": [{"name": "main", "image": "a"}]}
+        spec = {"schedulerName": "slipway", "nodeName": node, "containers": [{"name": "main", "image": "a"}]}
         pod = await self.kube.create(PODS, {"metadata": meta, "spec": spec})
         sent = {**meta, "resourceVersion": pod.metadata.resource_version}
         status = {"phase": "Running", "podIP": ip, "startTime": "2026-01-02T03:04:05Z"}

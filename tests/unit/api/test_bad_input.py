@@ -1,5 +1,6 @@
 """Each bad input gets a precise problem: the status, a code, the field and what to do about it."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ async def test_a_body_that_can_not_be_read(
 async def test_a_body_without_a_length_is_limited_too(world: ApiWorld) -> None:
     """What is read is counted, whatever was announced."""
 
-    async def chunks() -> Any:
+    async def chunks() -> AsyncGenerator[bytes, None]:
         for _ in range(64):
             yield b" " * 65536
 

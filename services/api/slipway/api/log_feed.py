@@ -29,9 +29,9 @@ from slipway.streams.ports import LogLines, StoredLine
 
 LINES_MAX = 10_000
 LINES_DEFAULT = 1000
-LOOK_S = 1.0
+LOOK_S = 0.5
 """How often following looks whether the allocation has ended."""
-SETTLE_S = 2.5
+SETTLE_S = 1.0
 """How long after the end lines may still arrive."""
 
 Emit = Callable[[LogLineView], Awaitable[None]]

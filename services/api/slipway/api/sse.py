@@ -6,13 +6,13 @@ limit on open streams. A writer is a coroutine that is given an `Outlet`; it is 
 Source: WHATWG HTML, "Server-sent events".
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from slipway.api.ports import Stop
+from slipway.api.race import first_of
 from slipway.api.refusals import TooManyStreamsError
 from slipway.errors import TransientError
 from slipway.runtime import log, telemetry
@@ -101,17 +101,10 @@ class PushResponse(Response):
             self._streams.closed(self._kind)
 
     async def _push(self, receive: Receive, outlet: Outlet) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            ends = {
-                tasks.create_task(self._write(outlet)),
-                tasks.create_task(_until_left(receive)),
-                tasks.create_task(_until(self._stop)),
-            }
-            if self.media_type == SSE_TYPE:
-                ends.add(tasks.create_task(self._beat(outlet)))
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in ends:
-                task.cancel()
+        ends = [self._write(outlet), _until_left(receive), self._stop.wait()]
+        if self.media_type == SSE_TYPE:
+            ends.append(self._beat(outlet))
+        await first_of(*ends)
 
     async def _write(self, outlet: Outlet) -> None:
         try:
@@ -132,7 +125,3 @@ class PushResponse(Response):
 async def _until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _until(stop: Stop) -> None:
-    await stop.wait()

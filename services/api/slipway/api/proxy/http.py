@@ -8,14 +8,16 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import Receive, Send
 
 from slipway.api.ports import Stop
 from slipway.api.proxy.headers import request_fields, response_fields
 from slipway.api.proxy.target import Target
+from slipway.api.race import first_of
 from slipway.api.refusals import BadGatewayError
 from slipway.errors import DeadlineError, UnavailableError
+from slipway.runtime import log
 
 if TYPE_CHECKING:
     import httpx
@@ -24,6 +26,8 @@ CONNECT_S = 5.0
 CONNECTIONS_MAX = 512
 IDLE_CONNECTIONS_MAX = 32
 WAIT_FOR_SLOT_S = 10.0
+
+_log = log.get_logger(__name__)
 
 
 class HttpForwarder:
@@ -97,25 +101,26 @@ class HttpForwarder:
         )
         head = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
         await send({"type": "http.response.start", "status": response.status_code, "headers": head})
-        async with asyncio.TaskGroup() as tasks:
-            ends = {
-                tasks.create_task(self._pump(response, send)),
-                tasks.create_task(_until_left(receive, uploaded)),
-                tasks.create_task(_until(self._stop)),
-            }
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in ends:
-                task.cancel()
+        await first_of(
+            self._pump(response, send, target), _until_left(receive, uploaded), self._until_drained(response)
+        )
 
-    async def _pump(self, response: "httpx.Response", send: Send) -> None:
+    async def _until_drained(self, response: "httpx.Response") -> None:
+        """The drain ends what has no end of its own; a page that is being loaded is let through."""
+        await self._stop.wait()
+        if "content-length" in response.headers:
+            await asyncio.Event().wait()
+
+    async def _pump(self, response: "httpx.Response", send: Send, target: Target) -> None:
         import httpx
 
         try:
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except httpx.HTTPError as error:
-            # The status is out: a broken connection is the only honest end.
-            raise ClientDisconnect from error
+            # The status is out: an answer that is not completed closes the connection, the only honest end.
+            _log.warning("workload broke off its answer", allocation=target.allocation, error=type(error).__name__)
+            return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _opened(self) -> "httpx.AsyncClient":
@@ -149,7 +154,3 @@ async def _until_left(receive: Receive, uploaded: asyncio.Event) -> None:
     await uploaded.wait()
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _until(stop: Stop) -> None:
-    await stop.wait()

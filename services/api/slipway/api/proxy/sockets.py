@@ -4,15 +4,17 @@ The workload is connected to first, so that a refusal of its is a refusal of our
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.types import Message
-from starlette.websockets import WebSocket, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from slipway.api.ports import Stop
 from slipway.api.proxy.headers import socket_fields
 from slipway.api.proxy.target import Target
+from slipway.api.race import first_of
 from slipway.api.refusals import BadGatewayError
 from slipway.errors import UnavailableError
 
@@ -37,15 +39,8 @@ async def forward_socket(socket: WebSocket, target: Target, *, stop: Stop, touch
     upstream = await _connect(socket, target)
     try:
         await socket.accept(subprotocol=upstream.subprotocol)
-        async with asyncio.TaskGroup() as tasks:
-            ends = {
-                tasks.create_task(_to_workload(socket, upstream, touch)),
-                tasks.create_task(_to_client(upstream, socket)),
-                tasks.create_task(_until(stop)),
-            }
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in ends:
-                task.cancel()
+        with contextlib.suppress(WebSocketDisconnect):
+            await first_of(_to_workload(socket, upstream, touch), _to_client(upstream, socket), stop.wait())
         if stop.is_set() and socket.application_state is WebSocketState.CONNECTED:
             await socket.close(GOING_AWAY)
     finally:
@@ -109,11 +104,14 @@ async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: C
 
 
 async def _to_client(upstream: "ClientConnection", socket: WebSocket) -> None:
-    async for message in upstream:
-        if isinstance(message, str):
-            await socket.send_text(message)
-        else:
-            await socket.send_bytes(bytes(message))
+    from websockets.exceptions import ConnectionClosed
+
+    with contextlib.suppress(ConnectionClosed):
+        async for message in upstream:
+            if isinstance(message, str):
+                await socket.send_text(message)
+            else:
+                await socket.send_bytes(bytes(message))
     code = upstream.close_code or NORMAL
     await socket.close(_sendable(code), upstream.close_reason or "")
 
@@ -121,7 +119,3 @@ async def _to_client(upstream: "ClientConnection", socket: WebSocket) -> None:
 def _sendable(code: int) -> int:
     """A close code that may be sent: some only say how a connection ended."""
     return NORMAL if code in _NEVER_SENT else code
-
-
-async def _until(stop: Stop) -> None:
-    await stop.wait()

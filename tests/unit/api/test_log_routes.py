@@ -1,0 +1,145 @@
+"""Log lines: every form, filter and source."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Event
+from slipway.streams.ports import LogLine
+from tests.support.api_world import ApiWorld
+from tests.support.clock import wait_until
+from tests.support.http_stub import serve_app
+
+JSON = {"accept": "application/json"}
+
+
+def a_line(text: str, *, rank: int = 0, attempt: int = 1, second: int = 0) -> LogLine:
+    time = f"2026-01-02T03:04:{second:02d}.000000Z"
+    return LogLine(attempt=attempt, rank=rank, stream="stdout", time=time, text=text)
+
+
+async def texts(world: ApiWorld, path: str) -> list[str]:
+    return [item["text"] for item in (await world.get(path, **JSON)).json()["items"]]
+
+
+async def a_gang_with_lines(world: ApiWorld) -> AllocationId:
+    answer = await world.launch(ranks=[{"count": 2}])
+    lines = [a_line("a", second=1), a_line("b", rank=1, second=2), a_line("c", second=3), a_line("d", second=59)]
+    await world.streams.logs.append(answer["id"], lines)
+    return AllocationId(answer["id"])
+
+
+async def test_text_is_the_default_and_names_ranks_where_there_are_several(world: ApiWorld) -> None:
+    """Plain lines for pipes; prefix=false for exact ones."""
+    gang = await a_gang_with_lines(world)
+    response = await world.get(f"/allocations/{gang}/logs")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert response.text == "[0] a\n[1] b\n[0] c\n[0] d\n"
+    assert (await world.get(f"/allocations/{gang}/logs?prefix=false")).text == "a\nb\nc\nd\n"
+    assert (await world.get(f"/allocations/{gang}/logs?rank=1")).text == "b\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["a", "b", "c", "d"]),
+        ("?tail=2", ["c", "d"]),
+        ("?tail=0", []),
+        ("?rank=0&tail=2", ["c", "d"]),
+        ("?attempt=2", []),
+        ("?since=2026-01-02T03:04:03Z", ["c", "d"]),
+    ],
+)
+async def test_filters(world: ApiWorld, query: str, expected: list[str]) -> None:
+    """tail counts what the other filters leave."""
+    gang = await a_gang_with_lines(world)
+    assert await texts(world, f"/allocations/{gang}/logs{query}") == expected
+
+
+@pytest.mark.parametrize("query", ["since=soon", "tail=-1", "tail=x", "rank=x", "follow=maybe"])
+async def test_bad_parameters(world: ApiWorld, query: str) -> None:
+    """400, naming the parameter."""
+    gang = await a_gang_with_lines(world)
+    response = await world.get(f"/allocations/{gang}/logs?{query}")
+    assert (response.status_code, response.json()["code"]) == (400, "malformed")
+
+
+async def test_a_page_is_resumed_by_its_cursor(world: ApiWorld) -> None:
+    """Lines that come later are the next page."""
+    gang = await a_gang_with_lines(world)
+    cursor = (await world.get(f"/allocations/{gang}/logs", **JSON)).json()["metadata"]["continue"]
+    await world.streams.logs.append(gang, [a_line("e")])
+    assert await texts(world, f"/allocations/{gang}/logs?after={cursor}") == ["e"]
+
+
+@pytest.mark.parametrize("is_absent", [False, True], ids=["nothing-stored", "no-redis"])
+async def test_lines_come_from_the_pods_where_there_is_no_stream(world: ApiWorld, is_absent: bool) -> None:
+    """Without Redis, and before the first line was shipped."""
+    answer = await world.launch(ranks=[{"count": 2}])
+    await world.run(answer["name"])
+    world.pod_logs.is_talking = True
+    world.server.absent = is_absent
+    expected = [f"I am {answer['id']}-1-{rank}" for rank in (0, 1)]
+    assert await texts(world, f"/allocations/{answer['id']}/logs") == expected
+    assert await texts(world, f"/allocations/{answer['id']}/logs?rank=1") == expected[1:]
+
+
+async def follow(url: str, path: str, found: list[str], **headers: str) -> None:
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        client.stream("GET", f"/api/v1{path}", headers=headers) as response,
+    ):
+        async for line in response.aiter_lines():
+            if line:
+                found.append(line)
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "text/event-stream"])
+async def test_following_ends_some_time_after_the_end(world: ApiWorld, accept: str) -> None:
+    """Lines that arrive late are not lost."""
+    gang = await a_gang_with_lines(world)
+    name = (await world.get(f"/allocations/{gang}")).json()["name"]
+    found: list[str] = []
+    async with serve_app(world.app, before_stop=world.stop.set) as url:
+        following = asyncio.ensure_future(follow(url, f"/allocations/{gang}/logs?follow=true", found, accept=accept))
+        await wait_until(lambda: any("d" in line for line in found[-1:]), "the lines that there are")
+        await world.streams.logs.append(gang, [a_line("live")])
+        await wait_until(lambda: "live" in found[-1], "the new line")
+        await world.step(name, Event.TERMINATED)
+        await world.streams.logs.append(gang, [a_line("late")])
+        await wait_until(lambda: "late" in found[-1], "the late line")
+        async with asyncio.timeout(8):
+            await following
+    lines = [line for line in found if not line.startswith(("id:", "retry:"))]
+    assert len(lines) == 6
+
+
+async def test_following_works_without_redis(world: ApiWorld) -> None:
+    """From the pods, each line once."""
+    answer = await world.launch()
+    await world.run(answer["name"])
+    world.pod_logs.is_talking = True
+    world.server.absent = True
+    found: list[str] = []
+    async with serve_app(world.app, before_stop=world.stop.set) as url:
+        following = asyncio.ensure_future(follow(url, f"/allocations/{answer['id']}/logs?follow=true", found))
+        await wait_until(lambda: found == [f"I am {answer['id']}-1-0"], "the pod's line")
+        await world.step(answer["name"], Event.TERMINATED)
+        async with asyncio.timeout(8):
+            await following
+    assert found == [f"I am {answer['id']}-1-0"]
+
+
+async def test_a_shell_escape_stays_one_line(world: ApiWorld) -> None:
+    """Text of a task can not forge a server-sent event."""
+    answer = await world.launch()
+    await world.streams.logs.append(answer["id"], [a_line("x\n\ndata: forged\n\n")])
+    await world.step(answer["name"], Event.TERMINATED)
+    found: list[str] = []
+    async with serve_app(world.app, before_stop=world.stop.set) as url:
+        await follow(url, f"/allocations/{answer['id']}/logs", found, accept="text/event-stream")
+    data: list[Any] = [line for line in found if line.startswith("data:")]
+    assert len(data) == 1

@@ -1,0 +1,310 @@
+"""The proxy: to the right place, streamed, and with nothing through that does not belong there."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from slipway.model.lifecycle import Event
+from slipway.runtime.health import HttpServer
+from tests.support.api_world import ApiWorld
+from tests.support.clock import wait_until
+
+HTML = {"accept": "text/html"}
+
+
+@asynccontextmanager
+async def served(app: Any, stop: asyncio.Event | None = None) -> AsyncGenerator[int, None]:
+    """An ASGI app with WebSockets on a free port of loopback."""
+    ending = stop or asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(app, listener, drain_timeout_s=1.0, websockets=True)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve(ending.wait))
+            try:
+                yield int(listener.getsockname()[1])
+            finally:
+                ending.set()
+
+
+class Workload:
+    """What runs inside: it tells what it was asked."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        methods = ["GET", "POST", "PUT", "DELETE"]
+        self.app = Starlette(
+            routes=[
+                WebSocketRoute("/{path:path}", self.echo),
+                Route("/{path:path}", self.answer, methods=methods),
+            ]
+        )
+
+    async def answer(self, request: Request) -> Response:
+        path = request.url.path
+        if path.endswith("/redirect"):
+            return RedirectResponse("/there?x=1")
+        if path.endswith("/cookie"):
+            response = Response("", headers={"strict-transport-security": "max-age=1", "x-own": "1"})
+            response.set_cookie("session", "1", path="/", domain="localhost")
+            response.set_cookie("slipway_token", "stolen")
+            return response
+        if path.endswith("/slow"):
+            return StreamingResponse(self._slow())
+        body = await request.body()
+        raw = request.scope["raw_path"].decode()
+        seen = {"path": raw, "query": request.url.query, "size": len(body), "headers": dict(request.headers)}
+        return JSONResponse(seen, status_code=201 if request.method == "POST" else 200)
+
+    async def _slow(self) -> AsyncGenerator[bytes, None]:
+        yield b"first\n"
+        await self.release.wait()
+        yield b"second\n"
+
+    async def echo(self, socket: WebSocket) -> None:
+        if socket.url.path.endswith("/refused"):
+            await socket.close()
+            return
+        offered = socket.scope["subprotocols"]
+        await socket.accept(subprotocol=offered[-1] if offered else None)
+        async for text in socket.iter_text():
+            if text == "bye":
+                await socket.close(4001, "told to")
+                return
+            await socket.send_text(f"{socket.headers.get('x-forwarded-prefix')} {text}")
+
+
+@asynccontextmanager
+async def a_running_workload(world: ApiWorld, **body: Any) -> AsyncGenerator[tuple[str, Workload], None]:
+    """(AllocationID, what runs in it)."""
+    workload = Workload()
+    async with served(workload.app) as port:
+        answer = await world.launch(ports=[{"name": "http", "port": port}], **body)
+        await world.run(answer["name"])
+        yield answer["id"], workload
+
+
+async def test_a_request_gets_there_and_back(world: ApiWorld) -> None:
+    """Method, path as it was spelled, query, body; the status and body of the answer."""
+    async with a_running_workload(world) as (id_, _):
+        response = await world.http.post(f"/proxy/{id_}/a%2Fb/c?x=1&x=2", content=b"z" * 100_000)
+        seen = response.json()
+        assert (response.status_code, seen["path"], seen["query"], seen["size"]) == (
+            201,
+            "/a%2Fb/c",
+            "x=1&x=2",
+            100_000,
+        )
+
+
+async def test_a_notebook_sees_the_prefix(world: ApiWorld) -> None:
+    """Its server was started with it as base URL."""
+    async with a_running_workload(world, kind="notebook") as (id_, _):
+        seen = (await world.http.get(f"/proxy/{id_}/lab")).json()
+        assert seen["path"] == f"/proxy/{id_}/lab"
+        assert seen["headers"]["x-forwarded-prefix"] == f"/proxy/{id_}"
+
+
+async def test_declared_ports_are_chosen_by_the_path(world: ApiWorld) -> None:
+    """Others are part of the path: nobody reaches a port that was not declared."""
+    workload = Workload()
+    async with served(workload.app) as port, served(Starlette()) as other:
+        ports = [{"name": "http", "port": port}, {"name": "other", "port": other}]
+        answer = await world.launch(ports=ports)
+        await world.run(answer["name"])
+        assert (await world.http.get(f"/proxy/{answer['id']}/{port}/x")).json()["path"] == "/x"
+        assert (await world.http.get(f"/proxy/{answer['id']}/{other}/x")).status_code == 404
+        assert (await world.http.get(f"/proxy/{answer['id']}/22/x")).json()["path"] == "/22/x"
+
+
+async def test_our_credentials_stay_here(world: ApiWorld) -> None:
+    """Neither headers nor cookies of ours; hop-by-hop fields end; forged forwarding is replaced."""
+    async with a_running_workload(world) as (id_, _):
+        headers = {
+            "authorization": "Bearer secret",
+            "x-slipway-user": "ada",
+            "cookie": "a=1; slipway_token=secret; b=2",
+            "connection": "keep-alive, x-hop",
+            "x-hop": "1",
+            "te": "trailers",
+            "x-forwarded-for": "6.6.6.6",
+            "x-kept": "1",
+        }
+        seen = (await world.http.get(f"/proxy/{id_}/", headers=headers)).json()["headers"]
+        assert "secret" not in str(seen)
+        assert seen["cookie"] == "a=1; b=2"
+        assert not {"x-hop", "te", "x-slipway-user", "authorization"} & seen.keys()
+        assert seen["x-forwarded-for"] == "127.0.0.1"
+        assert (seen["x-kept"], seen["host"]) == ("1", "localhost")
+
+
+async def test_a_workload_can_not_speak_for_the_whole_origin(world: ApiWorld) -> None:
+    """Cookies are confined to its path, ours can not be set, policies of the origin are dropped."""
+    async with a_running_workload(world) as (id_, _):
+        response = await world.http.get(f"/proxy/{id_}/cookie")
+        cookies = response.headers.get_list("set-cookie")
+        assert len(cookies) == 1
+        assert cookies[0].startswith("session=1")
+        assert f"Path=/proxy/{id_}/" in cookies[0]
+        assert "domain" not in cookies[0].lower()
+        assert "strict-transport-security" not in response.headers
+        assert response.headers["x-own"] == "1"
+
+
+async def test_redirects_stay_below_the_prefix(world: ApiWorld) -> None:
+    """A workload that knows no prefix redirects to `/there`."""
+    async with a_running_workload(world) as (id_, _):
+        response = await world.http.get(f"/proxy/{id_}/redirect")
+        assert (response.status_code, response.headers["location"]) == (307, f"/proxy/{id_}/there?x=1")
+
+
+async def test_short_ids_and_missing_slashes_are_redirected(world: ApiWorld) -> None:
+    """Links and cookies of a page belong under the whole id."""
+    async with a_running_workload(world, name="llm") as (id_, _):
+        slash = await world.http.get(f"/proxy/{id_}?a=1")
+        short = await world.http.get("/proxy/llm/x?a=1")
+        assert (slash.status_code, slash.headers["location"]) == (307, f"http://localhost/proxy/{id_}/?a=1")
+        assert (short.status_code, short.headers["location"]) == (307, f"http://localhost/proxy/{id_}/x?a=1")
+
+
+async def test_answers_are_streamed(world: ApiWorld) -> None:
+    """The first bytes arrive before the last are made."""
+    async with (
+        a_running_workload(world) as (id_, workload),
+        served(world.app) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        client.stream("GET", f"/proxy/{id_}/slow") as response,
+    ):
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == b"first\n"
+        workload.release.set()
+        assert await anext(chunks) == b"second\n"
+
+
+async def test_a_client_that_leaves_ends_the_request(world: ApiWorld) -> None:
+    """Nothing goes on reading for nobody."""
+    async with (
+        a_running_workload(world) as (id_, _),
+        served(world.app) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        async with client.stream("GET", f"/proxy/{id_}/slow") as response:
+            await anext(response.aiter_raw())
+            assert world.parts.open_streams.count == 1
+        await wait_until(lambda: world.parts.open_streams.count == 0, "the proxied request to end")
+
+
+async def test_a_websocket_goes_both_ways(world: ApiWorld) -> None:
+    """Subprotocol, messages and the close code of the workload."""
+    offered = [Subprotocol("a"), Subprotocol("b")]
+    async with (
+        a_running_workload(world) as (id_, _),
+        served(world.app) as port,
+        connect(f"ws://127.0.0.1:{port}/proxy/{id_}/x", subprotocols=offered, proxy=None) as ws,
+    ):
+        assert ws.subprotocol == "b"
+        await ws.send("hello")
+        assert await ws.recv() == f"/proxy/{id_} hello"
+        await ws.send("bye")
+        with pytest.raises(ConnectionClosed):
+            await ws.recv()
+        assert (ws.close_code, ws.close_reason) == (4001, "told to")
+
+
+async def test_a_websocket_ends_with_its_client_and_with_the_process(world: ApiWorld) -> None:
+    """Nobody keeps a connection for nobody; a drain says `going away`."""
+    async with a_running_workload(world) as (id_, _), served(world.app) as port:
+        url = f"ws://127.0.0.1:{port}/proxy/{id_}/x"
+        async with connect(url, proxy=None):
+            assert world.parts.open_streams.count == 1
+        await wait_until(lambda: world.parts.open_streams.count == 0, "the first one to end")
+        async with connect(url, proxy=None) as ws:
+            world.stop.set()
+            with pytest.raises(ConnectionClosed):
+                await ws.recv()
+            assert ws.close_code == 1001
+
+
+@pytest.mark.parametrize(("path", "origin", "status"), [("refused", None, 502), ("x", "https://evil.example", 403)])
+async def test_a_refused_websocket_is_refused_here(world: ApiWorld, path: str, origin: Any, status: int) -> None:
+    """By the workload, or because the page is of another origin."""
+    async with a_running_workload(world) as (id_, _), served(world.app) as port:
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"ws://127.0.0.1:{port}/proxy/{id_}/{path}", origin=origin, proxy=None):
+                pass
+        assert refused.value.response.status_code == status
+
+
+async def test_what_passes_is_activity(world: ApiWorld) -> None:
+    """It keeps an allocation from being idle; noted seldom."""
+    async with a_running_workload(world) as (id_, _):
+        for _ in range(5):
+            await world.http.get(f"/proxy/{id_}/")
+        await world.parts.behind.flush()
+        (activity,) = await world.streams.activity.read([id_])  # pyright: ignore[reportArgumentType]
+        assert abs(activity["proxy"] - world.clock.now()) < 60
+
+
+async def test_a_workload_that_is_not_there_yet(world: ApiWorld) -> None:
+    """503 with the reason: a problem for programs, a page that looks again for browsers."""
+    answer = (await world.post("/notebooks", {})).json()
+    await world.explain(answer["name"], "NoFit", "0 of 2 nodes <fit>")
+    problem = await world.http.get(f"/proxy/{answer['id']}/")
+    page = await world.http.get(f"/proxy/{answer['id']}/", headers=HTML)
+    assert (problem.status_code, problem.json()["code"]) == (503, "not-running")
+    assert "0 of 2 nodes <fit>" in problem.json()["detail"]
+    assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
+    assert "0 of 2 nodes &lt;fit&gt;" in page.text
+    assert 'http-equiv="refresh"' in page.text
+    assert page.headers["retry-after"] == problem.headers["retry-after"] == "2"
+
+
+async def test_a_server_that_is_still_starting(world: ApiWorld) -> None:
+    """The pod runs and nothing listens: the same, and the target is looked up anew."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    answer = await world.launch(ports=[{"name": "http", "port": port}])
+    await world.run(answer["name"])
+    assert (await world.http.get(f"/proxy/{answer['id']}/")).status_code == 503
+    page = await world.http.get(f"/proxy/{answer['id']}/", headers=HTML)
+    assert (page.status_code, "text/html" in page.headers["content-type"]) == (503, True)
+
+
+async def test_a_workload_that_has_ended(world: ApiWorld) -> None:
+    """410: there is nothing to wait for."""
+    answer = (await world.post("/notebooks", {})).json()
+    await world.step(answer["name"], Event.TERMINATED)
+    assert (await world.http.get(f"/proxy/{answer['id']}/")).status_code == 410
+    page = await world.http.get(f"/proxy/{answer['id']}/", headers=HTML)
+    assert (page.status_code, "refresh" in page.text) == (410, False)
+
+
+async def test_a_pod_that_the_release_does_not_name_is_no_target(world: ApiWorld) -> None:
+    """A name alone proves nothing."""
+    workload = Workload()
+    async with served(workload.app) as port:
+        answer = await world.launch(ports=[{"name": "http", "port": port}])
+        await world.step(answer["name"], Event.ASSIGNED)
+        found = await world.step(answer["name"], Event.RUNNING)
+        await world.a_pod(found, 0, role="worker", ip="127.0.0.1", node="n1")
+        assert (await world.http.get(f"/proxy/{answer['id']}/")).status_code == 503
+
+
+async def test_what_serves_nothing_is_404(world: ApiWorld) -> None:
+    """And says how to serve."""
+    answer = await world.launch()
+    response = await world.http.get(f"/proxy/{answer['id']}/")
+    assert response.status_code == 404
+    assert "launch it with ports" in response.json()["detail"]
