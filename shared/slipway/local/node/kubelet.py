@@ -8,7 +8,7 @@ with every process that still belongs to it; on `stop` every pod ends within the
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Set
 from pathlib import Path
 
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, TransientError
@@ -181,11 +181,13 @@ class Kubelet:
     # --- the nodes themselves -----------------------------------------------------------------------------------
 
     async def _watch(self, reflector: Reflector[NodePod], stop: StopSignal) -> None:
+        # Listed before any pod is: what is made from now on is not left over.
+        left = {entry.name for entry in self._pods.iterdir()}
         await self._register()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(reflector.run(stop))
             await reflector.wait_synced()
-            await asyncio.to_thread(_clear_unknown, self._pods, {*self._runs})
+            await asyncio.to_thread(_clear, self._pods, left - self._runs.keys())
             self._swept_for.set()
 
     async def _register(self) -> None:
@@ -210,7 +212,6 @@ class Kubelet:
                     _log.warning("node lease not renewed", node=name, error=str(error))
 
 
-def _clear_unknown(folder: Path, known: set[str]) -> None:
-    for entry in folder.iterdir():
-        if entry.name not in known:
-            PodDisk(folder, entry.name).remove()
+def _clear(folder: Path, uids: Set[str]) -> None:
+    for uid in uids:
+        PodDisk(folder, uid).remove()

@@ -205,8 +205,6 @@ class PodRun:
 
     async def _end(self) -> None:
         """Every process ends: by itself, at SIGTERM, or at SIGKILL once the grace is over."""
-        capacity = self._kit.capacity
-        capacity.leaving(self.uid)
         self.runs.signal(signal.SIGTERM)
         if not self._leaving.is_set():
             self._kill_at = self._kit.clock.monotonic() + self.pod.grace_s
@@ -250,6 +248,7 @@ class PodRun:
         if not self._leaving.is_set() or at < self._kill_at:
             self._kill_at = at
             self._leaving.set()
+            self._kit.capacity.leaving(self.uid)
             self._hurry.set()
 
     def _status(self, pod: NodePod) -> RawObject:

@@ -28,7 +28,9 @@ SHELL = "/bin/sh"
 STREAMS = ("stdout", "stderr")
 KILLED_CODE = 128 + signal.SIGKILL
 _POLL_S = 0.2
-_SCRIPT = 'trap : HUP INT QUIT TERM USR1 USR2; echo $$ >"$0/pid"; "$@"; echo $? >"$0/exit"'
+_SCRIPT = 'echo $$ >"$0/pid"; trap : HUP INT QUIT TERM USR1 USR2; "$@"; echo $? >"$0/exit"'
+"""Until the traps stand, a signal ends the shell, and the program is never started."""
+_AGAIN_S = 0.005
 _READ_BYTES = 64 * 1024
 _PRIVATE = 0o600
 
@@ -80,9 +82,13 @@ class Shim:
 
     def signal(self, how: signal.Signals) -> None:
         """Send a signal to all of the group."""
-        if self.exit is None:
-            self._killed = self._killed or how is signal.SIGKILL
-            _signal_group(self.pid, how)
+        if self.exit is not None:
+            return
+        self._killed = self._killed or how is signal.SIGKILL
+        _signal_group(self.pid, how)
+        if how is not signal.SIGKILL and _is_childless(self.pid):
+            # It came between the traps and the program's start (or after its end, where it does no harm).
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.signal, how)
 
     async def ended(self) -> Exit:
         """Wait for the end; all output has been passed on by then."""
@@ -220,6 +226,14 @@ def _is_ours(pid: int, folder: Path) -> bool:
         return os.fsencode(folder) in listed.stdout
     try:
         return os.fsencode(folder) in proc.read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _is_childless(pid: int) -> bool:
+    """Whether the shell has started nothing; False where that can not be told."""
+    try:
+        return not Path(f"/proc/{pid}/task/{pid}/children").read_bytes()
     except OSError:
         return False
 
