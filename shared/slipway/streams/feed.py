@@ -233,8 +233,7 @@ class FeedReader:
     def _take(self, page: Sequence[tuple[str, FeedEntry]]) -> tuple[Delta, ...]:
         deltas: list[Delta] = []
         for cursor, entry in page:
-            if self._epoch == 0 and entry.number == 1:
-                self._epoch = entry.epoch
+            # Also after an empty feed (epoch 0): what changed between our LIST and the epoch's begin is in no entry.
             if entry.epoch != self._epoch:
                 self._break(BreakReason.NEW_EPOCH)
                 break

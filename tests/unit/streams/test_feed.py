@@ -98,6 +98,15 @@ async def test_a_reader_is_fresh_only_after_it_heard_something(world: World) -> 
     assert reader.is_fresh
 
 
+async def test_the_first_publisher_is_a_break_as_well(world: World) -> None:
+    """What changed between the reader's LIST and the first entry of an empty feed stands in no entry."""
+    reader = await world.reader()
+    await world.publisher().step()
+    assert await read_break(reader) is BreakReason.NEW_EPOCH
+    await reader.start()
+    assert await read_break(reader) is None
+
+
 async def test_silence_is_a_break(world: World) -> None:
     """Three seconds without an entry: LIST."""
     publisher = world.publisher()
@@ -179,7 +188,7 @@ class LosingFeed(MemoryFeed):
 async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
     world: World, loses: str, is_first: bool
 ) -> None:
-    """Whether it took effect or not, the reader sees each delta once, and no break."""
+    """Whether it took effect or not, the feed holds each delta once; a reader of this epoch sees no break."""
     feed = LosingFeed(world.server)
     publisher = FeedPublisher(feed, world.clock, term=1)
     if not is_first:
@@ -190,6 +199,11 @@ async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
     with pytest.raises(DeadlineError):
         await publisher.step()
     await publisher.step()
+    if is_first:
+        assert await read_break(reader) is BreakReason.NEW_EPOCH
+        page = await feed.read(None, limit=10, block_s=0)
+        assert [entry.key for _, entry in page if entry.key] == ["ns/1"]
+        return
     assert await read_keys(reader) == ["ns/1"]
     assert await read_break(reader) is None
 
