@@ -57,6 +57,26 @@ def test_a_teardown_of_what_is_gone_writes_nothing(nodes: tuple[str, ...]) -> No
     at_a_desk(story)
 
 
+@pytest.mark.parametrize("nodes", SIZES)
+def test_a_pod_that_was_made_late_goes_too(nodes: tuple[str, ...]) -> None:
+    """A create that was under way for long takes the name of a released pod that is gone: nothing is left of it."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, *nodes)
+        await desk.write("job", Event.TERMINATED)
+        late = (await desk.pods())[0]
+        body = desk.core.get("pods", "default", late.metadata.name)
+        await desk.handle()
+        await desk.finish_deletes()
+        meta = {name: body["metadata"][name] for name in ("name", "namespace", "labels", "ownerReferences")}
+        spec = {name: value for name, value in body["spec"].items() if name != "nodeName"}
+        await desk.kube.create(PODS, {"metadata": meta, "spec": spec}, namespace="default")
+        await desk.handle()
+        assert await desk.pods() == []
+
+    at_a_desk(story)
+
+
 def test_running_pods_get_their_own_grace() -> None:
     """The server takes it from the pod when the delete names none."""
 

@@ -7,6 +7,7 @@ with the uid as precondition, so that a name used again is safe. Pods get their 
 none for those that never ran). What is being deleted already is left alone. It can be called again at any time.
 """
 
+import contextlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -56,8 +57,7 @@ class Remover:
                     metas = await self._shared(resource, allocation, through, by_name=by_name)
                     doomed.extend((resource, meta) for meta in metas)
             waiting = [(resource, meta) for resource, meta in doomed if meta.deletion_timestamp is None]
-            namespace = allocation.metadata.namespace
-            await self._lanes.all([partial(self._delete, resource, namespace, meta) for resource, meta in waiting])
+            await self._lanes.all([partial(self._delete, allocation, resource, meta) for resource, meta in waiting])
             span.set(deletes=len(waiting))
         return len(waiting)
 
@@ -101,12 +101,18 @@ class Remover:
         metas = (metadata_of(item) for item in listed.items)
         return [meta for meta in metas if is_ours(meta, uid) and attempt_of(meta) <= through]
 
-    async def _delete(self, resource: Resource[Any], namespace: str, meta: ObjectMeta) -> None:
+    async def _delete(self, allocation: Allocation, resource: Resource[Any], meta: ObjectMeta) -> None:
+        namespace = allocation.metadata.namespace
         try:
             await self._kube.delete(resource, meta.name, namespace=namespace, uid=meta.uid)
-        except (NotFoundError, StaleError):
-            # Gone, or the name is another object's by now: either way this one is no more.
+        except NotFoundError:
             return
+        except StaleError:
+            # The name is another object's by now: one that a late create of ours has made, or somebody else's.
+            for found in await self._own(resource, allocation, meta.name):
+                if found.deletion_timestamp is None:
+                    with contextlib.suppress(NotFoundError, StaleError):
+                        await self._kube.delete(resource, found.name, namespace=namespace, uid=found.uid)
 
 
 def attempt_of(meta: ObjectMeta) -> int:
