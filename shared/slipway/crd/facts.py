@@ -31,11 +31,21 @@ CONDITION_INVALID = "Invalid"
 _ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 
 
-def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> AllocationFact:
-    """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults."""
+def allocation_fact(
+    allocation: Allocation, pool: ResourcePool | None, *, known: AllocationFact | None = None
+) -> AllocationFact:
+    """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults.
+
+    `known` is a fact of the same spec and the same pool spec: what resolving would give is taken from it.
+    """
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
-    resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
-    roles, invalid = _roles(resolved)
+    if known is None:
+        resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
+        roles, invalid = _roles(resolved)
+        minimum = resolved.spec.min_available or sum(role.count for role in roles) or 1
+        spec_hash = resolved.spec_hash
+    else:
+        roles, invalid, minimum, spec_hash = known.roles, known.invalid, known.minimum, known.spec_hash
     gate, gate_message = _gate(allocation)
     placements: dict[int, str] = {}
     if is_admitted(allocation) and status.admission is not None:
@@ -54,7 +64,7 @@ def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> Alloca
         preemptible=spec.preemptible,
         created=_epoch(meta.creation_timestamp),
         roles=roles,
-        minimum=resolved.spec.min_available or sum(role.count for role in roles) or 1,
+        minimum=minimum,
         phase=status.phase,
         phase_since=_epoch(status.transitions[-1].time if status.transitions else meta.creation_timestamp),
         attempt=status.attempt,
@@ -75,7 +85,7 @@ def allocation_fact(allocation: Allocation, pool: ResourcePool | None) -> Alloca
         invalid=invalid,
         gate=gate,
         gate_message=gate_message,
-        spec_hash=resolved.spec_hash,
+        spec_hash=spec_hash,
     )
 
 

@@ -34,6 +34,7 @@ class Evidence:
         self._reader = reader
         self._world = world
         self._gone: set[str] = set()
+        self._departed: dict[str, set[str]] = {}
 
     async def pods_of(self, allocation: Allocation) -> list[Pod]:
         """All pods of the allocation that exist, of every attempt.
@@ -51,9 +52,19 @@ class Evidence:
         )
         return listed.items
 
+    def departed(self, pod: Pod) -> None:
+        """The watch, or a consistent LIST, has shown that this pod was there and is gone."""
+        uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID)
+        if uid is not None:
+            self._departed.setdefault(uid, set()).add(pod.metadata.uid)
+
+    def forget(self, uid: str) -> None:
+        """The allocation needs no evidence any more."""
+        self._departed.pop(uid, None)
+
     async def has_leftovers(self, allocation: Allocation) -> bool:
         """Whether a pod, ConfigMap or Service of the allocation exists."""
-        if await self.pods_of(allocation):
+        if not self._saw_pods_go(allocation) and await self.pods_of(allocation):
             return True
         namespace = allocation.metadata.namespace
         if self._has_known_names(allocation):
@@ -82,6 +93,12 @@ class Evidence:
                 self._gone.add(name)
                 gone.add(name)
         return frozenset(gone)
+
+    def _saw_pods_go(self, allocation: Allocation) -> bool:
+        """Whether every pod that could run was there and is gone; a pod that could not is left to the sweep."""
+        release = allocation.status.release
+        seen = self._departed.get(allocation.metadata.uid, set())
+        return release is not None and seen.issuperset(release.pod_uids)
 
     def _has_known_names(self, allocation: Allocation) -> bool:
         return allocation.status.attempt == 1 and rank_count(allocation) <= BY_NAME_MAX

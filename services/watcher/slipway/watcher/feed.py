@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.crd.facts import allocation_fact
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import StaleError, TransientError
 from slipway.kube.facts import encode_fact, fact_of, object_key
@@ -21,6 +22,8 @@ from slipway.kube.lease import Leadership
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS, Resource
 from slipway.kube.wire import metadata_of
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
@@ -44,6 +47,8 @@ class ClusterFeed:
         self._clock = clock
         self._gaps = gaps
         self._is_stale = is_stale
+        self._resolved: dict[str, AllocationFact] = {}
+        """{uid of a living allocation: its last fact}, of the spec and the pool as they stand"""
 
     async def publish(self, leadership: Leadership) -> None:
         """Publish for as long as the lease is held; begins a new epoch after each gap."""
@@ -52,6 +57,7 @@ class ClusterFeed:
             if not self._world.is_synced or self._is_stale():
                 await self._clock.sleep(WATCH_S)
                 continue
+            self._resolved.clear()
             publisher = FeedPublisher(self._feed, self._clock, term=term)
             async with AsyncExitStack() as listening:
                 for resource, store in self._world.stores():
@@ -97,23 +103,38 @@ class ClusterFeed:
     def _deltas(self, kind: str, old: Any, new: Any) -> list[Delta]:
         if new is None:
             meta = metadata_of(old)
+            self._resolved.pop(meta.uid, None)
             return [Delta(kind=kind, op=FeedOp.DELETE, key=object_key(meta), rv=meta.resource_version)]
-        if isinstance(new, Pod) and not _is_visible(new):
+        if isinstance(new, Pod) and (not _is_visible(new) or _uses_the_same(old, new)):
             return []
         pools = self._pools()
+        if isinstance(new, Allocation):
+            # Its fact carries its version, by which the leader knows that its own write has arrived.
+            return [_put(kind, new, encode_fact(self._allocation_fact(old, new)))]
         fact = fact_of(new, pools)
-        # An allocation's fact carries its version, by which the leader knows that its own write has arrived.
-        is_same = old is not None and not isinstance(new, Allocation) and fact_of(old, pools) == fact
+        is_same = old is not None and fact_of(old, pools) == fact
         if is_same and not (isinstance(old, Pod) and not _is_visible(old)):
             return []
         return [_put(kind, new, encode_fact(fact))]
 
+    def _allocation_fact(self, old: Allocation | None, new: Allocation) -> AllocationFact:
+        """The fact; the costly part, which follows from the spec alone, is kept while the spec stays."""
+        uid = new.metadata.uid
+        is_same_spec = old is not None and old.metadata.uid == uid and old.spec == new.spec
+        known = self._resolved.get(uid) if is_same_spec else None
+        fact = allocation_fact(new, self._world.pools.get(new.spec.pool), known=known)
+        if new.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in new.metadata.finalizers:
+            self._resolved.pop(uid, None)
+        else:
+            self._resolved[uid] = fact
+        return fact
+
     def _again(self, publisher: FeedPublisher, pool: str) -> None:
         """The defaults of a pool have changed, and with them the facts of what asks for it."""
-        pools = self._pools()
         for allocation in self._world.allocations.items():
             if allocation.spec.pool == pool:
-                publisher.offer(_put(ALLOCATIONS.plural, allocation, encode_fact(fact_of(allocation, pools))))
+                fact = self._allocation_fact(None, allocation)
+                publisher.offer(_put(ALLOCATIONS.plural, allocation, encode_fact(fact)))
 
     def _pools(self) -> dict[str, ResourcePool]:
         return {pool.metadata.name: pool for pool in self._world.pools.items()}
@@ -136,6 +157,14 @@ def _put(kind: str, obj: Any, data: bytes) -> Delta:
 def _is_visible(pod: Pod) -> bool:
     """Whether a pod matters for placement: it has a node, or is one of ours."""
     return bool(pod.spec.node_name) or LABEL_ALLOCATION_UID in pod.metadata.labels
+
+
+def _uses_the_same(old: Pod | None, new: Pod) -> bool:
+    """Whether a pod that was visible uses what it used: most changes are of its status only."""
+    if old is None or old.metadata.uid != new.metadata.uid or not _is_visible(old):
+        return False
+    is_ended = [pod.status.phase in ("Succeeded", "Failed") for pod in (old, new)]
+    return is_ended[0] == is_ended[1] and old.spec == new.spec and old.metadata.labels == new.metadata.labels
 
 
 def _changes_defaults(old: ResourcePool | None, new: ResourcePool | None) -> bool:

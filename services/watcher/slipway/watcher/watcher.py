@@ -100,11 +100,12 @@ class Watcher:
             limits=Limits(followers_max=settings.log_followers_max, drain_s=settings.log_drain_s, enabled=has_redis),
             woken=self.queue.add_after,
         )
+        self._evidence = Evidence(parts.kube, self.world)
         self._reconciler = Reconciler(
             Hands(
                 kube=parts.kube,
                 world=self.world,
-                evidence=Evidence(parts.kube, self.world),
+                evidence=self._evidence,
                 queue=self.queue,
                 outbox=self.relay,
                 hints=self._hints,
@@ -343,12 +344,15 @@ class Watcher:
             if old is not None:
                 self.relay.forget(old)
                 self._hints.forget(old.metadata.uid)
+                self._evidence.forget(old.metadata.uid)
                 self._enqueue(old.metadata.uid)
                 self._ring("allocation gone")
             return
         if self.acts_at_once:
             self.relay.offer(new)
-        if not self._is_at_rest(new):
+        if self._is_at_rest(new):
+            self._evidence.forget(new.metadata.uid)
+        else:
             self._enqueue(new.metadata.uid)
         if new.status.phase in (Phase.PENDING, Phase.TERMINATED) and (
             old is None or old.status != new.status or old.spec != new.spec
@@ -361,6 +365,7 @@ class Watcher:
             return
         if new is None:
             self._logs.gone(pod)
+            self._evidence.departed(pod)
         uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID)
         if uid is not None:
             if new is not None:
