@@ -28,6 +28,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     step_rows: Ints
     step_amounts: Ints
     """`steps` as columns: shapes (n,) and (n, 1)"""
+    scored_steps: tuple[tuple[int, int], ...]
+    """`scored_rows` and `scored_amounts` as (row, amount)"""
     scored_rows: Ints
     """what scores look at: cpu, memory and the extended resources asked for"""
     scored_amounts: Ints
@@ -76,7 +78,7 @@ def compile_ask(
     names = sorted(requests.amounts)
     known = [name for name in names if name in table.row]
     scored = [CPU, MEMORY, *(name for name in known if name not in (CPU, MEMORY, PODS))]
-    scored_rows = np.array([table.row[name] for name in scored], dtype=np.int64)
+    scored_amounts = [requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]
     return Ask(
         key=ask_key(role, avoid),
         requests=requests,
@@ -84,10 +86,11 @@ def compile_ask(
         missing=tuple(name for name in names if name not in table.row),
         step_rows=np.array([table.row[name] for name in known], dtype=np.int64),
         step_amounts=_column([requests.get(name) for name in known]),
-        scored_rows=scored_rows,
-        scored_amounts=_column([requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]),
+        scored_steps=tuple(zip((table.row[name] for name in scored), scored_amounts, strict=True)),
+        scored_rows=np.array([table.row[name] for name in scored], dtype=np.int64),
+        scored_amounts=_column(scored_amounts),
         plain_amounts=_column([requests.get(name) for name in scored]),
-        is_everywhere=bool((table.allocatable[scored_rows] > 0).all()),
+        is_everywhere=all(table.is_everywhere[table.row[name]] for name in scored),
         node_selector=role.node_selector,
         affinity=role.affinity,
         tolerations=(*role.tolerations, *tolerations),

@@ -12,6 +12,9 @@ import numpy as np
 from slipway.scheduler.plan.nodes import Bools, Ints
 from slipway.scheduler.plan.rows import Row
 
+FEW = 16
+"""Ranks up to which placing one by one is the cheaper way."""
+
 
 def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
     """The nodes for up to `want` ranks, in the order of placing (a node as often as it takes ranks).
@@ -22,9 +25,8 @@ def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
     if want <= 0:
         return []
     total = row.total if allowed is None else np.where(allowed, row.total, -1)
-    if want == 1:
-        node = int(total.argmax()) if total.size else -1
-        return [node] if node >= 0 and total[node] >= 0 else []
+    if want <= FEW:
+        return _one_by_one(row, total, want)
     candidates = _best(total, want)
     if candidates.size == 0:
         return []
@@ -32,6 +34,25 @@ def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
     if int(room.max()) <= 1:
         return [int(node) for node in candidates[room > 0][:want]]
     return _merge(row, candidates, room, want)
+
+
+def _one_by_one(row: Row, total: Ints, want: int) -> list[int]:
+    """Best node, next best with that one's new total, and so on: for a few ranks the cheapest way."""
+    if total.size == 0:
+        return []
+    placed: list[int] = []
+    held: dict[int, int] = {}
+    for left in range(want - 1, -1, -1):
+        node = int(total.argmax())
+        if total[node] < 0:
+            break
+        placed.append(node)
+        if left:
+            if not held:
+                total = total.copy()
+            held[node] = held.get(node, 0) + 1
+            total[node] = row.peek(node, held[node])
+    return placed
 
 
 def _best(total: Ints, want: int) -> Ints:

@@ -5,6 +5,8 @@ What it may take beyond the minimum (elastic gangs) is added later with `extend`
 part of each role's range, once the minima of all others have been tried.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from slipway.model.facts import AllocationFact, RoleFact
@@ -32,6 +34,8 @@ class Placed(msgspec.Struct, frozen=True):
 
     allocation: AllocationFact
     parts: tuple[Part, ...]
+    is_as_wanted: bool
+    """each role has the ranks of the smallest gang that may start, and not another mix"""
 
     def demand(self) -> Resources:
         """What the placed ranks use together."""
@@ -125,7 +129,9 @@ def withdraw(whatif: WhatIf, parts: tuple[Part, ...] | list[Part]) -> None:
 
 def _place(whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...]) -> Placed | Blocked:
     wanted = targets(allocation)
-    order = sorted(range(len(wanted)), key=lambda index: (-allocation.roles[index].requests.gpus(), index))
+    order: Iterable[int] = range(len(wanted))
+    if len(wanted) > 1:
+        order = sorted(order, key=lambda index: (-allocation.roles[index].requests.gpus(), index))
     parts: dict[int, Part] = {}
     for index in order:
         role = allocation.roles[index]
@@ -140,7 +146,7 @@ def _place(whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...]) -
     if blocked is not None:
         withdraw(whatif, ordered)
         return blocked
-    return Placed(allocation, ordered)
+    return Placed(allocation, ordered, all(len(part.nodes) == want for part, want in zip(ordered, wanted, strict=True)))
 
 
 def _place_role(row: Row, role: RoleFact, want: int) -> Part | Blocked:

@@ -32,12 +32,18 @@ class LabelColumn(msgspec.Struct, frozen=True):
 
     codes: Codes
     values: tuple[str, ...]
+    code: dict[str, int]
+    """{value: its code}"""
 
     def select(self, accepted: Iterable[str], *, absent: bool = False) -> Bools:
         """The nodes whose value is in `accepted`; those without the label when `absent`."""
-        wanted = frozenset(accepted)
-        table = np.fromiter((value in wanted for value in self.values), dtype=np.bool_, count=len(self.values))
-        return np.append(table, absent)[self.codes]
+        codes = [self.code[value] for value in accepted if value in self.code]
+        if len(codes) == 1 and not absent:
+            return self.codes == codes[0]
+        table = np.zeros(len(self.values) + 1, dtype=np.bool_)
+        table[codes] = True
+        table[ABSENT] = absent
+        return table[self.codes]
 
 
 class NodeTable:
@@ -53,8 +59,13 @@ class NodeTable:
         self.row: dict[str, int] = {name: row for row, name in enumerate(self.resources)}
         self.allocatable: Ints = _allocatable(facts, self.resources)
         self.divisors: Ints = np.maximum(self.allocatable, 1)
+        self.is_everywhere: tuple[bool, ...] = tuple(bool(row.all()) for row in self.allocatable > 0)
+        """per resource: whether every node has some"""
         self.unschedulable: Bools = np.fromiter((node.unschedulable for node in facts), np.bool_, len(facts))
         self.ready: Bools = np.fromiter((node.ready for node in facts), np.bool_, len(facts))
+        self.is_clear: bool = not self.unschedulable.any()
+        """no node is cordoned"""
+        self.is_ready: bool = bool(self.ready.all())
         self.taint_sets: tuple[tuple[Taint, ...], ...]
         self.taint_codes: Codes
         self.taint_sets, self.taint_codes = _taints(facts)
@@ -74,7 +85,7 @@ class NodeTable:
 
     def name_column(self) -> LabelColumn:
         """`metadata.name` as a column (for matchFields)."""
-        return LabelColumn(np.arange(len(self.names), dtype=np.int32), self.names)
+        return LabelColumn(np.arange(len(self.names), dtype=np.int32), self.names, self.index)
 
     def by_taints(self, blocked: Sequence[bool]) -> Bools:
         """Spread a verdict per taint set over the nodes."""
@@ -99,6 +110,6 @@ def _taints(facts: list[NodeFact]) -> tuple[tuple[tuple[Taint, ...], ...], Codes
 
 def _column(values: list[str | None]) -> LabelColumn:
     known = sorted({value for value in values if value is not None})
-    code: dict[str | None, int] = {value: index for index, value in enumerate(known)}
-    code[None] = ABSENT
-    return LabelColumn(np.fromiter((code[value] for value in values), np.int32, len(values)), tuple(known))
+    code = {value: index for index, value in enumerate(known)}
+    codes = np.fromiter((ABSENT if value is None else code[value] for value in values), np.int32, len(values))
+    return LabelColumn(codes, tuple(known), code)

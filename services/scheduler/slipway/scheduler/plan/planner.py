@@ -146,8 +146,8 @@ class _Tick:
             self.no_place[key] = explain.fit_gate(self.whatif, fact, placed)
             self.no_place_for[key] = fact
             return self.no_place[key]
-        actual = placed.demand()
-        if actual != demand:
+        actual = demand if placed.is_as_wanted else placed.demand()
+        if actual is not demand:
             why = self._quota_gate(fact, actual) or self._slots_gate(fact, actual.gpus())
             if why is not None:
                 # Another mix of roles would have a place but not the quota: that is for now, not for ever.

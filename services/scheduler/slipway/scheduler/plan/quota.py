@@ -99,14 +99,14 @@ class QueueTree:
         """Record use in `name` (negative amounts give it back); a queue that is gone counts for the root."""
         node = self._nodes.get(name, self._root)
         taken = self._taken.setdefault((name, preemptible), {})
+        sums = [taken, *(above.whole for above in node.path())]
+        if not preemptible:
+            sums += [above.fixed for above in node.path()]
         for resource, amount in demand.items():
-            taken[resource] = taken.get(resource, 0) + amount
             if resource in self.named:
                 self._add(node, resource, amount)
-            for above in node.path():
-                above.whole[resource] = above.whole.get(resource, 0) + amount
-                if not preemptible:
-                    above.fixed[resource] = above.fixed.get(resource, 0) + amount
+            for amounts in sums:
+                amounts[resource] = amounts.get(resource, 0) + amount
 
     def keep(self, name: str, demand: Mapping[str, int]) -> None:
         """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""

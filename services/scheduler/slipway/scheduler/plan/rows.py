@@ -11,12 +11,14 @@ import numpy as np
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.filters import STATIC
 from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.scores import SCORES, Normalise, normalised
+from slipway.scheduler.plan.scores import SCORES, Normalise, Score, normalised
 from slipway.scheduler.plan.scores.base import Extra
 from slipway.scheduler.plan.usage import Usage
 
 INFEASIBLE = -1
 RUNGS_MAX = 128
+SPARSE = 8
+"""A row is sparse when at most one node in so many passes the static filters."""
 _OFF_LADDER = -1
 _ROOM_MAX = 1 << 30
 
@@ -29,14 +31,18 @@ class Row:
         self.usage = usage
         chosen = [(SCORES[name], weight) for name, weight in sorted(weights.items())]
         self._moving = tuple((score, weight) for score, weight in chosen if not score.is_static)
-        static = [(score, weight) for score, weight in chosen if score.is_static]
-        self._raw = tuple((score, weight, score.score(ask, usage, EVERY, 0)) for score, weight in static)
-        self._is_shifting = any(
-            score.normalise is not Normalise.NONE and raw.size > 0 and int(raw.min()) != int(raw.max())
-            for score, _, raw in self._raw
-        )
+        self._still = tuple((score, weight) for score, weight in chosen if score.is_static)
+        self._raw: list[tuple[Score, int, Ints]] = []
+        """the static scores that tell nodes apart"""
+        self._constant = 0
+        """the weighted sum of those that do not"""
+        self._read_static()
+        self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
         self.passed: Bools = _passed(ask, usage)
         """nodes that pass the static filters"""
+        few = np.flatnonzero(self.passed)
+        self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
+        """the nodes that pass, where they are so few that only they are worth looking at"""
         self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
         self._fixed: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
@@ -57,8 +63,8 @@ class Row:
 
     def took(self, nodes: list[int]) -> None:
         """The same after one rank of this ask was taken on each of `nodes`, by whoever had just refreshed."""
-        if self._is_shifting or self._cursor + len(nodes) != len(self.usage.touched):
-            return
+        if self._is_shifting or self._few is not None or self._cursor + len(nodes) != len(self.usage.touched):
+            return  # the next refresh sees it
         self._cursor = len(self.usage.touched)
         for node in nodes:
             height = int(self._height[node])
@@ -78,6 +84,16 @@ class Row:
         """Totals of nodes `at` once `extra` more ranks of this ask are there (feasibility is the caller's)."""
         return self._fixed[at] + self._dynamic(at, extra)
 
+    def peek(self, node: int, extra: int) -> int:
+        """The total of one node once `extra` more ranks of this ask are there; INFEASIBLE where it has no room."""
+        height = int(self._height[node])
+        if height != _OFF_LADDER and height + extra <= RUNGS_MAX and self._few is None and not self._is_shifting:
+            return int(self._rung(height + extra)[node])
+        at = np.array([node], dtype=np.int64)
+        if int(self.usage.room(self.ask, at, extra + 1)[0]) <= extra:
+            return INFEASIBLE
+        return int(self.levels(at, extra)[0])
+
     def room(self, most: int) -> Ints:
         """How many more ranks each node holds, at most `most`; 0 where it is infeasible."""
         self.refresh()
@@ -89,12 +105,23 @@ class Row:
         """{node: {plugin: value 0..100 before its weight}} over the feasible nodes, for showing."""
         self.refresh()
         parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
-        parts.update({score.name: normalised(raw, self.fits, score.normalise) for score, _, raw in self._raw})
+        for score, _ in self._still:
+            raw = score.score(self.ask, self.usage, EVERY, 0)
+            parts[score.name] = normalised(raw, self.fits, score.normalise)
         columns = sorted(parts.items())
         return {
             self.usage.table.names[node]: {name: int(values[node]) for name, values in columns}
             for node in np.flatnonzero(self.fits).tolist()
         }
+
+    def _read_static(self) -> None:
+        for score, weight in self._still:
+            raw = score.score(self.ask, self.usage, EVERY, 0)
+            if raw.size and (raw != raw[0]).any():
+                self._raw.append((score, weight, raw))
+            elif raw.size:
+                first = np.array(raw[:1])
+                self._constant += weight * int(normalised(first, np.ones(1, dtype=np.bool_), score.normalise)[0])
 
     def _rung(self, height: int) -> Ints:
         """Totals of all nodes at `height` own ranks above where the ladder stands."""
@@ -110,6 +137,9 @@ class Row:
         return np.where(fits, self._fixed + self._dynamic(EVERY, extra), INFEASIBLE)
 
     def _update(self, at: At) -> None:
+        if isinstance(at, slice) and self._few is not None:
+            self._fixed = self._normalised()
+            at = self._few
         fits = self.passed[at] & self.usage.fits(self.ask, at)  # what the dynamic filters say, in one expression
         is_shifted = isinstance(at, slice) or (self._is_shifting and bool((self.fits[at] != fits).any()))
         self.fits[at] = fits
@@ -126,7 +156,7 @@ class Row:
         return result
 
     def _normalised(self) -> Ints:
-        result = np.zeros(len(self.fits), dtype=np.int64)
+        result = np.full(len(self.fits), self._constant, dtype=np.int64)
         for score, weight, raw in self._raw:
             result += weight * normalised(raw, self.fits, score.normalise)
         return result

@@ -45,9 +45,12 @@ class Usage:
             for port in ask.host_ports:
                 self.port(port)[at] += counts * times
         else:
+            used, scored = self.used, self.scored
             for node in nodes:
-                self.used[ask.step_rows, node] += ask.step_amounts[:, 0] * times
-                self.scored[ask.scored_rows, node] += ask.scored_amounts[:, 0] * times
+                for row, amount in ask.steps:
+                    used[row, node] += amount * times
+                for row, amount in ask.scored_steps:
+                    scored[row, node] += amount * times
                 for port in ask.host_ports:
                     self.port(port)[node] += times
         self.touched += nodes

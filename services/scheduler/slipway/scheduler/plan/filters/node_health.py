@@ -11,4 +11,5 @@ REFUSAL = Refusal("NodeNotReady", "is not ready", "are not ready")
 
 def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
     """Nodes that are not ready."""
-    yield REFUSAL, ~usage.table.ready[at]
+    if not usage.table.is_ready:
+        yield REFUSAL, ~usage.table.ready[at]

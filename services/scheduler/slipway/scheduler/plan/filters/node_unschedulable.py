@@ -14,5 +14,5 @@ _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
     """Cordoned nodes."""
-    if not tolerates(ask.tolerations, _CORDON):
+    if not usage.table.is_clear and not tolerates(ask.tolerations, _CORDON):
         yield REFUSAL, usage.table.unschedulable[at]
