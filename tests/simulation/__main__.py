@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.pool import Pool
 
 import msgspec
 
@@ -18,6 +19,7 @@ from tests.simulation.run import Outcome, run
 from tests.simulation.scenarios import SCENARIOS
 from tests.support.faults import Fault
 
+DESCRIPTION = "Play scenarios on the simulated system, with faults."
 SHOWN_MAX = 40
 POINT_SEED = 1
 REPLICAS_OF_FREEZES = 2
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _tasks(names: Sequence[str], options: argparse.Namespace, pool: "multiprocessing.pool.Pool") -> Iterator[Task]:
+def _tasks(names: Sequence[str], options: argparse.Namespace, pool: Pool) -> Iterator[Task]:
     """Every scenario without faults and with a random handful per seed; every point of the first seed."""
     families = [Family(word) for word in options.families.split(",")]
     bases = [Task(name, POINT_SEED) for name in names]
@@ -118,7 +120,7 @@ def _replay(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=DESCRIPTION)
     parser.add_argument("--scenario", action="append", help="only this one (may be repeated)")
     parser.add_argument("--seeds", type=int, default=5, help="seeds with no and with random faults, per scenario")
     parser.add_argument("--points", default="all", help="all, none, or about how many single faults to try")

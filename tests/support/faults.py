@@ -9,10 +9,10 @@ A crash kills the process inside the call: nothing of it runs afterwards (`suppo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -268,8 +268,7 @@ class ProcessKube:
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
     ) -> T:
-        meta = metadata_of(body) if not isinstance(body, dict) else None
-        name = meta.name if meta else str(body["metadata"]["name"])
+        name, *_ = _named(body)
         return await self._write(
             self._effect(Verb.CREATE, resource, name, namespace=namespace),
             lambda: self._inner.create(resource, body, namespace=namespace, dry_run=dry_run),
@@ -441,7 +440,7 @@ class ProcessStreams:
 
 
 @contextmanager
-def _noted(effect: Effect) -> Iterator[None]:
+def _noted(effect: Effect) -> Generator[None]:
     try:
         yield
     except ControlPlaneError as error:
@@ -453,15 +452,10 @@ def _noted(effect: Effect) -> Iterator[None]:
 def _named(body: Any) -> tuple[str, str, str, str]:
     """(name, namespace, uid, resourceVersion)."""
     if isinstance(body, dict):
-        meta: dict[str, Any] = body["metadata"]
-        return (
-            str(meta["name"]),
-            str(meta.get("namespace", "")),
-            str(meta.get("uid", "")),
-            str(meta.get("resourceVersion", "")),
-        )
-    meta_ = metadata_of(body)
-    return meta_.name, meta_.namespace, meta_.uid, meta_.resource_version
+        meta = cast("RawObject", body)["metadata"]
+        return meta["name"], meta.get("namespace", ""), meta.get("uid", ""), meta.get("resourceVersion", "")
+    known = metadata_of(body)
+    return known.name, known.namespace, known.uid, known.resource_version
 
 
 async def _nothing(_verb: Verb, _plural: str) -> None:

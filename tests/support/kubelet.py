@@ -109,7 +109,7 @@ class Kubelets:
         if container is None:
             return
         yield f"{rfc3339(container.started_at, 'microseconds')} hello\n".encode()
-        while query.get("follow") == "true" and container.ended_at is None:
+        while query.get("follow") == "true" and container.ended_at is None:  # noqa: ASYNC110 - a model of waiting
             await asyncio.sleep(0.25)
 
     # --- one pod ----------------------------------------------------------------------------------------------------

@@ -92,9 +92,9 @@ class Witness:
 
     def streams(self) -> dict[str, list[AllocationEvent]]:
         """{AllocationID: its stream}."""
-        server = self._world.server
+        server, found_keys = self._world.server, self._world.server.keys()
         found: dict[str, list[AllocationEvent]] = {}
-        for key in server.keys():
+        for key in found_keys:
             if key.startswith(keys.ALLOCATION.prefix):
                 stored = pages.events(server.after(key, ZERO, ENTRIES_MAX), NoTally())
                 found[key.removeprefix(keys.ALLOCATION.prefix).strip("{}")] = [item.event for item in stored]

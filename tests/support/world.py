@@ -255,14 +255,11 @@ class World:
                     return found
                 await self._changed.wait()
 
-    async def until(self, condition: Callable[[], Awaitable[object] | object], *, timeout_s: float = 180.0) -> None:
+    async def until(self, condition: Callable[[], Awaitable[object]], *, timeout_s: float = 180.0) -> None:
         """Polls."""
         async with asyncio.timeout(timeout_s):
             while True:
-                found = condition()
-                if isinstance(found, Awaitable):
-                    found = await found
-                if found:
+                if await condition():
                     return
                 await asyncio.sleep(0.1)
 

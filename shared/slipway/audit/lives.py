@@ -4,12 +4,14 @@ I1, I7, I8, I13, I20. Pure: evidence in, violations out.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from slipway.audit.evidence import AllocationVersion, Evidence, Violation
 from slipway.audit.labels import attempt_of, owner_of, rank_of
 from slipway.crd.meta import TRACKING_FINALIZER
 from slipway.crd.transitions import ring_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import InvariantError
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase, advance, is_legal_step
 from slipway.model.reasons import Result
@@ -71,7 +73,7 @@ def transitions_are_legal(evidence: Evidence) -> Iterator[Violation]:
                 continue
             try:
                 phase = advance(phase, entry.type)
-            except Exception as error:  # noqa: BLE001 - whatever the table raises is the finding
+            except InvariantError as error:
                 yield _broken("I8", after, f"ring entry {entry.seq}: {error}")
             if entry.phase is not phase:
                 yield _broken("I8", after, f"ring entry {entry.seq} {entry.type} says {entry.phase}, the table {phase}")
@@ -82,7 +84,7 @@ def transitions_are_legal(evidence: Evidence) -> Iterator[Violation]:
 
 
 def cancels_win(evidence: Evidence) -> Iterator[Violation]:
-    """I13: after a committed cancel no release commits; without an earlier one nothing ever starts; it ends Canceled."""
+    """I13: after a committed cancel no release commits; without an earlier one nothing starts; it ends Canceled."""
     for uid, history in evidence.allocations.items():
         stopped = next((item for item in history if _is_cancelled(item.allocation)), None)
         if stopped is None:
@@ -152,7 +154,7 @@ def _is_cancelled(allocation: Allocation) -> bool:
 
 def _steps(evidence: Evidence) -> Iterator[tuple[AllocationVersion, AllocationVersion]]:
     for history in evidence.allocations.values():
-        yield from zip(history, history[1:], strict=False)
+        yield from pairwise(history)
 
 
 def _broken(invariant: str, item: AllocationVersion, message: str) -> Violation:
