@@ -12,6 +12,7 @@ BENCHMARKS = {
     "startup": "the command's start, `slipway up`, memory at rest",
     "launch": "one launch on the idle local cluster, from the POST to the last bind",
     "throughput": "sustained launches against the local cluster, and what each costs",
+    "planner": "planning alone, against kube-scheduler's workloads",
     "streams": "appends, hints, hand-over and feed on a real Valkey",
 }
 

@@ -186,6 +186,19 @@ class Stand:
                 raise RuntimeError(f"{answer.status}: {answered[:500]!r}")
         return str(msgspec.json.decode(answered)["id"]), sent, now
 
+    async def create(self, path: str, body: dict[str, Any]) -> None:
+        """Create an object in the cluster."""
+        async with self.session.post(f"{self.kubernetes}{path}", json=body) as answer:
+            if answer.status != 201:
+                raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
+
+    async def read(self, path: str) -> dict[str, Any]:
+        """An object of the cluster."""
+        async with self.session.get(f"{self.kubernetes}{path}") as answer:
+            if answer.status != 200:
+                raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
+            return await answer.json()
+
     async def metrics(self, service: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """{(name, labels): value} of one service's /metrics."""
         from prometheus_client.parser import text_string_to_metric_families
@@ -199,15 +212,16 @@ class Stand:
         }
 
 
-def launch_body(
-    ranks: int = 1, *, command: tuple[str, ...] = ("true",), resources: Mapping[str, str] | None = None
-) -> bytes:
-    """The body of a launch."""
-    asked = resources or {"cpu": "10m", "memory": "8Mi"}
-    roles = [{"name": "worker", "count": ranks, "resources": asked}]
-    return msgspec.json.encode(
-        {"kind": "command" if ranks == 1 else "training", "image": "local", "command": list(command), "ranks": roles}
-    )
+def launch_body(ranks: int = 1, *, command: tuple[str, ...] = ("true",)) -> bytes:
+    """The body of a launch that takes next to nothing of a node."""
+    asked = {"cpu": "10m", "memory": "8Mi"}
+    body: dict[str, Any] = {
+        "kind": "command" if ranks == 1 else "training",
+        "image": "local",
+        "command": list(command),
+        "ranks": [{"name": "worker", "count": ranks, "resources": asked}],
+    }
+    return msgspec.json.encode(body)
 
 
 @contextlib.asynccontextmanager

@@ -1,12 +1,11 @@
-"""What the streams cost on a real server: appends, hints, hand-over, feed. Prints one JSON row per figure."""
+"""What the streams cost on a real server: appends, hints, hand-over, feed."""
 
 import asyncio
-import json
-import statistics
 import tempfile
 import time
 from pathlib import Path
 
+from bench.runner import Row, Target, percentile, row
 from slipway.local.valkey import ValkeyProcess
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import allocation_id
@@ -18,7 +17,6 @@ from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.ports import Entry, FeedOp, WorkHint
 from slipway.streams.redis_streams import RedisStreams, connect
 
-RUNS = 5
 UID = "0123abcd-0000-0000-0000-000000000000"
 
 
@@ -38,10 +36,6 @@ def an_entry(name: str, seq: int) -> Entry:
         traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
     )
     return Entry(event=event)
-
-
-def report(work: str, figures: list[float], unit: str) -> None:
-    print(json.dumps({"work": work, "ours": round(statistics.median(figures), 3), "unit": unit, "runs": len(figures)}))
 
 
 async def appends(streams: RedisStreams, *, batch: int, total: int, run: int) -> float:
@@ -115,27 +109,30 @@ async def feed(streams: RedisStreams, total: int, run: int) -> float:
     return total / (time.perf_counter() - started_s)
 
 
-async def main() -> None:
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    rows: list[Row] = []
+    rate = Target(better="higher")
     with tempfile.TemporaryDirectory(prefix="slipway-") as folder:
         server = ValkeyProcess(Path(folder))
         started_s = time.perf_counter()
         await server.start()
-        report("server start", [(time.perf_counter() - started_s) * 1_000], "ms")
+        rows.append(row("R-start", "server start", [(time.perf_counter() - started_s) * 1_000], "ms"))
         settings = RedisSettings(url=server.url)
         streams, other = (connect(settings, clock=SystemClock(), random=SystemRandom()) for _ in range(2))
         for batch, total in ((1, 1_000), (32, 6_400), (256, 10_240)):
-            rates = [await appends(streams, batch=batch, total=total, run=run) for run in range(RUNS)]
-            report(f"append, batches of {batch}", rates, "events/s")
-        report("hints worked off", [await hints(streams, 5_000) for _ in range(RUNS)], "hints/s")
-        report("feed", [await feed(streams, 10_000, run) for run in range(RUNS)], "deltas/s")
-        hints_ms, wakes_ms = await hand_over(streams, other, 200)
-        for name, figures in (("hint to handler", hints_ms), ("ring to waiter", wakes_ms)):
-            report(f"{name} p50", [statistics.median(figures)], "ms")
-            report(f"{name} p99", [statistics.quantiles(figures, n=100)[98]], "ms")
+            rates = [await appends(streams, batch=batch, total=total, run=run) for run in range(runs)]
+            rows.append(row(f"R-append-{batch}", f"append, batches of {batch}", rates, "events/s", target=rate))
+        rates = [await hints(streams, 5_000) for _ in range(runs)]
+        rows.append(row("R-hints", "hints worked off", rates, "hints/s", target=rate))
+        rates = [await feed(streams, 10_000, run) for run in range(runs)]
+        rows.append(row("R-feed", "feed", rates, "deltas/s", target=rate))
+        samples = [await hand_over(streams, other, 40) for _ in range(runs)]
+        for place, name in ((0, "hint to handler"), (1, "ring to waiter")):
+            for percent in (50, 99):
+                figures = [percentile(both[place], percent) for both in samples]
+                rows.append(row(f"R-{name.split()[0]}-p{percent}", f"{name}, p{percent}", figures, "ms"))
         for each in (streams, other):
             await each.aclose()
         await server.stop()
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+    return rows
