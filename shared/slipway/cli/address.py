@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from slipway.errors import FieldError, InvalidError
+from slipway.errors import InvalidError
 
 ENV_SERVER = "SLIPWAY_SERVER"
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -73,4 +73,4 @@ def parse(text: str, origin: str) -> Address:
 
 def _bad(text: str, origin: str) -> InvalidError:
     detail = f"{text!r} is not an address; write for example http://127.0.0.1:8080"
-    return InvalidError(f"{origin}: {detail}", fields=(FieldError("/server", detail),))
+    return InvalidError(f"{origin}: {detail}")

@@ -1,20 +1,17 @@
 """Staying with an allocation until it has ended: progress while it waits, what its ranks print, Ctrl-C.
 
-Owns the two threads that read its streams; only the caller's thread prints. The first Ctrl-C detaches, a second one
-within `SECOND_S` kills.
+The first Ctrl-C detaches, a second one within `SECOND_S` kills.
 """
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from slipway.cli import main, words
+from slipway.cli.background import Background, events_of, lines_of
 from slipway.cli.http import Entry
 from slipway.cli.terminal import RANK_COLOURS
 from slipway.cli.verb import Session
-from slipway.errors import ControlPlaneError, TransientError
+from slipway.errors import TransientError
 
 Json = dict[str, Any]
 
@@ -23,14 +20,6 @@ LOOK_S = 0.5
 SECOND_S = 3.0
 LOGS_END_S = 6.0
 """How long after the end the last lines are waited for."""
-INBOX_MAX = 10_000
-
-
-class News(NamedTuple):
-    """Something that a thread read: an event, a line, the end of a stream or what broke it."""
-
-    kind: str
-    value: Any
 
 
 class Following:
@@ -42,34 +31,29 @@ class Following:
         self.view = view
         self._many = words.rank_count(view) > 1
         self._with_logs = with_logs
-        self._inbox = queue.Queue[News](INBOX_MAX)
         self._phase = str(view["phase"])
         self._has_ended = False
         self._logs_over = not with_logs
 
     def run(self) -> int:
         """Follow it to its end; the exit code."""
-        pump(self._inbox, "events", lambda: events_of(self.session, self.id))
-        if self._with_logs:
-            pump(self._inbox, "logs", self._lines)
-        try:
-            return self._attend()
-        except KeyboardInterrupt:
-            return self._detach()
-
-    def _lines(self) -> Iterator[Entry]:
-        api = self.session.connect()
-        return api.stream(f"/allocations/{self.id}/logs", {"follow": "true"}, is_over=lambda: self._has_ended)
+        with Background(self.session.connect) as background:
+            background.read("events", lambda api: events_of(api, self.id))
+            if self._with_logs:
+                background.read("logs", lambda api: lines_of(api, self.id))
+            try:
+                return self._attend(background)
+            except KeyboardInterrupt:
+                return self._detach(background)
 
     # --- showing --------------------------------------------------------------------------------------------------
 
-    def _attend(self) -> int:
+    def _attend(self, background: Background) -> int:
         terminal = self.session.terminal
         until = 0.0
         while not (self._has_ended and (self._logs_over or time.monotonic() > until)):
-            try:
-                news = self._inbox.get(timeout=LOOK_S)
-            except queue.Empty:
+            news = background.next(LOOK_S)
+            if news is None:
                 self._look()
                 continue
             match news.kind:
@@ -117,7 +101,7 @@ class Following:
 
     # --- Ctrl-C ---------------------------------------------------------------------------------------------------
 
-    def _detach(self) -> int:
+    def _detach(self, background: Background) -> int:
         terminal = self.session.terminal
         terminal.clear()
         terminal.note(
@@ -127,33 +111,10 @@ class Following:
         try:
             time.sleep(SECOND_S)
         except KeyboardInterrupt:
-            self.session.connect().post(f"/allocations/{self.id}/kill")
+            self.session.api.post(f"/allocations/{self.id}/kill")
             terminal.note(f"\nkilling {self.id}; another Ctrl-C does not wait for its end")
-            return self._attend()
+            return self._attend(background)
         return main.DETACHED
-
-
-def pump(inbox: queue.Queue[News], kind: str, entries: Callable[[], Iterator[Entry]]) -> None:
-    """A thread that reads `entries` into `inbox`; at the end it puts `<kind>-over` with the error, or None."""
-
-    def work() -> None:
-        try:
-            for entry in entries():
-                inbox.put(News(kind, entry))
-            inbox.put(News(f"{kind}-over", None))
-        except ControlPlaneError as error:
-            inbox.put(News(f"{kind}-over", error))
-
-    threading.Thread(target=work, name=kind, daemon=True).start()
-
-
-def events_of(session: Session, id_: str, *, after: str = "") -> Iterator[Entry]:
-    """The events of an allocation until it has ended, on a connection of their own."""
-    over = threading.Event()
-    for entry in session.connect().stream(f"/allocations/{id_}/events", after=after, is_over=over.is_set):
-        if str(entry.data["type"]).endswith(".terminated"):
-            over.set()
-        yield entry
 
 
 def line_text(session: Session, line: Json, *, prefix: bool) -> str:
@@ -181,23 +142,20 @@ def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -
     """Show progress until the allocation has reached `goal` or has ended; None when the time is over."""
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"
-    inbox = queue.Queue[News](INBOX_MAX)
-    # Each event wakes the waiting; where they can not be had it looks every `LOOK_S`.
-    pump(inbox, "events", lambda: events_of(session, id_))
-    while True:
-        view: Json = session.api.get(path)
-        if _has_reached(view, goal) or words.has_ended(view):
-            session.terminal.clear()
-            return view
-        left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
-        if left_s <= 0:
-            session.terminal.clear()
-            return None
-        session.terminal.live(f"{view['id']}: {progress_of(session.api.get(path + '/explain'))}")
-        try:
-            inbox.get(timeout=left_s)
-        except queue.Empty:
-            continue
+    with Background(session.connect) as background:
+        # Each event wakes the waiting; where they can not be had it looks every `LOOK_S`.
+        background.read("events", lambda api: events_of(api, id_))
+        while True:
+            view: Json = session.api.get(path)
+            if _has_reached(view, goal) or words.has_ended(view):
+                session.terminal.clear()
+                return view
+            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            if left_s <= 0:
+                session.terminal.clear()
+                return None
+            session.terminal.live(f"{view['id']}: {progress_of(session.api.get(path + '/explain'))}")
+            background.next(left_s)
 
 
 def _has_reached(view: Json, goal: str) -> bool:

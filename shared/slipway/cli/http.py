@@ -1,6 +1,6 @@
 """A small client of the REST API on the standard library: calls, and streams that resume by themselves.
 
-Owns deadlines, the one more try when an idle connection turns out to be closed, the translation of answers to the
+Owns deadlines, the few more tries when a connection is lost, the translation of answers to the
 error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx.
 
 Promises: a stream yields every entry that the server has after the given id, in order and once, also when the server
@@ -8,11 +8,13 @@ is restarted in between; it ends when the server has ended it and `is_over` agre
 without an answer.
 """
 
+import contextlib
 import http.client
 import json
 import shlex
 import socket
 import ssl
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +48,7 @@ SILENCE_S = 45.0
 """A stream that is silent for longer (heartbeats come every 15 s) is opened again."""
 PATIENCE_S = 60.0
 """How long a broken stream is tried again before giving up."""
+TRIES = 3
 PAUSE_S = 0.25
 PAUSE_S_MAX = 3.0
 LINE_BYTES_MAX = 4 * 1024 * 1024
@@ -84,6 +87,7 @@ class Api:
         self._user = user
         self._show = show
         self._connection: http.client.HTTPConnection | None = None
+        self._is_aborted = threading.Event()
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -122,8 +126,7 @@ class Api:
         payload = None if body is None else json.dumps(body).encode()
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
-        for is_last in (False, True):
-            fresh = self._connection is None
+        for tried in range(1, TRIES + 1):
             try:
                 response = self._send(method, target, payload, sent, CALL_S)
                 answer = Answer(response.status, response.read(), dict(response.getheaders()))
@@ -132,9 +135,11 @@ class Api:
                 raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
             except _LOST as exc:
                 self.close()
-                # A kept connection may have been closed under us. Every call of ours may be made twice.
-                if fresh or is_last:
+                # Nobody there is an answer. A connection that was lost is tried again: a kept one may have been closed
+                # under us, a server may be restarted, and every call of ours may be made twice.
+                if tried == TRIES or (isinstance(exc, ConnectionRefusedError) and tried == 1):
                     raise self._unreachable(exc) from exc
+                time.sleep(PAUSE_S if tried > 1 else 0)
                 continue
             if answer.status >= 300:
                 raise error_of(answer)
@@ -162,7 +167,7 @@ class Api:
                 for entry in self._events(path, query, last):
                     last, until, pause_s = entry.id or last, 0.0, PAUSE_S
                     yield entry
-                if is_over():
+                if self._is_aborted.is_set() or is_over():
                     return
             except _NothingLeft:
                 return
@@ -173,9 +178,10 @@ class Api:
             finally:
                 self.close()
             until = until or time.monotonic() + PATIENCE_S
+            if self._is_aborted.wait(pause_s):
+                return
             if time.monotonic() > until:
                 raise broken
-            time.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
 
     def _events(self, path: str, query: Query | None, last: str) -> Iterator[Entry]:
@@ -189,20 +195,8 @@ class Api:
             raise error_of(Answer(response.status, response.read(), dict(response.getheaders())))
         if response.status == http.client.NO_CONTENT:
             raise _NothingLeft
-        fields: dict[str, str] = {}
-        while True:
-            raw = response.readline(LINE_BYTES_MAX)
-            if not raw:
-                return
-            line = raw.decode("utf-8", "replace").rstrip("\r\n")
-            if line:
-                name, _, value = line.partition(":")
-                value = value.removeprefix(" ")
-                fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
-                continue
-            if "data" in fields:
-                yield Entry(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
-            fields = {}
+        with response:
+            yield from _entries(response)
 
     # --- one request ----------------------------------------------------------------------------------------------
 
@@ -218,6 +212,19 @@ class Api:
             self._connection.close()
             self._connection = None
 
+    def abort(self) -> None:
+        """End what another thread reads here, and let nothing begin again."""
+        self._is_aborted.set()
+        connection = self._connection
+        sock = cast("socket.socket | None", connection.sock) if connection is not None else None
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed in this moment
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def again(self) -> "Api":
+        """One more client of the same server."""
+        return Api(self.server, user=self._user, show=self._show)
+
     def _headers(self, extra: Mapping[str, str] | None, payload: bytes | None) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": "slipway-cli"}
         if self._user:
@@ -229,7 +236,8 @@ class Api:
     def _send(
         self, method: str, target: str, payload: bytes | None, headers: Mapping[str, str], timeout_s: float
     ) -> http.client.HTTPResponse:
-        if self._connection is None:
+        if self._connection is None or self._connection.sock is None:
+            self.close()
             make = http.client.HTTPSConnection if self.server.scheme == "https" else http.client.HTTPConnection
             self._connection = make(self.server.host, self.server.port, timeout=CONNECT_S)
             self._connection.connect()
@@ -258,6 +266,27 @@ class Api:
             f"no Slipway answers at {self.server.url} ({self.server.origin}): {why}\n"
             "start one here with `slipway up`, or name another with --server URL or $SLIPWAY_SERVER"
         )
+
+
+def _entries(response: http.client.HTTPResponse) -> Iterator[Entry]:
+    """The entries of one answer, as they come.
+
+    Source: WHATWG HTML, "Server-sent events".
+    """
+    fields: dict[str, str] = {}
+    while True:
+        raw = response.readline(LINE_BYTES_MAX)
+        if not raw:
+            return  # what has not been ended by an empty line is no entry
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if line:
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+            continue
+        if "data" in fields:
+            yield Entry(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
+        fields = {}
 
 
 def _decoded(text: str) -> Any:

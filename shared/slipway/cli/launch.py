@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from slipway.errors import FieldError, InvalidError
+from slipway.errors import InvalidError
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -118,7 +118,7 @@ def _named(items: list[str], option: str, pointer: str) -> dict[str, str]:
         name, has_value, value = item.partition("=")
         if not has_value or not name:
             detail = f"{item!r} is not NAME=VALUE"
-            raise InvalidError(f"{option}: {detail}", fields=(FieldError(pointer, detail),))
+            raise InvalidError(f"{option}: {detail}")
         found[name] = value
     return found
 
@@ -131,7 +131,7 @@ def _file(text: str) -> Json:
         content = path.read_bytes()
     except OSError as exc:
         detail = f"{source} can not be read: {exc.strerror or exc}"
-        raise InvalidError(f"--file: {detail}", fields=(FieldError("/files", detail),)) from exc
+        raise InvalidError(f"--file: {detail}") from exc
     mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
     try:
         return {"path": name or path.name, "content": content.decode(), "mode": mode}

@@ -36,11 +36,11 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "This machine": {
         "up": Entry("local", "start Slipway here: a cluster, a Valkey and the four services"),
         "down": Entry("local", "stop what `up` started"),
-        "demo": Entry("local", "start everything, do the main job once, visibly, and stop everything"),
+        "demo": Entry("local", "start it, do the main job once, visibly, and stop it"),
         "doctor": Entry("doctor", "is everything there and answering?"),
     },
     "Launch": {
-        "run": Entry("run", "run a command on one or many ranks: slipway run --ranks 4 -- python train.py"),
+        "run": Entry("run", "run a command on ranks: slipway run --ranks 4 -- python train.py"),
         "notebook": Entry("kinds", "start, open, list and stop notebooks"),
         "shell": Entry("kinds", "the same for shells"),
         "command": Entry("kinds", "the same for commands"),
@@ -112,10 +112,10 @@ def help_page() -> str:
         lines += [f"  {name:<12} {entry.summary}" for name, entry in verbs.items()]
         lines.append("")
     lines += [
-        "The server is --server URL, else $SLIPWAY_SERVER, else the stack that runs here,",
-        "else http://127.0.0.1:8080. IDs may be shortened as long as they fit one allocation.",
-        "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 not found, 4 not allowed, 124 timeout,",
-        "130 detached with Ctrl-C.",
+        "The server: --server URL, else $SLIPWAY_SERVER, else the stack that runs here,",
+        "else http://127.0.0.1:8080. IDs may be shortened while they fit one allocation.",
+        "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 not found, 4 not allowed,",
+        "124 timeout, 130 detached with Ctrl-C.",
     ]
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from slipway.cli import address, main
 from slipway.cli.http import Api
@@ -43,6 +43,11 @@ class Session:
         """One more client, for another thread."""
         show = self.terminal.note if self._curl else None
         return Api(address.find(self._server), user=self._user or own_name(), show=show)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._api is not None:
+            self._api.close()
 
 
 Configure = Callable[[argparse.ArgumentParser], None]
@@ -99,21 +104,26 @@ def execute(name: str, verb: Verb, words: list[str]) -> int:
         terminal.clear()
         terminal.note(f"{terminal.paint('error:', 'red')} {describe(error)}")
         return exit_code(error)
+    finally:
+        session.close()
 
 
 def describe(error: ControlPlaneError) -> str:
-    """The error with every field that it names, one per line."""
-    fields = error.fields if isinstance(error, InvalidError) else ()
-    if len(fields) <= 1:
-        return str(error)
-    return "\n".join([str(error), *(f"  {named(field.pointer)}: {field.detail}" for field in fields)])
+    """The error with every field that it names."""
+    fields = [f"{named(field.pointer)}: {field.detail}" for field in error.fields] if _has_fields(error) else []
+    return fields[0] if len(fields) == 1 else "\n  ".join([str(error), *fields])
+
+
+def _has_fields(error: ControlPlaneError) -> TypeGuard[InvalidError]:
+    return isinstance(error, InvalidError) and bool(error.fields)
 
 
 def named(pointer: str) -> str:
     """A JSON pointer as people write it: `/ranks/0/count` is `ranks[0].count`."""
     text = ""
-    for step in pointer.removeprefix("/").replace("~1", "/").replace("~0", "~").split("/"):
-        text += f"[{step}]" if step.isdigit() else f".{step}" if text else step
+    for step in pointer.removeprefix("/").split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        text += f"[{name}]" if name.isdigit() else f".{name}" if text else name
     return text or "(the whole)"
 
 

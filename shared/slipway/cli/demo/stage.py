@@ -4,7 +4,6 @@ Owns how the story looks. Every check is an assertion on an answer of the API; o
 the story goes on, so that all of it can be seen.
 """
 
-import queue
 import textwrap
 import time
 from collections.abc import Callable, Collection
@@ -12,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 from slipway.cli import table
-from slipway.cli.follow import News, events_of, pump
+from slipway.cli.background import Background, events_of
 from slipway.cli.launch import made_up_name
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import Session
@@ -105,25 +104,25 @@ class Stage:
 
     def watch(self, launched: Launch, goals: Collection[str]) -> Json:
         """Show the events that were not shown yet, until one of `goals` or its end has come; the allocation then."""
-        inbox = queue.Queue[News]()
         after = self._cursors.get(launched.id, "")
-        pump(inbox, "events", lambda: events_of(self.session, launched.id, after=after))
+        with Background(self.session.connect) as background:
+            background.read("events", lambda api: events_of(api, launched.id, after=after))
+            self._show_until(launched, goals, background)
+        return self.view(launched)
+
+    def _show_until(self, launched: Launch, goals: Collection[str], background: Background) -> None:
         until = time.monotonic() + WATCH_S
         while (left_s := until - time.monotonic()) > 0:
-            try:
-                news = inbox.get(timeout=left_s)
-            except queue.Empty:
-                break
-            if news.kind != "events":
-                break
+            news = background.next(left_s)
+            if news is None or news.kind != "events":
+                return
             event = news.value.data
             self._cursors[launched.id] = news.value.id
             kind = str(event["type"]).rpartition(".")[2]
             after_s = max(0.0, (table.moment_of(str(event["time"])) - launched.at).total_seconds())
             self.show(f"{after_s:6.2f} s {event_text(event)[12:]}")
             if kind in goals or kind == "terminated":
-                break
-        return self.view(launched)
+                return
 
     def until(self, probe: Callable[[], Any], limit_s: float = 10.0) -> Any:
         """Ask until the answer is something true, or the time is over; the last answer."""

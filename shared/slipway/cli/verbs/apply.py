@@ -14,7 +14,7 @@ from typing import Any, cast
 from slipway.cli import main
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
-from slipway.errors import FieldError, InvalidError
+from slipway.errors import InvalidError
 
 Json = dict[str, Any]
 
@@ -81,7 +81,7 @@ def _digest(body: Json) -> str:
 
 
 def _bad(detail: str) -> InvalidError:
-    return InvalidError(f"--filename: {detail}", fields=(FieldError("/filename", detail),))
+    return InvalidError(f"--filename: {detail}")
 
 
 VERBS = {"apply": Verb(configure, execute)}

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from slipway.cli import main, output, table
 from slipway.cli.verb import Session, Verb
-from slipway.errors import FieldError, InvalidError
+from slipway.errors import InvalidError
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     if arguments.word == "replay":
         if not arguments.ids:
             detail = "name the letters to send again; `slipway dead ls` lists them"
-            raise InvalidError(f"dead replay: {detail}", fields=(FieldError("/ids", detail),))
+            raise InvalidError(f"dead replay: {detail}")
         for id_ in arguments.ids:
             session.api.post(f"/dead/{id_}/replay")
             session.terminal.line(f"{id_} is sent again")

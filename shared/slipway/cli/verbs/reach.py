@@ -6,7 +6,7 @@ from typing import Any
 from slipway.cli import main, words
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
-from slipway.errors import FieldError, InvalidError
+from slipway.errors import InvalidError
 from slipway.model.duration import parse_duration
 
 Json = dict[str, Any]
@@ -67,7 +67,7 @@ def wait(arguments: argparse.Namespace, session: Session) -> int:
         try:
             timeout_s = parse_duration(arguments.timeout)
         except ValueError as exc:
-            raise InvalidError(f"--timeout: {exc}", fields=(FieldError("/timeout", str(exc)),)) from exc
+            raise InvalidError(f"--timeout: {exc}") from exc
     id_ = str(session.api.get(f"/allocations/{arguments.id}")["id"])
     view = wait_until(session, id_, arguments.goal, timeout_s)
     if view is None:

@@ -6,7 +6,7 @@ from typing import cast
 from slipway.cli import launch, main, output
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.verb import Session, Verb
-from slipway.errors import FieldError, InvalidError
+from slipway.errors import InvalidError
 
 EXAMPLES = """examples:
   slipway run -- python train.py
@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     command = command_of(arguments)
     if not command and not arguments.template and not arguments.image:
         detail = "no command; write it after --, such as: slipway run -- python train.py"
-        raise InvalidError(f"command: {detail}", fields=(FieldError("/command", detail),))
+        raise InvalidError(f"command: {detail}")
     return launch_and_follow(session, launch.body_of("training", arguments, command), arguments)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from slipway.cli import main, output, table, words
-from slipway.cli.follow import events_of, line_text
+from slipway.cli.background import events_of, lines_of
+from slipway.cli.follow import line_text
 from slipway.cli.verb import Session, Verb
 
 Json = dict[str, Any]
@@ -38,7 +39,7 @@ def _events(arguments: argparse.Namespace, session: Session) -> int:
             session.terminal.line(event_text(event))
         return main.OK
     if arguments.id:
-        entries = events_of(session, arguments.id, after=arguments.after)
+        entries = events_of(session.api, arguments.id, after=arguments.after)
     else:
         entries = session.api.stream("/events", after=arguments.after, is_over=lambda: False)
     for entry in entries:
@@ -97,17 +98,12 @@ def logs(arguments: argparse.Namespace, session: Session) -> int:
 
 def _logs(arguments: argparse.Namespace, session: Session) -> int:
     view: Json = session.api.get(f"/allocations/{arguments.id}")
-    path = f"/allocations/{view['id']}"
     query = {name: getattr(arguments, name) for name in ("rank", "attempt", "tail", "since")}
     lines: Iterable[Json]
     if arguments.follow:
-        again = session.connect()
-        entries = session.api.stream(
-            f"{path}/logs", {**query, "follow": "true"}, is_over=lambda: words.has_ended(again.get(path))
-        )
-        lines = (cast("Json", entry.data) for entry in entries)
+        lines = (cast("Json", entry.data) for entry in lines_of(session.api, str(view["id"]), query))
     else:
-        answer = session.api.call("GET", f"{path}/logs", query=query)
+        answer = session.api.call("GET", f"/allocations/{view['id']}/logs", query=query)
         if arguments.output == "json":
             output.write(session.terminal, "json", answer)
             return main.OK

@@ -1,0 +1,123 @@
+"""Streams that are read while the caller's thread does something else: threads, their connections and their end.
+
+Owns every thread of the command. Each has a connection of its own; only the caller's thread prints.
+
+Promises: what a stream yields arrives in order, then `<kind>-over` with the error that ended it, or None; after `close`
+no thread of ours runs.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from slipway.cli import words
+from slipway.cli.http import Api, Entry
+from slipway.errors import ControlPlaneError
+
+Json = dict[str, Any]
+
+INBOX_MAX = 10_000
+JOIN_S = 2.0
+REMEMBERED_MAX = 10_000
+
+
+class News(NamedTuple):
+    """Something that a thread read: an entry, or what ended its stream."""
+
+    kind: str
+    value: Any
+
+
+class Background:
+    """Threads that read streams into one inbox."""
+
+    def __init__(self, connect: Callable[[], Api]) -> None:
+        self._connect = connect
+        self._inbox = queue.Queue[News](INBOX_MAX)
+        self._threads: list[tuple[threading.Thread, Api]] = []
+        self._closing = threading.Event()
+
+    def read(self, kind: str, entries: Callable[[Api], Iterator[Entry]]) -> None:
+        """Start to read `entries`."""
+        api = self._connect()
+
+        def work() -> None:
+            error: ControlPlaneError | None = None
+            try:
+                for entry in entries(api):
+                    self._put(News(kind, entry))
+            except ControlPlaneError as exc:
+                error = exc
+            finally:
+                api.close()
+            self._put(News(f"{kind}-over", error))
+
+        thread = threading.Thread(target=work, name=kind, daemon=True)
+        self._threads.append((thread, api))
+        thread.start()
+
+    def next(self, timeout_s: float) -> News | None:
+        """What came next; None when nothing did in time."""
+        try:
+            return self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """End every thread."""
+        self._closing.set()
+        for _, api in self._threads:
+            api.abort()
+        for thread, _ in self._threads:
+            thread.join(JOIN_S)
+
+    def _put(self, news: News) -> None:
+        """A full inbox slows the stream down; nobody waits for room in one that is closed."""
+        while not self._closing.is_set():
+            try:
+                self._inbox.put(news, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[Entry]:
+    """The events of an allocation until it has ended."""
+    over = threading.Event()
+    for entry in api.stream(f"/allocations/{id_}/events", after=after, is_over=over.is_set):
+        if str(entry.data["type"]).endswith(".terminated"):
+            over.set()
+        yield entry
+
+
+def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
+    """The log lines of an allocation until it has ended, each once.
+
+    Lines that come straight from pods (while Redis is away) have no ids: a stream that breaks there begins again, and
+    what was seen is known by its rank, time and text.
+    """
+    path = f"/allocations/{id_}"
+    asking = api.again()
+    seen = deque[tuple[Any, ...]](maxlen=REMEMBERED_MAX)
+    try:
+        wanted = {**(query or {}), "follow": "true"}
+        for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: words.has_ended(asking.get(path))):
+            mark = tuple(entry.data.get(name) for name in ("attempt", "rank", "time", "text"))
+            if not entry.id and entry.data.get("time") and mark in seen:
+                continue
+            if not entry.id:
+                seen.append(mark)
+            yield entry
+    finally:
+        asking.close()

@@ -1,0 +1,31 @@
+"""The command against the real api, over an in-process cluster and streams, on a real socket."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.support.api_world import ApiWorld, api_world
+from tests.support.cli import Desk
+from tests.support.http_stub import serve_app
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:  # pyright: ignore[reportUnusedFunction]
+    """No server, user or stack of the machine that the tests run on."""
+    for name in ("SLIPWAY_SERVER", "SLIPWAY_USER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture
+async def world() -> AsyncGenerator[ApiWorld, None]:
+    """An api over an empty, furnished cluster."""
+    async with api_world() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+async def desk(world: ApiWorld) -> AsyncGenerator[Desk, None]:
+    """A user of that api."""
+    async with serve_app(world.app, before_stop=world.stop.set) as url:
+        yield Desk(url)

@@ -1,0 +1,49 @@
+"""Where the server is: named, environment, local stack, default; in this order."""
+
+import os
+
+import pytest
+
+from slipway.cli import address
+from slipway.errors import InvalidError
+from slipway.local.layout import Layout, Member, StackState, default_folder, start_ticks
+
+
+def a_stack(*, pid: int) -> None:
+    """A state file in the default folder."""
+    member = Member(name="api", pid=pid, started=start_ticks(pid))
+    state = StackState(
+        api="http://127.0.0.1:7777", kubeconfig="", redis_url="", kubernetes="", supervisor=pid, members=[member]
+    )
+    layout = Layout(default_folder())
+    layout.make()
+    layout.write_state(state)
+
+
+def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is named wins over the environment, that over the local stack, that over the default."""
+    assert address.find().url == address.DEFAULT_SERVER
+    a_stack(pid=os.getpid())
+    assert address.find().url == "http://127.0.0.1:7777"
+    monkeypatch.setenv("SLIPWAY_SERVER", "https://slipway.example/base/")
+    assert address.find().url == "https://slipway.example:443/base"
+    assert address.find("other:99").url == "http://other:99"
+
+
+def test_a_stack_that_has_ended_is_not_asked() -> None:
+    """A state file that was left behind does not count."""
+    a_stack(pid=2**22 - 3)
+    assert address.find().url == address.DEFAULT_SERVER
+
+
+def test_ipv6() -> None:
+    """Brackets stay where they belong."""
+    found = address.parse("http://[::1]:8080", "test")
+    assert (found.host, found.url) == ("::1", "http://[::1]:8080")
+
+
+@pytest.mark.parametrize("text", ["ftp://x", "http://", "http://x:port", "http://x:99999"])
+def test_what_is_no_address(text: str) -> None:
+    """It is refused with the place it came from."""
+    with pytest.raises(InvalidError, match=r"\$SLIPWAY_SERVER"):
+        address.parse(text, "$SLIPWAY_SERVER")

@@ -1,0 +1,95 @@
+"""Files that are launched: bodies, manifests, several at once; and those that can not be."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from slipway.cli import main
+from slipway.cli.verbs.apply import body_of, documents
+from slipway.errors import InvalidError
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+MANIFEST = """
+apiVersion: slipway.dev/v1alpha1
+kind: Allocation
+metadata:
+  name: from-file
+  labels: {team: vision}
+spec:
+  kind: command
+  template:
+    spec:
+      containers:
+      - {name: main, image: "python:3.11", command: [python, -V]}
+"""
+BODY = '{"name": "short", "kind": "command", "image": "a", "command": ["true"]}'
+
+
+async def test_manifests_and_bodies(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """Both are launched, in one go; applied again, nothing is launched twice."""
+    path = tmp_path / "two.yaml"
+    path.write_text(f"{MANIFEST}---\n{BODY}\n")
+    first, again = await desk.run("apply", "-f", str(path)), await desk.run("apply", "-f", str(path))
+    assert first.code == again.code == 0
+    assert first.out == again.out
+    assert sorted(await world.names()) == ["from-file", "short"]
+    assert (await world.stored("from-file")).metadata.labels == {"team": "vision"}
+
+
+async def test_standard_input(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-f -` reads it."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(BODY))
+    assert (await desk.run("apply", "-f", "-")).code == 0
+    assert await world.names() == ["short"]
+
+
+async def test_a_dry_run(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """Nothing is launched."""
+    path = tmp_path / "a.yaml"
+    path.write_text(MANIFEST)
+    assert (await desk.run("apply", "-f", str(path), "--dry-run")).code == 0
+    assert await world.names() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "nothing in it"),
+        ("[1, 2]", "must be an object"),
+        ("{unclosed", "neither YAML nor JSON"),
+        ("apiVersion: v1\nkind: Pod\n", "v1 Pod is not launched here"),
+        ("kind: command\ncomand: [true]\n", "did you mean command?"),
+    ],
+)
+async def test_what_can_not_be_launched(desk: Desk, tmp_path: Path, text: str, said: str) -> None:
+    """A usage error that says what is wrong with it."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    done = await desk.run("apply", "-f", str(path))
+    assert done.code == main.USAGE
+    assert said in done.err
+
+
+async def test_a_file_that_is_not_there(desk: Desk) -> None:
+    """A usage error."""
+    assert (await desk.run("apply", "-f", "/no/such")).code == main.USAGE
+
+
+def test_a_manifest_as_a_body() -> None:
+    """Metadata gives name, workspace and labels."""
+    (document,) = documents(MANIFEST.replace("labels:", "namespace: team-a\n  labels:"))
+    body = body_of(document)
+    assert (body["name"], body["workspace"], body["labels"], body["kind"]) == (
+        "from-file",
+        "team-a",
+        {"team": "vision"},
+        "command",
+    )
+
+
+def test_yaml_that_runs_code_is_refused() -> None:
+    """Tags of Python objects are not read."""
+    with pytest.raises(InvalidError):
+        documents("!!python/object/apply:os.system [true]")

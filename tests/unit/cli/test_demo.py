@@ -1,0 +1,71 @@
+"""The parts of the demo that can be wrong by themselves: the program of its gang, and the few words of Redis."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from importlib import resources
+
+import pytest
+
+from slipway.cli.demo import allreduce
+from slipway.cli.demo.evidence import xrange
+
+RANKS = 3
+
+
+def a_free_port() -> int:
+    """A port of loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_ranks_agree() -> None:
+    """Every rank ends with the sum over all, though no rank saw more than its own vector and its neighbours' parts."""
+    program = resources.files("slipway.cli.demo").joinpath("allreduce.py").read_text(encoding="utf-8")
+    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(a_free_port()), "WORLD_SIZE": str(RANKS)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], env={**base, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(RANKS)
+    ]
+    said = [rank.communicate(timeout=30)[0] for rank in ranks]
+    wanted = f"round {allreduce.ROUNDS}: sum {allreduce.expected(RANKS) * allreduce.ROUNDS:.0f} ok"
+    assert [rank.returncode for rank in ranks] == [0] * RANKS
+    assert all(wanted in text for text in said)
+
+
+def a_server(answer: bytes) -> tuple[str, threading.Thread, list[bytes]]:
+    """One connection, one answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heard: list[bytes] = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with listener, connection:
+            heard.append(connection.recv(4096))
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return f"redis://127.0.0.1:{listener.getsockname()[1]}/0", thread, heard
+
+
+def test_entries_of_a_stream() -> None:
+    """Ids and fields, also with non-ASCII text."""
+    entry = "*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\na\r\n$2\r\né\r\n"
+    url, thread, heard = a_server(f"*1\r\n{entry}".encode())
+    assert xrange(url, "key") == [("1-1", {"a": "é"})]
+    thread.join()
+    assert heard == [b"*4\r\n$6\r\nXRANGE\r\n$3\r\nkey\r\n$1\r\n-\r\n$1\r\n+\r\n"]
+
+
+def test_an_error_of_the_server() -> None:
+    """It is told as such."""
+    url, thread, _ = a_server(b"-NOAUTH Authentication required.\r\n")
+    with pytest.raises(ConnectionError, match="NOAUTH"):
+        xrange(url, "key")
+    thread.join()

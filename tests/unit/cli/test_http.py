@@ -1,0 +1,224 @@
+"""The small client: errors of the tree, one more try on a stale connection, streams that resume."""
+
+import asyncio
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from slipway.cli import http
+from slipway.cli.address import parse
+from slipway.cli.http import Answer, Api, error_of
+from slipway.errors import (
+    AlreadyExistsError,
+    ControlPlaneError,
+    DeniedError,
+    InvalidError,
+    NotFoundError,
+    PermanentError,
+    StaleError,
+    ThrottledError,
+    TooLargeError,
+    UnavailableError,
+)
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+Script = Callable[[int, str], bytes]
+
+
+class Scripted(socketserver.ThreadingTCPServer):
+    """A server that answers the n-th request with what the script says, then closes the connection."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, script: Script) -> None:
+        self.requests: list[str] = []
+        self.script = script
+        super().__init__(("127.0.0.1", 0), Once)
+
+    @property
+    def api(self) -> Api:
+        return Api(parse(f"http://127.0.0.1:{self.server_address[1]}", "test"))
+
+
+class Once(socketserver.StreamRequestHandler):
+    """One request per connection."""
+
+    def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, Scripted)
+        lines: list[str] = []
+        while (line := self.rfile.readline().decode().strip()) != "":
+            lines.append(line)
+        length = next((int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")), 0)
+        body = self.rfile.read(length).decode()
+        server.requests.append("\n".join([*lines, body]))
+        self.wfile.write(server.script(len(server.requests) - 1, "\n".join(lines)))
+
+
+@contextmanager
+def scripted(script: Script) -> Generator[Scripted]:
+    """The server, listening in a thread of its own."""
+    with Scripted(script) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """Short pauses between tries."""
+    monkeypatch.setattr(http, "PAUSE_S", 0.005)
+    monkeypatch.setattr(http, "PATIENCE_S", 0.2)
+
+
+def an_answer(status: int, *, retry_after: str = "", **problem: Any) -> Answer:
+    """A refusal."""
+    headers = {"Retry-After": retry_after} if retry_after else {}
+    return Answer(status, json.dumps(problem).encode(), headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "malformed", InvalidError),
+        (401, "", DeniedError),
+        (403, "", DeniedError),
+        (404, "not-found", NotFoundError),
+        (409, "ambiguous-id", InvalidError),
+        (409, "already-exists", AlreadyExistsError),
+        (409, "conflict", PermanentError),
+        (409, "stale", StaleError),
+        (412, "precondition-failed", PermanentError),
+        (413, "body-too-large", TooLargeError),
+        (422, "invalid", InvalidError),
+        (429, "throttled", ThrottledError),
+        (500, "internal", UnavailableError),
+        (503, "unavailable", UnavailableError),
+    ],
+)
+def test_refusals(status: int, code: str, kind: type[ControlPlaneError]) -> None:
+    """Each status has its place in the error tree; the detail is what people read."""
+    error = error_of(an_answer(status, code=code, detail="because"))
+    assert type(error) is kind
+    assert "because" in str(error)
+
+
+def test_fields_of_a_refusal() -> None:
+    """Each field that is wrong is kept with its pointer."""
+    error = error_of(an_answer(422, detail="2 problems", errors=[{"pointer": "/a", "detail": "x"}]))
+    assert isinstance(error, InvalidError)
+    assert [(field.pointer, field.detail) for field in error.fields] == [("/a", "x")]
+
+
+def test_retry_after_is_said() -> None:
+    """A server that is away for a moment says when to come back."""
+    error = error_of(an_answer(503, detail="the Kubernetes API is away", retry_after="2"))
+    assert "try again in 2 s" in str(error)
+    assert isinstance(error, UnavailableError)
+    assert error.retry_after_s == 2.0
+
+
+def test_a_refusal_that_is_no_problem() -> None:
+    """A proxy in between answers with a page: the status is still said."""
+    assert "502" in str(error_of(Answer(HTTPStatus.BAD_GATEWAY, b"<html>", {})))
+
+
+def test_a_closed_connection_is_opened_again() -> None:
+    """A kept connection that the server has closed costs nothing: the call is made again, on a new one."""
+    with scripted(lambda n, _: OK) as server:
+        api = server.api
+        assert [api.get("/x"), api.get("/y")] == [{}, {}]
+        api.close()
+        assert [line.split()[1] for line in server.requests] == ["/api/v1/x", "/api/v1/y"]
+
+
+def test_a_server_that_hangs_up() -> None:
+    """An answer that never comes is told as such, with what to do."""
+    with scripted(lambda n, _: b"") as server, pytest.raises(UnavailableError, match="slipway up"):
+        server.api.get("/x")
+    assert len(server.requests) == http.TRIES
+
+
+def test_a_launch_has_a_key() -> None:
+    """Made twice by a lost answer, it launches once."""
+    with scripted(lambda n, _: b"" if n == 1 else OK) as server:
+        api = server.api
+        api.get("/warm")
+        api.launch({"kind": "command"})
+        sent = [text for text in server.requests if text.startswith("POST")]
+    keys = {line for text in sent for line in text.splitlines() if line.startswith("Idempotency-Key")}
+    assert len(keys) == 1
+    api.close()
+
+
+def test_a_stream_resumes_after_the_last_id() -> None:
+    """No entry is lost or seen twice when the server goes away in the middle of one."""
+
+    def script(n: int, head: str) -> bytes:
+        if n == 0:
+            return STREAM + b"retry: 10\n\nid: 1-1\ndata: 1\n\n: beat\n\nid: 1-2\ndata: 2\n\nid: 1-3\nda"
+        if n == 1:
+            return b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n"
+        assert "Last-Event-ID: 1-2" in head
+        return STREAM + b"id: 1-3\nevent: last\ndata: 3\n\n"
+
+    with scripted(script) as server:
+        found = list(server.api.stream("/events", is_over=lambda: len(server.requests) == 3))
+    assert [(entry.id, entry.name, entry.data) for entry in found] == [
+        ("1-1", "", 1),
+        ("1-2", "", 2),
+        ("1-3", "last", 3),
+    ]
+
+
+def test_a_stream_ends_when_nothing_is_left() -> None:
+    """204 means that there is nothing after the last id, and never will be."""
+    with scripted(lambda n, _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:
+        assert list(server.api.stream("/events", is_over=lambda: False)) == []
+
+
+def test_a_stream_that_does_not_come_back() -> None:
+    """After some patience the error is told."""
+    with scripted(lambda n, _: b"") as server, pytest.raises(UnavailableError):
+        list(server.api.stream("/events"))
+
+
+def test_a_stream_of_what_is_not_there() -> None:
+    """A refusal is not tried again."""
+    refusal = b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}"
+    with scripted(lambda n, _: refusal) as server, pytest.raises(NotFoundError):
+        list(server.api.stream("/events"))
+    assert len(server.requests) == 1
+
+
+def test_a_request_as_curl() -> None:
+    """What is sent can be sent again by hand."""
+    shown: list[str] = []
+    with scripted(lambda n, _: OK) as server:
+        api = Api(server.api.server, user="ann", show=shown.append)
+        api.patch("/allocations/a b", {"priority": 7})
+        api.close()
+    assert len(shown) == 1
+    assert shown[0].startswith("curl -sS -X PATCH -H 'Accept: application/json' -H 'X-Slipway-User: ann'")
+    assert shown[0].endswith(f"{server.api.server.url}/api/v1/allocations/a%20b")
+    assert """-d '{"priority": 7}'""" in shown[0]
+
+
+async def test_calls_run_beside_a_loop() -> None:
+    """The client blocks its thread only."""
+    with scripted(lambda n, _: OK) as server:
+        api = server.api
+        assert await asyncio.to_thread(api.get, "/x") == {}
+        api.close()

@@ -1,0 +1,108 @@
+"""Finding the verb: quickly, and with an answer for every wrong word."""
+
+import subprocess
+import sys
+
+import pytest
+
+from slipway.cli import main
+from slipway.cli.verb import parser_of
+from tests.support.cli import run_here
+
+HEAVY = ("argparse", "asyncio", "msgspec", "http.client", "yaml", "kubernetes", "redis", "numpy", "starlette")
+NEVER = ("kubernetes", "redis", "numpy", "starlette", "httpx")
+
+
+def test_help_loads_next_to_nothing() -> None:
+    """The help page imports no library and no large part of the standard one."""
+    code = f"import sys, slipway.cli.main as m; m.main(['--help']); print([n for n in {HEAVY!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_verb_but_simulate_loads_the_clients() -> None:
+    """The command speaks HTTP: it never imports the clients of Kubernetes and Redis, nor numpy."""
+    code = (
+        "import sys, slipway.cli.main as m\n"
+        "for name in m.VERBS: m.load(name)\n"
+        f"print([n for n in {NEVER!r} if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_names_every_verb() -> None:
+    """Each verb has a line on the help page, which fits 80 columns."""
+    page = main.help_page()
+    assert all(f"  {name} " in page for name in main.VERBS)
+    assert max(len(line) for line in page.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", [name for name in main.VERBS if name != "simulate"])
+def test_every_verb_has_help(name: str) -> None:
+    """`slipway VERB --help` works, and names the server option."""
+    done = run_here(name, "--help")
+    assert done.code == 0
+    assert f"slipway {name}" in done.out
+    assert "--server" in done.out
+    assert parser_of(name, main.load(name)).description
+
+
+def test_help_of_a_verb_both_ways() -> None:
+    """`slipway help ps` is `slipway ps --help`."""
+    assert run_here("help", "ps").out == run_here("ps", "--help").out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], []])
+def test_help_is_an_answer(words: list[str]) -> None:
+    """Asking for help, or for nothing, is no mistake."""
+    done = run_here(*words)
+    assert (done.code, done.out.startswith("usage: slipway")) == (0, True)
+
+
+def test_an_unknown_verb_is_a_usage_error() -> None:
+    """It says which verb may have been meant."""
+    done = run_here("desribe")
+    assert done.code == main.USAGE
+    assert "did you mean describe?" in done.err
+
+
+def test_an_unknown_option_is_a_usage_error() -> None:
+    """argparse's own answer, with its exit code."""
+    done = run_here("ps", "--colour")
+    assert done.code == main.USAGE
+    assert "--colour" in done.err
+
+
+def test_the_server_may_be_named_first() -> None:
+    """`slipway --server URL ps` and `slipway ps --server URL` are the same."""
+    done = run_here("--server", "127.0.0.1:1", "ps")
+    assert done.code == main.FAILED
+    assert "http://127.0.0.1:1" in done.err
+
+
+def test_a_server_that_is_not_there() -> None:
+    """The message says where it looked, and what to do next."""
+    done = run_here("ps", "--server", "http://127.0.0.1:1")
+    assert done.code == main.FAILED
+    assert "no Slipway answers at http://127.0.0.1:1" in done.err
+    assert "slipway up" in done.err
+    assert "--server" in done.err
+
+
+def test_an_address_that_is_none() -> None:
+    """A usage error that shows how one is written."""
+    done = run_here("ps", "--server", "ftp://x")
+    assert done.code == main.USAGE
+    assert "http://127.0.0.1:8080" in done.err
+
+
+def test_version() -> None:
+    """Both spellings print it."""
+    assert run_here("version").out == run_here("--version").out
+    assert run_here("version").out.startswith("slipway ")
+
+
+def test_simulate_is_the_schedulers_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its words are passed on as they are."""
+    assert run_here("simulate", "/no/such/file").code == main.USAGE

@@ -1,0 +1,228 @@
+"""What people read: words, tables, waterfalls, errors."""
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slipway.cli import table, waterfall, words
+from slipway.cli.follow import progress_of
+from slipway.cli.terminal import Terminal
+from slipway.cli.verb import describe, exit_code, named
+from slipway.cli.verbs.show import explain_text, timeline_text
+from slipway.cli.verbs.streams import event_text
+from slipway.cli.waterfall import Span
+from slipway.errors import (
+    DeadlineError,
+    DeniedError,
+    FieldError,
+    InvalidError,
+    NotFoundError,
+    PermanentError,
+    UnavailableError,
+)
+
+Json = dict[str, Any]
+
+
+def a_view(**changes: Any) -> Json:
+    """An allocation as the API answers it."""
+    base: Json = {
+        "id": "run-a-12345678",
+        "phase": "Running",
+        "result": None,
+        "reason": "",
+        "message": "",
+        "ready": False,
+        "hold": False,
+        "desired": "Running",
+        "spec": {"ranks": [{"name": "worker", "count": 2}]},
+        "status": {"ranks": [{"phase": "Running"}, {"phase": "Bound"}], "nodes": "node-0"},
+    }
+    return {**base, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "Running"),
+        ({"ready": True}, "Ready"),
+        ({"phase": "Pending", "hold": True}, "Held"),
+        ({"phase": "Terminated", "result": "Failed"}, "Failed"),
+        ({"phase": "Starting"}, "Starting"),
+    ],
+)
+def test_states(changes: Json, state: str) -> None:
+    """One word: the phase, or better what it means."""
+    assert words.state_of(a_view(**changes)) == state
+
+
+def test_ranks_and_notes() -> None:
+    """How many run; where; and what is wrong."""
+    assert words.running_of(a_view()) == "1/2"
+    assert words.note_of(a_view()) == "node-0"
+    waiting = [{"type": "Admitted", "status": "False", "reason": "NoFit", "message": "no room"}]
+    assert words.note_of(a_view(phase="Pending", status={"conditions": waiting})) == "NoFit: no room"
+    failed = {"ranks": [{"phase": "Succeeded", "exitCode": 0}, {"phase": "Failed", "exitCode": 3}]}
+    ended = a_view(phase="Terminated", result="Failed", reason="RankFailed", status=failed)
+    assert words.note_of(ended) == "rank 1 exited with 3"
+    assert words.summary_of(ended) == "run-a-12345678 Failed (RankFailed): rank 1 exited with 3"
+
+
+def test_tables() -> None:
+    """Columns are aligned; where the terminal is too narrow the last one is cut."""
+    text = table.render(["A", "NOTE"], [["long cell", "x" * 50], ["b", ""]], width=40)
+    assert [len(line) for line in text.splitlines()] == [15, 40, 1]
+    assert text.splitlines()[1].endswith("…")
+    assert table.render(["A", "NOTE"], [["a", "x" * 90]]).endswith("x" * 90)
+
+
+def test_pairs_leave_out_what_is_empty() -> None:
+    """Names are aligned."""
+    assert table.pairs([("A", "1"), ("Long", ""), ("Bcd", "2")]) == "A:    1\nBcd:  2"
+
+
+def test_ages() -> None:
+    """Short, and never negative."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert table.age("2026-01-02T03:01:05Z", moment) == "3m"
+    assert table.age("2026-01-02T03:04:09Z", moment) == "0ms"
+    assert table.age("", moment) == ""
+
+
+def test_pipes_get_plain_lines() -> None:
+    """No colour, no line that rewrites itself, each progress once."""
+    out, err = io.StringIO(), io.StringIO()
+    terminal = Terminal(out, err)
+    terminal.live("waits")
+    terminal.live("waits")
+    terminal.live("runs")
+    terminal.clear()
+    terminal.line(terminal.state("Failed"))
+    assert (out.getvalue(), err.getvalue()) == ("Failed\n", "waits\nruns\n")
+
+
+class Tty(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colour_and_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress replaces itself, and gives way to a line of output."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    out, err = Tty(), Tty()
+    terminal = Terminal(out, err)
+    terminal.live("waits")
+    terminal.line("a result")
+    assert out.getvalue() == "a result\n"
+    assert err.getvalue() == "\r\x1b[2Kwaits\r\x1b[2K\r\x1b[2Kwaits"
+    assert terminal.state("Failed") == "\x1b[31mFailed\x1b[0m"
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR switches it off, whatever its value."""
+    monkeypatch.setenv("NO_COLOR", "")
+    assert Terminal(Tty(), Tty()).state("Failed") == "Failed"
+
+
+def a_span(id_: str, parent: str, start_ms: int, end_ms: int, *, is_ok: bool = True) -> Span:
+    """A span."""
+    return Span(id_, parent, f"work {id_}", "api", start_ms * 1_000_000, end_ms * 1_000_000, is_ok)
+
+
+def test_waterfall() -> None:
+    """Children follow their parents on one axis; what failed is marked."""
+    spans = [a_span("c", "a", 50, 100, is_ok=False), a_span("a", "", 0, 100), a_span("b", "a", 0, 50)]
+    lines = waterfall.render(spans, width=60).splitlines()
+    assert [line.split()[2] for line in lines[:3]] == ["a", "b", "c"]
+    whole, first, second = (line.split("|")[1] for line in lines[:3])
+    assert whole == "█" * len(whole)
+    assert (first.strip(), second.strip()) == (first.rstrip(), second.lstrip())
+    assert len(whole) <= len(first.strip()) + len(second.strip()) <= len(whole) + 1
+    assert lines[2].endswith("!")
+    assert all(len(line) <= 62 for line in lines)
+
+
+def test_waterfall_of_strangers_and_rings() -> None:
+    """A parent that is missing, or a span that is its own parent, hides nothing."""
+    spans = [a_span("a", "gone", 0, 1), a_span("b", "b", 0, 1)]
+    assert len(waterfall.in_order(spans)) == 2
+    assert waterfall.render([]) == ""
+
+
+def test_events() -> None:
+    """One line; objects are spelled shortly."""
+    data = {"seq": 2, "phase": "Assigned", "nodes": {"node-0": 3}, "uid": "x"}
+    event = {"type": "dev.slipway.allocation.assigned", "time": "2026-01-02T03:04:05.678Z", "data": data}
+    assert event_text(event) == "03:04:05.678    2  assigned     Assigned     nodes=node-0:3"
+
+
+def test_explanations() -> None:
+    """The gate, the place, and what would help; or where it stands."""
+    why: Json = {
+        "id": "a",
+        "phase": "Pending",
+        "result": None,
+        "code": "NoFit",
+        "message": "no room",
+        "position": 2,
+        "queue": "q",
+        "pool": "p",
+        "jobsAhead": ["b"],
+        "change": [{"kind": "fit", "detail": "wait"}],
+    }
+    assert explain_text(why).splitlines() == [
+        "a  Pending",
+        "  NoFit: no room",
+        "  position 2 in queue q of pool p",
+        "  ahead: b",
+        "  what helps: wait",
+    ]
+    assert progress_of(why) == "waits, position 2 in queue q: NoFit: no room"
+    assert progress_of({**why, "phase": "Starting", "message": "starting: 1 of 2 ranks running"}).startswith("starting")
+
+
+def test_timelines() -> None:
+    """The longest stretch has the longest bar; an open one says so."""
+    spans = [
+        {
+            "from": "2026-01-02T03:04:05Z",
+            "to": "2026-01-02T03:04:06Z",
+            "phase": "Pending",
+            "attempt": 1,
+            "seconds": 1.0,
+        },
+        {"from": "2026-01-02T03:04:06Z", "phase": "Running", "attempt": 1, "seconds": 4.0},
+    ]
+    lines = timeline_text({"spans": spans, "totalSeconds": 5.0}).splitlines()
+    assert lines[2].count("█") == 4 * lines[1].count("█")
+    assert lines[2].endswith("…")
+    assert lines[3] == "total 5.0s"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidError("x"), 2),
+        (NotFoundError("x"), 3),
+        (DeniedError("x"), 4),
+        (DeadlineError("x"), 124),
+        (UnavailableError("x"), 1),
+        (PermanentError("x"), 1),
+    ],
+)
+def test_exit_codes(error: Any, code: int) -> None:
+    """Each kind of error has its exit code."""
+    assert exit_code(error) == code
+
+
+def test_errors_name_every_field() -> None:
+    """Pointers are spelled as people write them."""
+    fields = (FieldError("/ranks/0/count", "too many"), FieldError("/labels/a~1b", "not yours"))
+    text = describe(InvalidError("2 problems in the launch", fields=fields))
+    assert text.splitlines() == ["2 problems in the launch", "  ranks[0].count: too many", "  labels.a/b: not yours"]
+    assert named("") == "(the whole)"

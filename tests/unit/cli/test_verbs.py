@@ -1,0 +1,356 @@
+"""What the verbs do, against the real api."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slipway.cli import main
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.v1alpha1 import RankStatus
+from slipway.model.lifecycle import Event, RankState
+from slipway.model.reasons import Reason, Result
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk, run_here
+
+RUN = ("run", "--image", "python:3.11", "--detach", "--name", "train")
+
+
+async def ended(world: ApiWorld, name: str, *, code: int = 0) -> None:
+    """Let it run, and end with `code` in every rank."""
+    found = await world.run(name)
+    state = RankState.FAILED if code else RankState.SUCCEEDED
+    uids = found.status.release.pod_uids if found.status.release else []
+    ranks = [RankStatus(pod_uid=uid, node="n1", phase=state, exit_code=code) for uid in uids]
+    over = await world.step(
+        name,
+        Event.TERMINATED,
+        ranks=ranks,
+        result=Result.FAILED if code else Result.SUCCEEDED,
+        reason=Reason.RANK_FAILED if code else Reason.COMPLETED,
+    )
+    await world.publish(over)
+
+
+async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
+    """`run --detach` prints the id and nothing else; the options arrive in the spec."""
+    words = ("--gpus", "1", "--cpus", "2", "--ranks", "3", "--env", "A=1", "--max-restarts", "2", "--user", "ann")
+    done = await desk.run(*RUN, *words, "--priority", "70", "--", "python", "train.py")
+    assert done.code == 0
+    stored = await world.stored("train")
+    assert done.out == f"train-{stored.metadata.uid[:8]}\n"
+    role = stored.spec.ranks[0]
+    assert (role.count, role.resources["requests"]["nvidia.com/gpu"], stored.spec.env) == (3, "1", {"A": "1"})
+    assert (stored.spec.priority, stored.spec.max_restarts) == (70, 2)
+    assert stored.metadata.annotations[ANNOTATION_USER] == "ann"
+    container = stored.spec.template["spec"]["containers"][0]
+    assert container["command"] == ["python", "train.py"]
+
+
+async def test_names_say_the_kind(world: ApiWorld, desk: Desk) -> None:
+    """A launch without a name gets one that begins with what it is."""
+    await desk.run("run", "--image", "a", "--detach", "--", "true")
+    await desk.run("notebook", "start", "--detach")
+    names = sorted(await world.names())
+    assert [name.partition("-")[0] for name in names] == ["notebook", "run"]
+
+
+async def test_files_travel(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """Text as text, bytes as base64, under the name that is asked for."""
+    (tmp_path / "a.py").write_text("print(1)\n")
+    (tmp_path / "b.bin").write_bytes(b"\xff\x00")
+    files = ("--file", f"{tmp_path}/a.py", "--file", f"{tmp_path}/b.bin:data/b")
+    assert (await desk.run(*RUN, *files, "--", "true")).code == 0
+    shipped = {each.path: (each.encoding, each.content) for each in (await world.stored("train")).spec.files}
+    assert shipped == {"a.py": ("utf8", "print(1)\n"), "data/b": ("base64", "/wA=")}
+
+
+async def test_dry_run_launches_nothing(world: ApiWorld, desk: Desk) -> None:
+    """It shows the complete spec."""
+    done = await desk.run(*RUN, "--dry-run", "-o", "json", "--", "true")
+    assert (done.code, done.json["dryRun"], done.json["spec"]["minAvailable"]) == (0, True, 1)
+    assert await world.names() == []
+
+
+async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
+    """The same key and body give the same id; another body is refused."""
+    words = ("run", "--image", "a", "--key", "k1", "--detach", "--")
+    first, again = await desk.run(*words, "true"), await desk.run(*words, "true")
+    other = await desk.run(*words, "false")
+    assert (first.code, first.out) == (again.code, again.out)
+    assert other.code == main.USAGE
+    assert "another body" in other.err
+    assert len(await world.names()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cpus", "many", "--", "true"), "ranks[0].resources"),
+        (("--image", "", "--", "true"), "image"),
+        (("--priority", "2000", "--", "true"), "priority"),
+        (("--max-runtime", "soon", "--", "true"), "such as 90s"),
+        (("--env", "A", "--", "true"), "--env: 'A' is not NAME=VALUE"),
+        (("--file", "/no/such", "--", "true"), "--file: /no/such can not be read"),
+        (("--workspace", "elsewhere", "--", "true"), "there are: default"),
+        (("--name", "Bad_Name", "--", "true"), "Bad_Name"),
+    ],
+)
+async def test_what_is_wrong_is_named(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    """A bad field is a usage error that names the field and what to write instead."""
+    done = await desk.run("run", "--image", "a", "--detach", *words)
+    assert done.code == main.USAGE
+    assert said in done.err
+    assert done.out == ""
+
+
+async def test_no_command(desk: Desk) -> None:
+    """It says how one is written."""
+    done = await desk.run("run")
+    assert done.code == main.USAGE
+    assert "slipway run -- python train.py" in done.err
+
+
+async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(desk: Desk) -> None:
+    """It waits; the warning says why, at once."""
+    done = await desk.run(*RUN, "--gpus", "64", "--", "true")
+    assert done.code == 0
+    assert "warning:" in done.err
+    assert "64" in done.err
+
+
+async def test_ps(world: ApiWorld, desk: Desk) -> None:
+    """The table, ids only, and the REST body unchanged."""
+    await desk.run(*RUN, "--", "true")
+    await world.explain("train", "NoFit", "no room")
+    table = await desk.run("ps")
+    id_ = (await desk.run("ps", "-q")).out.strip()
+    assert table.out.splitlines()[0].split() == ["ID", "KIND", "STATE", "RANKS", "QUEUE", "AGE", "NOTE"]
+    assert table.out.splitlines()[1].split()[:5] == [id_, "training", "Pending", "0/1", "default"]
+    assert "NoFit: no room" in table.out
+    body = (await world.get("/allocations")).text
+    assert (await desk.run("ps", "-o", "json")).out == body + "\n"
+    assert yaml.safe_load((await desk.run("ps", "-o", "yaml")).out) == json.loads(body)
+    assert (await desk.run("ps", "-o", "name")).out.strip() == id_
+    assert "PRIO" in (await desk.run("ps", "-o", "wide")).out
+
+
+async def test_ps_of_nothing(desk: Desk) -> None:
+    """Nothing on stdout, a hint on stderr."""
+    done = await desk.run("ps")
+    assert (done.code, done.out) == (0, "")
+    assert "slipway run" in done.err
+
+
+async def test_ps_filters(world: ApiWorld, desk: Desk) -> None:
+    """By kind, by phase, by label; what ended long ago only with -a."""
+    await desk.run(*RUN, "--label", "team=vision", "--", "true")
+    await desk.run("notebook", "start", "--detach", "--name", "nb")
+    await ended(world, "nb")
+    assert (await desk.run("ps", "-q", "--kind", "notebook")).out.startswith("nb-")
+    assert (await desk.run("ps", "-q", "-l", "team=vision")).out.startswith("train-")
+    assert (await desk.run("ps", "-q", "--phase", "Running")).out == ""
+    assert (await desk.run("ps", "--phase", "Strolling")).code == main.USAGE
+    assert (await desk.run("notebook", "ls", "-q")).out.startswith("nb-")
+
+
+async def test_get_is_the_body(world: ApiWorld, desk: Desk) -> None:
+    """Unchanged; the id may be shortened."""
+    await desk.run(*RUN, "--", "true")
+    done = await desk.run("get", "tra")
+    assert done.out == (await world.get("/allocations/train")).text + "\n"
+
+
+async def test_what_is_not_there(desk: Desk) -> None:
+    """Exit code 3, and where to look."""
+    done = await desk.run("describe", "nosuch")
+    assert done.code == main.NOT_FOUND
+    assert "nosuch" in done.err
+
+
+async def test_an_ambiguous_id(desk: Desk) -> None:
+    """The candidates are named."""
+    for name in ("train-a", "train-b"):
+        await desk.run("run", "--image", "a", "--detach", "--name", name, "--", "true")
+    done = await desk.run("get", "train")
+    assert done.code == main.USAGE
+    assert "train-a-" in done.err
+    assert "train-b-" in done.err
+
+
+async def test_describe(world: ApiWorld, desk: Desk) -> None:
+    """Facts, pods and events."""
+    await desk.run(*RUN, "--ranks", "2", "--", "python", "-c", "print(1)")
+    await world.run("train")
+    done = await desk.run("describe", "train")
+    assert done.code == 0
+    assert "State:      Running" in done.out
+    assert "python -c 'print(1)'" in done.out
+    assert [line.split()[:3] for line in done.out.splitlines() if line[:2] in ("0 ", "1 ")] == [
+        ["0", "Running", "n1"],
+        ["1", "Running", "n1"],
+    ]
+    assert "requested" in done.out
+
+
+async def test_explain(world: ApiWorld, desk: Desk) -> None:
+    """The gate, the place in the queue, and what would help."""
+    await desk.run(*RUN, "--", "true")
+    await world.explain("train", "NoFit", "no room")
+    done = await desk.run("explain", "train")
+    assert "NoFit: no room" in done.out
+    assert "position 1 in queue default" in done.out
+    assert "what helps:" in done.out
+    assert (await desk.run("explain", "train", "-o", "json")).json["code"] == "NoFit"
+
+
+async def test_timeline_and_trace(world: ApiWorld, desk: Desk) -> None:
+    """Both show something for what has just begun."""
+    await desk.run(*RUN, "--", "true")
+    await world.run("train")
+    assert "Running" in (await desk.run("timeline", "train")).out
+    assert (await desk.run("trace", "train")).code == 0
+
+
+async def test_kill(world: ApiWorld, desk: Desk) -> None:
+    """It commits the cancel; once ended it is no mistake."""
+    await desk.run(*RUN, "--", "true")
+    done = await desk.run("kill", "train")
+    assert (done.code, "is being ended" in done.out) == (0, True)
+    assert (await world.stored("train")).spec.desired == "Stopped"
+    await desk.run("notebook", "start", "--detach", "--name", "nb")
+    await ended(world, "nb")
+    again = await desk.run("notebook", "stop", "nb")
+    assert (again.code, "had ended: Succeeded" in again.out) == (0, True)
+
+
+async def test_changes(world: ApiWorld, desk: Desk) -> None:
+    """Hold, resume, priority and preempt arrive."""
+    await desk.run(*RUN, "--", "true")
+    assert (await desk.run("hold", "train")).code == 0
+    assert (await world.stored("train")).spec.hold
+    assert "Held" in (await desk.run("ps")).out
+    await desk.run("resume", "train")
+    await desk.run("priority", "train", "90")
+    stored = await world.stored("train")
+    assert (stored.spec.hold, stored.spec.priority) == (False, 90)
+    await world.run("train")
+    assert (await desk.run("preempt", "train", "--reason", "make room")).code == 0
+    signals = (await world.stored("train")).spec.signals
+    assert signals is not None
+    assert signals.preempt is not None
+    assert signals.preempt.reason == "make room"
+
+
+@pytest.mark.parametrize(
+    ("code", "goal", "expected"),
+    [(0, "terminated", 0), (3, "terminated", 1), (0, "ready", 1), (0, "running", 0)],
+)
+async def test_wait(world: ApiWorld, desk: Desk, code: int, goal: str, expected: int) -> None:
+    """0 when it got there, 1 when it ended otherwise."""
+    await desk.run(*RUN, "--", "true")
+    await ended(world, "train", code=code)
+    assert (await desk.run("wait", "train", "--for", goal)).code == expected
+
+
+async def test_wait_gives_up(desk: Desk) -> None:
+    """124 when the time is over, with what to ask next."""
+    await desk.run(*RUN, "--", "true")
+    done = await desk.run("wait", "train", "--timeout", "50ms")
+    assert done.code == main.TIMED_OUT
+    assert "slipway explain train-" in done.err
+    assert (await desk.run("wait", "train", "--timeout", "soon")).code == main.USAGE
+
+
+async def followed(desk: Desk, world: ApiWorld, code: int) -> Any:
+    """A run that is followed while it starts, prints and ends."""
+    task = asyncio.ensure_future(desk.run("run", "--image", "a", "--name", "train", "--ranks", "2", "--", "true"))
+    while "train" not in await world.names():  # noqa: ASYNC110 - the world tells nobody
+        await asyncio.sleep(0.005)
+    world.pod_logs.is_talking = True
+    await ended(world, "train", code=code)
+    return await task
+
+
+async def test_run_follows_to_the_end(world: ApiWorld, desk: Desk) -> None:
+    """Lines carry their rank; the exit code is the result's."""
+    done = await followed(desk, world, 0)
+    assert done.code == 0
+    assert sorted(line[:3] for line in done.out.splitlines()) == ["[0]", "[1]"]
+    assert "Succeeded" in done.err
+
+
+async def test_a_run_that_fails(world: ApiWorld, desk: Desk) -> None:
+    """The failed ranks and their exit codes are said; the exit code is 1."""
+    done = await followed(desk, world, 3)
+    assert done.code == main.FAILED
+    assert "Failed (RankFailed): rank 0 exited with 3; rank 1 exited with 3" in done.err
+
+
+async def test_events(world: ApiWorld, desk: Desk) -> None:
+    """A page, the stream to its end, and the body unchanged."""
+    await desk.run(*RUN, "--", "true")
+    await ended(world, "train")
+    page, stream = await desk.run("events", "train"), await desk.run("events", "-f", "train")
+    assert page.out == stream.out
+    kinds = [line.split()[2] for line in page.out.splitlines()]
+    assert kinds == ["requested", "assigned", "running", "terminated"]
+    body = (await world.get("/allocations/train/events", accept="application/json")).text
+    assert (await desk.run("events", "train", "-o", "json")).out == body + "\n"
+
+
+async def test_logs(world: ApiWorld, desk: Desk) -> None:
+    """With the rank in front when there are several; of one rank, without."""
+    world.pod_logs.is_talking = True
+    await desk.run(*RUN, "--ranks", "2", "--", "true")
+    await world.run("train")
+    lines = (await desk.run("logs", "train")).out.splitlines()
+    assert [line.split()[:3] for line in sorted(lines)] == [["[0]", "I", "am"], ["[1]", "I", "am"]]
+    one = await desk.run("logs", "train", "--rank", "1", "-t")
+    assert one.out.startswith("03:04:05.123 I am train-")
+    assert (await desk.run("logs", "train", "--since", "soon")).code == main.USAGE
+
+
+async def test_open_says_where(world: ApiWorld, desk: Desk) -> None:
+    """The address of its page; nothing to open once it has ended."""
+    await desk.run("notebook", "start", "--detach", "--name", "nb")
+    done = await desk.run("open", "nb")
+    assert done.out.startswith(f"{desk.url}/proxy/nb-")
+    await ended(world, "nb")
+    assert (await desk.run("notebook", "open", "nb")).code == main.FAILED
+
+
+async def test_cluster_lists(desk: Desk) -> None:
+    """Queues, pools and nodes."""
+    await desk.run(*RUN, "--", "true")
+    assert (await desk.run("queue")).out.splitlines()[1].split() == ["default", "default", "1", "0", "0"]
+    assert "train-" in (await desk.run("queue", "show", "default")).out
+    assert (await desk.run("pool", "ls")).out.splitlines()[1].split()[:3] == ["default", "2", "4"]
+    assert [line.split()[0] for line in (await desk.run("nodes")).out.splitlines()] == ["NODE", "n1", "n2"]
+    assert (await desk.run("nodes", "-q")).out.split() == ["n1", "n2"]
+    assert (await desk.run("queue", "show", "nosuch")).code == main.NOT_FOUND
+
+
+async def test_dead_letters(desk: Desk) -> None:
+    """None yet; one that is not there can not be sent again."""
+    assert (await desk.run("dead", "ls")).code == 0
+    assert (await desk.run("dead", "replay", "1-1")).code == main.NOT_FOUND
+    assert (await desk.run("dead", "replay")).code == main.USAGE
+
+
+async def test_doctor(desk: Desk) -> None:
+    """All that is needed is there."""
+    done = await desk.run("doctor")
+    assert done.code == 0
+    assert "API" in done.out
+    assert run_here("doctor", "--server", "127.0.0.1:1").code == main.FAILED
+
+
+async def test_curl(desk: Desk) -> None:
+    """Every request can be repeated by hand."""
+    done = await desk.run("ps", "--curl")
+    assert f"{desk.url}/api/v1/allocations?limit=500" in done.err
+    assert done.err.startswith("curl ")
