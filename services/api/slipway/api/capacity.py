@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.kube.objects import Node
-from slipway.model.resources import Resources, total
+from slipway.model.resources import GPU_MILLI, Resources, total
 
 
 def nodes_of(pool: ResourcePool, nodes: Iterable[Node]) -> list[Node]:
@@ -34,7 +34,7 @@ def capacity_warnings(allocation: Allocation, pool: ResourcePool, nodes: Iterabl
     warnings: list[str] = []
     demand: list[Resources] = []
     for role in spec.ranks:
-        asks = role_requests(role, template_of(spec, role))
+        asks = _of_nodes(role_requests(role, template_of(spec, role)))
         demand.append(asks * (role.min_available or 0))
         if not any(asks.fits(offer) for offer in offers):
             short = _shortest(asks, offers)
@@ -46,6 +46,11 @@ def capacity_warnings(allocation: Allocation, pool: ResourcePool, nodes: Iterabl
     if not warnings:
         warnings = _whole_pool(pool, total(demand), total(offers))
     return tuple(warnings)
+
+
+def _of_nodes(asks: Resources) -> Resources:
+    """Without parts of devices: nodes offer whole ones, which the scheduler divides."""
+    return Resources.of({name: amount for name, amount in asks.amounts.items() if name != GPU_MILLI})
 
 
 def _whole_pool(pool: ResourcePool, demand: Resources, offer: Resources) -> list[str]:

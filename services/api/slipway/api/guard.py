@@ -7,6 +7,7 @@ another origin; programs send no Origin and pass.
 Source: OWASP, "Cross-Site Request Forgery Prevention"; Fetch, "Origin header".
 """
 
+import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -48,8 +49,15 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         name = host_name(host)
-        is_loopback = name in ("localhost", "::1") or name.startswith("127.") or name.endswith(".localhost")
-        return is_loopback or name in self._hosts
+        return name == "localhost" or name.endswith(".localhost") or _is_loopback(name) or name in self._hosts
+
+
+def _is_loopback(name: str) -> bool:
+    """Whether it is a loopback address, and not a name that only begins like one."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def host_name(host: str) -> str:

@@ -34,6 +34,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import (
     AlreadyExistsError,
     ControlPlaneError,
+    DeadlineError,
     FieldError,
     InvalidError,
     NotFoundError,
@@ -167,7 +168,15 @@ class Launcher:
             except InvalidError as error:
                 raise admission.client_errors(error) from error
 
-        return await retry.call(retry.QUICK, attempt, clock=self._clock, random=self._random)
+        try:
+            return await retry.call(retry.QUICK, attempt, clock=self._clock, random=self._random)
+        except (UnavailableError, DeadlineError) as error:
+            name = manifest["metadata"]["name"]
+            raise type(error)(
+                f"whether {name} was launched is unknown: send the same request again, with an Idempotency-Key so that "
+                f"it can not launch twice, or look for {name} in the list ({error})",
+                retry_after_s=error.retry_after_s,
+            ) from error
 
     async def _found(self, draft: Draft) -> Allocation | None:
         meta = draft.allocation.metadata

@@ -26,7 +26,8 @@ Json = dict[str, Any]
 
 DEPTH_MAX = 32
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_STEP = re.compile(r"\[\.\.\.\]|\.([^.\[]+)|\[(\d+)\]")
+"""`[...]` is the key of a map, which msgspec does not tell."""
 _JSON_TYPES = ("application/json", "text/json")
 
 
@@ -102,7 +103,7 @@ def place_of(message: str) -> tuple[str, str]:
     found = _PATH.match(message)
     if found is None:
         return "", message
-    steps = [name or int(index) for name, index in _STEP.findall(found["path"] or "")]
+    steps = [name or int(index) for name, index in _STEP.findall(found["path"] or "") if name or index]
     return pointer(*steps), found["text"]
 
 

@@ -1,0 +1,114 @@
+"""The api as a process: it checks itself, refuses what is unsafe, serves, and stops quickly."""
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from slipway.kube.client import connect
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.http import create_app
+from slipway.local.furnish import furnish
+from slipway.runtime.clock import SeededRandom, SystemClock
+from tests.support.http_stub import serve_app, write_kubeconfig
+from tests.support.redis import free_port
+
+EXIT_S = 20.0
+
+
+def environment(kubeconfig: str, **settings: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
+    return {**kept, "KUBECONFIG": kubeconfig, "SLIPWAY_LOG_LEVEL": "warning", **settings}
+
+
+async def run(env: dict[str, str], *args: str) -> tuple[int, str]:
+    """(exit code, what it said) of one api."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "slipway.api.main", *args, env=env, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(EXIT_S):
+        _, said = await process.communicate()
+    return process.returncode or 0, said.decode()
+
+
+@asynccontextmanager
+async def a_cluster(folder: Path, *, is_furnished: bool = True) -> AsyncGenerator[str, None]:
+    """A kubeconfig for a fresh local cluster."""
+    from slipway.crd import rules
+
+    clock = SystemClock()
+    core = ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
+    core.bootstrap()
+    app = create_app(core)
+    async with serve_app(app, before_stop=app.state.server.close) as url:
+        kubeconfig = write_kubeconfig(folder, url)
+        if is_furnished:
+            async with connect(kubeconfig, clock=clock, random=SeededRandom(1)) as kube:
+                await furnish(kube, clock, system_namespace="slipway-system", local_defaults=False)
+        yield kubeconfig
+
+
+@pytest.mark.parametrize("is_furnished", [True, False])
+async def test_once_checks_that_it_could_serve(tmp_path: Path, is_furnished: bool) -> None:
+    """0 when Kubernetes answers and knows our resources, else 1 with the next step."""
+    async with a_cluster(tmp_path, is_furnished=is_furnished) as kubeconfig:
+        code, said = await run(environment(kubeconfig), "--once")
+    assert code == (0 if is_furnished else 1), said
+    assert is_furnished or "not installed" in said
+
+
+async def test_once_without_kubernetes_fails(tmp_path: Path) -> None:
+    """Exit 1: there is nothing to serve from."""
+    kubeconfig = write_kubeconfig(tmp_path, f"http://127.0.0.1:{free_port()}")
+    code, said = await run(environment(kubeconfig), "--once")
+    assert code == 1
+    assert "Traceback" not in said
+
+
+async def test_an_unsafe_address_is_refused(tmp_path: Path) -> None:
+    """Exit 2 before anything is opened."""
+    kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
+    code, said = await run(environment(kubeconfig, SLIPWAY_LISTEN="0.0.0.0:0"))
+    assert (code, "loopback" in said) == (2, True)
+
+
+async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
+    """A launch over a real socket without Redis; SIGTERM ends an open stream and the process, exit 0."""
+    port = free_port()
+    async with a_cluster(tmp_path) as kubeconfig:
+        env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}")
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                await _ready(client)
+                body = {"kind": "command", "image": "a", "command": ["x"]}
+                answer = (await client.post("/api/v1/allocations", json=body)).json()
+                async with client.stream("GET", f"/api/v1/allocations/{answer['id']}/events") as response:
+                    lines = response.aiter_lines()
+                    while not (await anext(lines)).startswith("data:"):
+                        pass
+                    process.send_signal(signal.SIGTERM)
+                    async with asyncio.timeout(5):
+                        assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(EXIT_S):
+        while True:
+            try:
+                if (await client.get("/readyz")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.05)

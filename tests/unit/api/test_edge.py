@@ -1,0 +1,192 @@
+"""The edge around every request: guard, ids, headers, problems, documents, probes."""
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from slipway import errors
+from slipway.api import refusals
+from slipway.api.app import ENDPOINTS
+from slipway.api.problems import TABLE, row_of
+from slipway.api.settings import Settings
+from slipway.errors import ControlPlaneError, InvariantError
+from slipway.kube.answers import Verb
+from slipway.runtime import telemetry
+from slipway.runtime.settings import load
+from tests.support.api_world import COMMAND, ApiWorld, api_world
+
+LISTEN_ELSEWHERE = ["0.0.0.0:8080", ":8080", "10.0.0.1:80", "[::]:80", "example.com:80"]
+
+
+@pytest.mark.parametrize("listen", LISTEN_ELSEWHERE)
+def test_without_authentication_only_loopback_is_served(listen: str) -> None:
+    """It refuses to start, and says what to do."""
+    with pytest.raises(errors.InvalidError, match="loopback"):
+        load(Settings, {"SLIPWAY_LISTEN": listen})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:80", "[::1]:8080", "127.9.9.9:1"])
+def test_loopback_is_fine(listen: str) -> None:
+    """No further setting is needed."""
+    assert load(Settings, {"SLIPWAY_LISTEN": listen}).listen == listen
+
+
+OUR_HOSTS = ("localhost:80", "127.0.0.1", "[::1]:8", "a.localhost", "lab.example:1")
+FOREIGN_HOSTS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.1.2.3", "[::1", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [*((host, 200) for host in OUR_HOSTS), *((host, 421) for host in FOREIGN_HOSTS)]
+)
+async def test_only_our_own_names_are_served(host: str, status: int) -> None:
+    """A foreign name that resolves to this machine is not us."""
+    async with api_world(Settings(hosts=("Lab.example",))) as world:
+        assert (await world.get("/me", host=host)).status_code == status
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+)
+async def test_foreign_pages_may_not_change_anything(world: ApiWorld, headers: dict[str, str]) -> None:
+    """A program, and a page of ours, may; reading is left to the browser's own rules."""
+    refused = await world.post("/allocations", COMMAND, **headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
+    assert (await world.get("/allocations", **headers)).status_code == 200
+    own = await world.post("/allocations", COMMAND, origin="http://localhost", **{"sec-fetch-site": "same-origin"})
+    assert own.status_code == 201
+
+
+async def test_a_request_has_an_id_and_safe_headers(world: ApiWorld) -> None:
+    """The client's own id when it can be one."""
+    given = await world.get("/me", **{"x-request-id": "abc-1"})
+    made = await world.get("/nowhere", **{"x-request-id": "bad id!"})
+    assert given.headers["x-request-id"] == "abc-1"
+    assert re.fullmatch(r"[0-9a-f]{16}", made.headers["x-request-id"])
+    assert made.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_paths_do_not_become_metric_labels(world: ApiWorld) -> None:
+    """Only routes do, so that nobody can blow up the metrics."""
+    await world.get("/allocations/secret-name-123")
+    await world.http.get("/some/unknown-path-456")
+    text = telemetry.render_metrics().decode()
+    assert "secret-name-123" not in text
+    assert "unknown-path-456" not in text
+    assert 'route="/api/v1/allocations/{id}"' in text
+
+
+async def test_the_trace_goes_from_the_request_into_the_object(world: ApiWorld) -> None:
+    """The annotation continues the caller's trace; problems name it."""
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    telemetry.setup("api")
+    try:
+        headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+        answer = await world.launch(headers=headers)
+        problem = (await world.get("/allocations/nope", **headers)).json()
+    finally:
+        telemetry.shutdown()
+    annotation = (await world.stored(answer["name"])).metadata.annotations["slipway.dev/trace"]
+    assert annotation.split("-")[1] == problem["traceId"] == trace_id
+    assert (await world.get(f"/allocations/{answer['id']}/trace")).json()["traceId"] == trace_id
+
+
+def every_error() -> list[type[ControlPlaneError]]:
+    modules = (errors, refusals)
+    found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
+    return [each for each in found if issubclass(each, ControlPlaneError)]
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: error.__name__)
+def test_every_error_of_the_tree_has_a_row(error: type[ControlPlaneError]) -> None:
+    """Its own or its parent's; 4xx for what the client can mend, with Retry-After for what passes."""
+    row = row_of(error.__new__(error))
+    assert 400 <= row.status < 600
+    if issubclass(error, errors.TransientError):
+        assert row.retry == (row.status != 502)
+        assert row.status in (429, 502, 503)
+    if issubclass(error, errors.PermanentError) and error is not errors.DeniedError:
+        assert 400 <= row.status < 500
+
+
+def test_codes_are_unique() -> None:
+    """A client can tell refusals apart by code; only the generic ones share."""
+    codes = [row.code for kind, row in TABLE.items() if kind not in (errors.TransientError, ControlPlaneError)]
+    assert len(codes) == len(set(codes))
+
+
+async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
+    """500 without its text; the composition root is told."""
+
+    async def break_it(_verb: Verb, _plural: str) -> None:
+        raise InvariantError("internal detail")
+
+    world.kube.before = break_it
+    response = await world.get("/allocations")
+    assert response.status_code == 500
+    assert "internal detail" not in response.text
+    assert [str(each) for each in world.broken] == ["internal detail"]
+
+
+async def test_a_bug_is_a_problem_without_its_text(world: ApiWorld) -> None:
+    """500 as problem+json; what happened goes to the log."""
+
+    async def fail(_verb: Verb, _plural: str) -> None:
+        raise ZeroDivisionError("internal detail")
+
+    world.kube.before = fail
+    response = await world.get("/allocations")
+    assert (response.status_code, response.json()["code"]) == (500, "internal")
+    assert "internal detail" not in response.text
+
+
+async def test_a_request_has_a_deadline() -> None:
+    """503 with Retry-After rather than a long hang."""
+    async with api_world(Settings(request_timeout_s=0.05)) as world:
+
+        async def hang(_verb: Verb, _plural: str) -> None:
+            await asyncio.sleep(10)
+
+        world.kube.before = hang
+        response = await world.get("/allocations")
+        assert (response.status_code, response.json()["code"]) == (503, "deadline")
+        assert "retry-after" in response.headers
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+async def test_probes_need_no_host(world: ApiWorld, path: str) -> None:
+    """A kubelet asks by address."""
+    assert (await world.http.get(path, headers={"host": "10.1.2.3"})).status_code == 200
+
+
+async def test_the_document_describes_every_route(world: ApiWorld) -> None:
+    """OpenAPI 3.1 from the same rows that are served; every reference resolves."""
+    document: dict[str, Any] = (await world.http.get("/openapi.json")).json()
+    assert document["openapi"] == "3.1.0"
+    described = {(path, method.upper()) for path, row in document["paths"].items() for method in row}
+    assert described == {(row.path, row.method) for row in ENDPOINTS}
+    served = {route.path for route in world.app.routes if isinstance(route, Route)}
+    undocumented = {"/livez", "/readyz", "/metrics", "/", "/docs", "/openapi.json"}
+    assert {path for path in served if not path.startswith("/proxy/")} - undocumented == set(document["paths"])
+    schemas = document["components"]["schemas"]
+    for name in re.findall(r'"#/components/schemas/([^"]+)"', httpx.Response(200, json=document).text):
+        assert name in schemas
+    launch = schemas["LaunchBody"]
+    assert launch["required"] == ["kind"]
+    assert launch["additionalProperties"] is False
+    ids = [operation["operationId"] for row in document["paths"].values() for operation in row.values()]
+    assert len(ids) == len(set(ids))
+
+
+async def test_the_docs_page_stands_alone(world: ApiWorld) -> None:
+    """Every route, nothing from elsewhere, no script."""
+    page = await world.http.get("/docs")
+    assert page.status_code == 200
+    assert all(f"<code>{row.path}</code>" in page.text for row in ENDPOINTS)
+    assert "<script" not in page.text
+    assert not re.findall(r'(?:src|href)="(?!/)', page.text)
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert (await world.http.get("/")).headers["location"] == "/docs"

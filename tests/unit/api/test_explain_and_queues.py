@@ -1,0 +1,142 @@
+"""Why something waits, who is ahead, and what surrounds allocations."""
+
+import msgspec
+import pytest
+
+from slipway.api.explain import explain
+from slipway.api.queue_view import in_order, waiting_of
+from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.kube.resources import JOBS, QUEUES
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Gate, Reason, Result
+from tests.support.api_world import ApiWorld
+
+
+def pending(name: str, *, second: int = 0, namespace: str = "default", **spec: object) -> Allocation:
+    """A waiting allocation, created at that second."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{name}-uid",
+        "creationTimestamp": f"2026-01-02T03:04:{second:02d}Z",
+    }
+    return msgspec.convert({"metadata": metadata, "spec": {"kind": "command", **spec}}, Allocation)
+
+
+def a_job(name: str, **spec: object) -> Job:
+    return msgspec.convert({"metadata": {"name": name, "namespace": "default"}, "spec": spec}, Job)
+
+
+def names(allocations: list[Allocation]) -> list[str]:
+    return [each.metadata.name for each in allocations]
+
+
+def test_priority_goes_before_position_before_age() -> None:
+    """The scheduler's order within a queue; a job's priority counts for its own, its position where none is set."""
+    jobs = {("default", "j"): a_job("j", priority=90), ("default", "k"): a_job("k", queuePosition="0")}
+    waiting = [
+        pending("old", second=1),
+        pending("older", second=0),
+        pending("moved", second=9, queuePosition="099999999999999"),
+        pending("urgent", second=9, priority=60),
+        pending("of-job", second=9, job="j"),
+        pending("of-first-job", second=9, job="k"),
+        pending("stopped", desired="Stopped"),
+    ]
+    assert names(in_order(waiting, jobs)) == ["of-job", "urgent", "of-first-job", "moved", "older", "old"]
+
+
+def test_positions_count_within_a_queue() -> None:
+    """1 for the first; others are ahead."""
+    found = waiting_of([pending("a"), pending("b", second=1), pending("c", second=2, queue="other")], {})
+    assert [(each.name, each.queue, each.position, each.ahead) for each in found] == [
+        ("a", "default", 1, 0),
+        ("b", "default", 2, 1),
+        ("c", "other", 1, 0),
+    ]
+
+
+@pytest.mark.parametrize("gate", [gate for gate in Gate if gate is not Gate.NOT_YET_CONSIDERED])
+def test_every_gate_says_what_would_help(gate: Gate) -> None:
+    """No code without a next step."""
+    allocation = pending("a")
+    condition = {"type": "Admitted", "status": "False", "reason": gate.value, "message": "so", "observedGeneration": 1}
+    status = msgspec.convert({"conditions": [condition]}, type(allocation.status))
+    view = explain(msgspec.structs.replace(allocation, status=status), [allocation], {})
+    assert (view.code, view.message) == (gate.value, "so")
+    assert len(view.change) == 1
+    assert view.change[0].detail
+
+
+async def test_the_explanation_is_the_schedulers_own(world: ApiWorld) -> None:
+    """Code and message of the condition, with the place in the queue."""
+    first = await world.launch(priority=60)
+    second = await world.launch()
+    await world.explain(second["name"], "NoFit", "0 of 2 nodes fit: 2 nodes lack nvidia.com/gpu")
+    view = (await world.get(f"/allocations/{second['id']}/explain")).json()
+    assert (view["code"], view["message"]) == ("NoFit", "0 of 2 nodes fit: 2 nodes lack nvidia.com/gpu")
+    assert (view["position"], view["ahead"], view["jobsAhead"]) == (2, 1, [first["id"]])
+    assert view["phase"] == "Pending"
+    new = (await world.get(f"/allocations/{first['id']}/explain")).json()
+    assert (new["code"], new["position"]) == ("NotYetConsidered", 1)
+
+
+async def test_what_does_not_wait_is_explained_too(world: ApiWorld) -> None:
+    """Running, stopping, ended: one sentence each, no place in a queue."""
+    answer = await world.launch(ranks=[{"count": 2}])
+    await world.run(answer["name"])
+    path = f"/allocations/{answer['id']}/explain"
+    running = (await world.get(path)).json()
+    assert (running["code"], running["message"], running["position"]) == ("", "running", 0)
+    assert [rank["node"] for rank in running["ranks"]] == ["n1", "n1"]
+    await world.step(
+        answer["name"], Event.TERMINATED, reason=Reason.RANK_FAILED, result=Result.FAILED, message="exit 3"
+    )
+    ended = (await world.get(path)).json()
+    assert ended["message"] == "ended: Failed (RankFailed): exit 3"
+    assert (ended["result"], ended["reason"]) == ("Failed", "RankFailed")
+
+
+async def test_a_queue_shows_who_waits_in_order(world: ApiWorld) -> None:
+    """Counts for all; the order for one."""
+    await world.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {"priority": 99}})
+    one = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/gpu": 1}}])
+    two = await world.launch(job="j")
+    three = await world.launch()
+    await world.run(three["name"])
+    (listed,) = (await world.get("/queues")).json()["items"]
+    assert (listed["name"], listed["pending"], listed["live"], listed["waiting"]) == ("default", 2, 1, [])
+    queue = (await world.get("/queues/default")).json()
+    assert [(each["id"], each["position"]) for each in queue["waiting"]] == [(two["id"], 1), (one["id"], 2)]
+    assert queue["waiting"][1]["slots"] == 2
+    assert (await world.get("/queues/none")).status_code == 404
+    (job,) = (await world.get("/jobs")).json()["items"]
+    assert (job["name"], job["pending"], job["live"]) == ("j", 1, 0)
+
+
+async def test_pools_and_nodes(world: ApiWorld) -> None:
+    """What there is, what is asked of it, and by whom."""
+    answer = await world.launch(ranks=[{"count": 2, "resources": {"cpu": 2}}])
+    await world.run(answer["name"], node="n2")
+    (pool,) = (await world.get("/pools")).json()["items"]
+    assert (pool["nodes"], pool["allocatable"]["cpu"], pool["live"], pool["pending"]) == (2, "16", 1, 0)
+    one, two = (await world.get("/nodes")).json()["items"]
+    assert (one["ready"], one["schedulable"], one["ranks"], one["used"]) == (True, True, [], {})
+    assert two["used"]["cpu"] == "4"
+    assert [(rank["id"], rank["rank"]) for rank in two["ranks"]] == [(answer["id"], 0), (answer["id"], 1)]
+
+
+async def test_me_and_workspaces(world: ApiWorld) -> None:
+    """Who one is, where one may launch."""
+    me = (await world.get("/me", **{"x-slipway-user": "ada"})).json()
+    assert me == {"user": "ada", "auth": "none", "workspaces": ["default"]}
+    assert (await world.get("/workspaces")).json() == {"items": [{"name": "default"}]}
+
+
+async def test_a_missing_queue_is_a_warning(world: ApiWorld) -> None:
+    """It may come later; one of another pool is told apart."""
+    await world.kube.create(QUEUES, {"metadata": {"name": "q2"}, "spec": {"pool": "other"}})
+    missing = await world.launch(queue="q1")
+    foreign = await world.launch(queue="q2")
+    assert missing["warnings"] == ["there is no queue q1: the allocation waits until somebody creates it"]
+    assert "belongs to pool other" in foreign["warnings"][0]

@@ -1,0 +1,226 @@
+"""The pure rooms, without HTTP: strict reading, header rules, timelines, caches, capacity."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from slipway.api.admission import merged
+from slipway.api.capacity import capacity_warnings
+from slipway.api.proxy.headers import request_fields, response_fields
+from slipway.api.race import first_of
+from slipway.api.recent import Recent, Seldom
+from slipway.api.strict import checked, object_of, place_of
+from slipway.api.timeline import timeline
+from slipway.crd.resolve import resolve
+from slipway.errors import InvalidError, UnavailableError
+from slipway.kube.objects import Node
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Event, Phase
+from tests.support.allocations import a_pool, an_allocation
+from tests.support.clock import FakeClock
+
+
+class Inner(msgspec.Struct):
+    count: int
+    name: str | None = None
+
+
+class Outer(msgspec.Struct, rename="camel"):
+    inner_list: list[Inner] = []
+    by_name: dict[str, Inner] = {}
+    maybe: Inner | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "pointers"),
+    [
+        ({"innerList": [{"count": 1}], "maybe": None}, []),
+        ({"inner_list": []}, ["/inner_list"]),
+        ({"innerList": [{"count": 1}, {"count": "x"}]}, ["/innerList/1/count"]),
+        ({"byName": {"a/b": {}}}, ["/byName/a~1b/count"]),
+        ({"maybe": {"count": 1, "extra": 2}}, ["/maybe/extra"]),
+        ({"maybe": [1], "innerList": {}}, ["/maybe", "/innerList"]),
+    ],
+)
+def test_strict_reading_points_at_each_problem(value: dict[str, object], pointers: list[str]) -> None:
+    """RFC 6901 pointers, escaped."""
+    if not pointers:
+        checked(value, Outer)
+        return
+    with pytest.raises(InvalidError) as refused:
+        checked(value, Outer)
+    assert sorted(field.pointer for field in refused.value.fields) == sorted(pointers)
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ("Expected `int`, got `str` - at `$.ranks[0].count`", ("/ranks/0/count", "Expected `int`, got `str`")),
+        ("Expected `int`, got `str`", ("", "Expected `int`, got `str`")),
+        ("Expected `str`, got `int` - at `$.env[...]`", ("/env", "Expected `str`, got `int`")),
+    ],
+)
+def test_places_in_messages(message: str, place: tuple[str, str]) -> None:
+    """msgspec's paths as pointers."""
+    assert place_of(message) == place
+
+
+def test_depth_is_bounded() -> None:
+    """32 levels are enough for any pod template."""
+    object_of(b'{"a":' * 32 + b"1" + b"}" * 32)
+    with pytest.raises(InvalidError, match="deeper than 32"):
+        object_of(b'{"a":' * 33 + b"1" + b"}" * 33)
+
+
+def test_merging() -> None:
+    """Objects merge, lists and scalars are replaced, null takes away; nothing is changed in place."""
+    under = {"a": {"x": 1, "y": 2}, "b": [1], "c": 3, "d": None}
+    assert merged(under, {"a": {"y": None, "z": 4}, "b": [2], "c": None}) == {"a": {"x": 1, "z": 4}, "b": [2]}
+    assert under["a"] == {"x": 1, "y": 2}
+
+
+def test_a_response_of_a_server_that_knows_its_prefix_is_left_alone() -> None:
+    """Only absolute redirects to the target itself are made relative."""
+    fields = [("Location", "/proxy/id/lab"), ("Content-Location", "http://10.0.0.1:80/x"), ("Link", "</x>")]
+    kept = response_fields(fields, target="10.0.0.1:80", prefix="/proxy/id", is_stripped=False)
+    assert kept == [("Location", "/proxy/id/lab"), ("Content-Location", "/x"), ("Link", "</x>")]
+    elsewhere = [("Location", "https://login.example/a?b#c"), ("Location", "next?x=1")]
+    assert response_fields(elsewhere, target="10.0.0.1:80", prefix="/proxy/id", is_stripped=True) == elsewhere
+
+
+def test_a_cookie_keeps_its_own_narrower_path() -> None:
+    """And everything else that it says."""
+    field = ("Set-Cookie", "a=1; Path=/proxy/id/lab; HttpOnly; SameSite=Lax")
+    kept = response_fields([field], target="t", prefix="/proxy/id", is_stripped=False)
+    assert kept == [("Set-Cookie", "a=1; Path=/proxy/id/lab; HttpOnly; SameSite=Lax")]
+
+
+def test_fields_that_the_client_calls_hop_by_hop_end_here() -> None:
+    """RFC 9110: Connection names more of them."""
+    fields = [("Connection", "X-A, close"), ("X-A", "1"), ("X-B", "2"), ("Host", "h")]
+    kept = dict(request_fields(fields, client="1.1.1.1", scheme="http", prefix="/p"))
+    assert kept == {
+        "X-B": "2",
+        "Host": "h",
+        "X-Forwarded-For": "1.1.1.1",
+        "X-Forwarded-Host": "h",
+        "X-Forwarded-Proto": "http",
+        "X-Forwarded-Prefix": "/p",
+    }
+
+
+def an_event(seq: int, type_: Event, phase: Phase, second: int, attempt: int = 1) -> AllocationEvent:
+    return AllocationEvent(
+        allocation_id=AllocationId("a-01234567"),
+        namespace="default",
+        name="a",
+        uid="01234567",
+        created_ms=0,
+        seq=seq,
+        attempt=attempt,
+        type=type_,
+        phase=phase,
+        time=f"2026-01-02T03:04:{second:02d}Z",
+    )
+
+
+def test_a_timeline_adds_up() -> None:
+    """Each phase of each attempt is one span; the total is from first to last."""
+    events = [
+        an_event(1, Event.REQUESTED, Phase.PENDING, 0),
+        an_event(2, Event.ASSIGNED, Phase.ASSIGNED, 2),
+        an_event(3, Event.RUNNING, Phase.RUNNING, 5),
+        an_event(4, Event.READY, Phase.RUNNING, 6),
+        an_event(5, Event.RESTARTED, Phase.PENDING, 10, 2),
+        an_event(6, Event.TERMINATED, Phase.TERMINATED, 13, 2),
+    ]
+    view = timeline(AllocationId("a-01234567"), events, now=0.0)
+    assert [(span.phase, span.attempt, span.seconds) for span in view.spans] == [
+        ("Pending", 1, 2.0),
+        ("Assigned", 1, 3.0),
+        ("Running", 1, 5.0),
+        ("Pending", 2, 3.0),
+    ]
+    assert view.seconds_by_phase == {"Pending": 5.0, "Assigned": 3.0, "Running": 5.0}
+    assert view.total_seconds == 13.0
+    assert timeline(AllocationId("a-01234567"), events[:3], now=1_767_323_055.0).spans[-1].to is None
+
+
+async def test_recent_loads_once_at_a_time_and_keeps_no_failure() -> None:
+    """A burst costs one load; an error is for the one who asked."""
+    clock, loads = FakeClock(), list[int]()
+    recent = Recent[str, int](clock, ttl_s=1.0)
+
+    async def load() -> int:
+        loads.append(1)
+        await asyncio.sleep(0)
+        return len(loads)
+
+    async def fail() -> int:
+        raise UnavailableError("away")
+
+    assert await asyncio.gather(*(recent.get("a", load) for _ in range(10))) == [1] * 10
+    clock.advance(1.5)
+    with pytest.raises(UnavailableError):
+        await recent.get("a", fail)
+    assert await recent.get("a", load) == 2
+    recent.forget("a")
+    assert await recent.get("a", load) == 3
+
+
+def test_seldom() -> None:
+    """Once in a while, for each key."""
+    clock = FakeClock()
+    seldom = Seldom(clock, every_s=5.0)
+    assert [seldom.may("a"), seldom.may("a"), seldom.may("b")] == [True, False, True]
+    clock.advance(5.0)
+    assert seldom.may("a")
+
+
+async def test_first_of_cancels_the_others_and_raises_what_was_raised() -> None:
+    """An error is not wrapped in a group."""
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def fail() -> None:
+        raise UnavailableError("away")
+
+    await first_of(forever(), asyncio.sleep(0))
+    with pytest.raises(UnavailableError):
+        await first_of(forever(), fail())
+    assert ended == ["cancelled", "cancelled"]
+
+
+def a_node(name: str, **labels: str) -> Node:
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}}
+    return msgspec.convert({"metadata": {"name": name, "labels": labels}, "status": status}, Node)
+
+
+@pytest.mark.parametrize(
+    ("role", "selector", "words"),
+    [
+        ({"count": 2, "resources": {"cpu": 4}}, {}, []),
+        ({"count": 3, "resources": {"cpu": 4}}, {}, ["needs 12 cpu at once", "has 8"]),
+        ({"count": 1, "resources": {"cpu": 5}}, {}, ["no node", "5 cpu", "has 4"]),
+        ({"count": 2, "resources": {"cpu": 4}}, {"zone": "a"}, ["needs 8 cpu", "has 4"]),
+        ({"count": 1, "resources": {"cpu": 1}}, {"zone": "none"}, ["has no nodes"]),
+        ({"count": 1, "resources": {"slipway.dev/gpu-milli": 500}}, {}, []),
+    ],
+)
+def test_capacity(role: dict[str, object], selector: dict[str, str], words: list[str]) -> None:
+    """Warnings speak of whole nodes and of the pool's own."""
+    pool = a_pool(nodeSelector=selector)
+    wanted = an_allocation(
+        kind="command", ranks=[role], template={"spec": {"containers": [{"name": "m", "image": "a"}]}}
+    )
+    complete = msgspec.structs.replace(wanted, spec=resolve(wanted, pool).spec)
+    warnings = capacity_warnings(complete, pool, [a_node("n1", zone="a"), a_node("n2")])
+    assert len(warnings) == bool(words)
+    assert all(word in warnings[0] for word in words)
