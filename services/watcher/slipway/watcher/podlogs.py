@@ -81,6 +81,8 @@ class PodLogs:
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._drained: set[str] = set()
         self._asked_at: dict[str, float] = {}
+        self._fresh: set[str] = set()
+        """pods seen in this term before they had a log: nobody can have stored a line of theirs"""
 
     async def run(self) -> None:
         """Until cancelled. Raises InvariantError only."""
@@ -95,13 +97,17 @@ class PodLogs:
                 for follower in self._followers.values():
                     follower.cancel()
                 self._followers.clear()
+                self._fresh.clear()
 
     def observe(self, pod: Pod) -> None:
         """The pod is there: follow its log if it has one to follow."""
         uid = pod.metadata.uid
         if self._tasks is None or not self._limits.enabled or uid in self._followers or uid in self._drained:
             return
-        if LABEL_ALLOCATION_UID not in pod.metadata.labels or _container_to_read(pod) is None:
+        if LABEL_ALLOCATION_UID not in pod.metadata.labels:
+            return
+        if _container_to_read(pod) is None:
+            self._fresh.add(uid)
             return
         if len(self._followers) >= self._limits.followers_max and not exits.is_over(pod):
             return
@@ -112,6 +118,7 @@ class PodLogs:
         uid = pod.metadata.uid
         self._drained.discard(uid)
         self._asked_at.pop(uid, None)
+        self._fresh.discard(uid)
         follower = self._followers.pop(uid, None)
         if follower is not None:
             follower.cancel()
@@ -155,7 +162,9 @@ class PodLogs:
 
     async def _read_to_end(self, pod: Pod) -> None:
         """Follow, and once the container has ended read what is left."""
-        cursor = _Cursor(pod, await self._last_time(pod))
+        is_fresh = pod.metadata.uid in self._fresh
+        self._fresh.discard(pod.metadata.uid)
+        cursor = _Cursor(pod, "" if is_fresh else await self._last_time(pod))
         failures = 0
         while True:
             pod = self._world.pods.by_uid(pod.metadata.uid) or pod

@@ -17,7 +17,7 @@ from slipway.errors import TransientError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
-from slipway.runtime import telemetry
+from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.ports import Entry, Outcome
@@ -25,9 +25,10 @@ from slipway.streams.producer import Ring, missing_entries
 from slipway.watcher.ports import Log
 
 BATCH_MAX = 256
-RETRY_S = 0.5
 FRESH_END_S = 60.0
 """A stream whose allocation ended longer ago gets only the rest of its life."""
+
+_log = log.get_logger(__name__)
 
 
 class Relay:
@@ -101,6 +102,13 @@ class Relay:
             for allocation in missing:
                 self.offer(allocation)
         return lacking
+
+    async def check_quietly(self, allocations: Iterable[Allocation]) -> None:
+        """`check`, when what can not be found out now is found out by the next look."""
+        try:
+            await self.check(allocations)
+        except TransientError as error:
+            _log.debug("streams not checked", error=str(error))
 
     async def _ask(self, batch: Sequence[Allocation]) -> None:
         last_seqs = await self._events.last_seqs([id_of(allocation) for allocation in batch])

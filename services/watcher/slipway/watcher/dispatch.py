@@ -1,0 +1,124 @@
+"""Who is told of which change: stores -> queue, relay, logs, evidence, bell.
+
+Owns the mapping from a change of any object to the allocations that it concerns. Decides nothing about them: a key in
+the queue says only "look".
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Namespace, Node, Pod
+from slipway.kube.workqueue import WorkQueue
+from slipway.model.lifecycle import Phase
+from slipway.watcher import exits
+from slipway.watcher.duty import Duty
+from slipway.watcher.evidence import Evidence
+from slipway.watcher.hints import HintSender, Ringer
+from slipway.watcher.podlogs import PodLogs
+from slipway.watcher.relay import Relay
+from slipway.watcher.world import BY_NAMESPACE, BY_NODE, World, is_out_of_service
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audience:
+    """Who is told."""
+
+    queue: WorkQueue[str]
+    relay: Relay
+    hints: HintSender
+    bell: Ringer
+    logs: PodLogs
+    evidence: Evidence
+
+
+class Dispatch:
+    """Listens to every store of a world from its construction on."""
+
+    def __init__(self, world: World, audience: Audience, duty: Duty) -> None:
+        self._world = world
+        self._to = audience
+        self._duty = duty
+        world.allocations.on_change(self._allocation_changed)
+        world.pods.on_change(self._pod_changed)
+        world.nodes.on_change(self._node_changed)
+        world.namespaces.on_change(self._namespace_changed)
+        for store in (world.pools, world.queues, world.jobs):
+            store.on_change(self._policy_changed)
+
+    def enqueue(self, uid: str) -> None:
+        """Look at an allocation: now, or a little later when that is another replica's duty."""
+        if uid:
+            self._to.queue.add_after(uid, self._duty.delay_s)
+
+    def enqueue_all(self, *, calm: bool = True) -> None:
+        """Look at everything that is not at rest; without `calm`, not at what waits or runs in peace."""
+        for allocation in self._world.allocations.items():
+            is_calm = allocation.status.phase in (Phase.PENDING, Phase.RUNNING)
+            if (calm or not is_calm) and not self.is_at_rest(allocation):
+                self.enqueue(allocation.metadata.uid)
+
+    def is_at_rest(self, allocation: Allocation) -> bool:
+        """Ended, torn down and let go: nothing will ever be done for it again."""
+        is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
+        is_over = allocation.status.phase is Phase.TERMINATED and not is_held
+        return is_over and not self._world.pods_of(allocation.metadata.uid)
+
+    def _allocation_changed(self, old: Allocation | None, new: Allocation | None) -> None:
+        if new is None:
+            if old is not None:
+                self._to.relay.forget(old)
+                self._to.hints.forget(old.metadata.uid)
+                self._to.evidence.forget(old.metadata.uid)
+                self.enqueue(old.metadata.uid)
+                self._ring("allocation gone")
+            return
+        if self._duty.delay_s == 0:
+            self._to.relay.offer(new)
+        if self.is_at_rest(new):
+            self._to.evidence.forget(new.metadata.uid)
+        else:
+            self.enqueue(new.metadata.uid)
+        if new.status.phase in (Phase.PENDING, Phase.TERMINATED) and (
+            old is None or old.status != new.status or old.spec != new.spec
+        ):
+            self._ring(new.status.phase.value)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is None:
+            return
+        uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID, "")
+        if new is None:
+            self._to.logs.gone(pod)
+            if self._world.allocations.by_uid(uid) is not None:
+                self._to.evidence.departed(pod)
+        elif uid:
+            self._to.logs.observe(new)
+        self.enqueue(uid)
+        was_live = old is not None and not exits.is_over(old)
+        if was_live and (new is None or exits.is_over(new)):
+            self._ring("pod ended")
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is None or is_out_of_service(new):
+            node = new or old
+            for pod in self._world.pods.indexed(BY_NODE, node.metadata.name) if node is not None else ():
+                self.enqueue(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""))
+        if old is None or new is None or (old.spec, old.status.allocatable) != (new.spec, new.status.allocatable):
+            self._ring("node")
+
+    def _namespace_changed(self, _old: Namespace | None, new: Namespace | None) -> None:
+        if new is not None and self._world.is_terminating(new.metadata.name):
+            for allocation in self._world.allocations.indexed(BY_NAMESPACE, new.metadata.name):
+                self.enqueue(allocation.metadata.uid)
+
+    def _policy_changed(self, old: Any, new: Any) -> None:
+        """The ledger is the status of a pool: the scheduler needs no bell for what it wrote itself."""
+        if (old.spec if old is not None else None) != (new.spec if new is not None else None):
+            self._ring("policy")
+
+    def _ring(self, reason: str) -> None:
+        if self._duty.is_primary and self._world.is_synced:
+            self._to.bell.ring(reason)

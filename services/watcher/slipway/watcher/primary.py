@@ -1,0 +1,102 @@
+"""What one replica does for all, while it holds the lease: the feed, the logs, sweeps, retention.
+
+Owns the rhythm of these. None of them is needed for the life of an allocation to go on.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from slipway.kube.lease import Leadership
+from slipway.kube.scope import StopSignal
+from slipway.watcher.feed import ClusterFeed
+from slipway.watcher.podevents import PodEvents
+from slipway.watcher.podlogs import PodLogs
+from slipway.watcher.relay import Relay
+from slipway.watcher.retention import Retention
+from slipway.watcher.settings import Settings
+from slipway.watcher.sweep import Sweeper
+from slipway.watcher.world import World
+
+UNSYNCED_PAUSE_S = 0.05
+RETENTION_S = 60.0
+SWEEP_PAUSE_S = 2.0
+"""Sweeps are at least this far apart, whoever asks for them."""
+
+
+class Loop(Protocol):
+    """The shared loop runner, bound to this process."""
+
+    def __call__(
+        self, name: str, step: Callable[[], Any], stop: StopSignal, *, max_backoff_s: float
+    ) -> Coroutine[Any, Any, None]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errands:
+    """What there is to do."""
+
+    feed: ClusterFeed
+    logs: PodLogs
+    events: PodEvents
+    sweeper: Sweeper
+    retention: Retention
+    relay: Relay
+
+
+class Primary:
+    """Runs the errands of one process in each of its terms."""
+
+    def __init__(self, errands: Errands, world: World, settings: Settings, *, loop: Loop) -> None:
+        self._errands = errands
+        self._world = world
+        self._settings = settings
+        self._loop = loop
+        self._orphans = asyncio.Event()
+
+    async def run(self, leadership: Leadership, stop: StopSignal) -> None:
+        """Until `stop`, or until the term ends and this is cancelled."""
+        errands = self._errands
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(work)
+                for work in (
+                    errands.logs.run(),
+                    errands.events.run(),
+                    errands.relay.check_quietly(self._world.allocations.items()),
+                    self._loop("feed", lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
+                    self._loop("sweep", self._sweep, stop, max_backoff_s=10.0),
+                    self._loop("retention", self._forget, stop, max_backoff_s=60.0),
+                )
+            ]
+            await stop.wait()
+            for task in running:
+                task.cancel()
+
+    async def once(self) -> None:
+        """One sweep and one round of retention."""
+        await self._errands.sweeper.sweep()
+        await self._errands.retention.step()
+
+    def sweep_soon(self) -> None:
+        """Pods without an allocation were seen."""
+        self._orphans.set()
+
+    async def _sweep(self) -> float:
+        if not self._world.is_synced:
+            return UNSYNCED_PAUSE_S
+        self._orphans.clear()
+        await self._errands.sweeper.sweep()
+        try:
+            async with asyncio.timeout(max(0.0, self._settings.sweep_interval_s - SWEEP_PAUSE_S)):
+                await self._orphans.wait()
+        except TimeoutError:
+            pass
+        return SWEEP_PAUSE_S
+
+    async def _forget(self) -> float:
+        if not self._world.is_synced:
+            return UNSYNCED_PAUSE_S
+        await self._errands.retention.step()
+        return RETENTION_S
