@@ -116,3 +116,12 @@ async def node_world(folder: Path) -> AsyncGenerator[NodeWorld, None]:
         finally:
             stop.set()
             await logs.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (a dead one that nobody has waited for does not)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -62,11 +62,11 @@ class LogWriter:
         self._write(stream, entries)
 
     def close(self) -> None:
-        """The container has ended: what is left without an end of line is a line."""
+        """The container has ended: what is left without an end of line is kept as it is."""
         if self.is_closed:
             return
         for stream, rest in sorted(self._partial.items()):
-            self._write(stream, [(rest, b"F")])
+            self._write(stream, [(rest, b"P")])
         self._partial.clear()
         self.is_closed = True
         os.close(self._fd)

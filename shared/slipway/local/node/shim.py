@@ -86,8 +86,8 @@ class Shim:
             return
         self._killed = self._killed or how is signal.SIGKILL
         _signal_group(self.pid, how)
-        if how is not signal.SIGKILL and _is_childless(self.pid):
-            # It came between the traps and the program's start (or after its end, where it does no harm).
+        if how is not signal.SIGKILL and not _has_program(self.pid):
+            # It came after the traps, before the program was itself: nobody heard it. (After the end it does no harm.)
             asyncio.get_running_loop().call_later(_AGAIN_S, self.signal, how)
 
     async def ended(self) -> Exit:
@@ -230,11 +230,19 @@ def _is_ours(pid: int, folder: Path) -> bool:
         return False
 
 
-def _is_childless(pid: int) -> bool:
-    """Whether the shell has started nothing; False where that can not be told."""
+def _has_program(pid: int) -> bool:
+    """Whether the shell has started the program; True where that can not be told.
+
+    A child that is still a copy of the shell has the shell's command line, and its traps.
+    """
+    proc = Path("/proc")
+    listing = proc / f"{pid}/task/{pid}/children"
+    if not listing.exists():
+        return True
     try:
-        return not Path(f"/proc/{pid}/task/{pid}/children").read_bytes()
-    except OSError:
+        own = (proc / str(pid) / "cmdline").read_bytes()
+        return any((proc / child / "cmdline").read_bytes() != own for child in listing.read_text().split())
+    except OSError:  # somebody has just ended
         return False
 
 

@@ -9,7 +9,7 @@ from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import objects_of
 from slipway.kube.resources import PODS
 from tests.support.clock import wait_until
-from tests.support.local_node import NAMESPACE, NodeWorld
+from tests.support.local_node import NAMESPACE, NodeWorld, is_alive
 
 
 def condition(status: RawObject, type_: str) -> RawObject:
@@ -179,12 +179,3 @@ async def test_what_somebody_else_calls_failed_stops(world: NodeWorld):
     obj = {**world.core.get("pods", NAMESPACE, "a"), "status": status}
     world.core.update_status("pods", NAMESPACE, "a", obj)
     await wait_until(lambda: not is_alive(pid), "the end of the process")
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs (a dead one that nobody has waited for does not)."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -1,0 +1,213 @@
+"""What a container finds on a local node: files, environment, peers, other containers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from slipway.crd.roleresources import objects_of
+from tests.support.clock import wait_until
+from tests.support.local_node import NodeWorld
+
+FILES: dict[str, Any] = {
+    "volumes": [
+        {"name": "files", "configMap": {"name": "code", "items": [
+            {"key": "train.py", "path": "train.py", "mode": 0o644},
+            {"key": "01__conf.json", "path": "conf/a.json", "mode": 0o600},
+        ]}},
+        {"name": "work", "emptyDir": {}},
+    ],
+}  # fmt: skip
+MOUNTS: dict[str, Any] = {
+    "workingDir": "/run/slipway/work",
+    "volumeMounts": [
+        {"name": "work", "mountPath": "/run/slipway/work"},
+        {"name": "files", "mountPath": "/run/slipway/files", "readOnly": True},
+        {"name": "files", "mountPath": "/run/slipway/work/train.py", "subPath": "train.py"},
+        {"name": "files", "mountPath": "/run/slipway/work/conf/a.json", "subPath": "conf/a.json"},
+    ],
+}
+CALL = """
+import os, socket, time
+while True:
+    try:
+        peer = socket.create_connection((os.environ["MASTER_ADDR"], 29500), 5)
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.01)
+print(peer.recv(9).decode(), os.environ["OTHER"])
+"""
+ANSWER = """
+import os, socket
+server = socket.create_server((os.environ["IP"], 29500))
+server.accept()[0].sendall(b"hello")
+"""
+
+
+async def printed(world: NodeWorld, script: str, **more: Any) -> Any:
+    """What a Python script prints as JSON."""
+    pod = await world.run("a", ["python", "-c", script], **more)
+    text = await world.log("a")
+    assert pod.phase == "Succeeded", text
+    return json.loads(text)
+
+
+async def test_files_are_beside_the_program_and_at_their_mount_path(world: NodeWorld):
+    """Relative paths work, and so do absolute ones in arguments and in the environment."""
+    await world.config("code", {"train.py": "print(open('conf/a.json').read())", "01__conf.json": '{"lr": 1}'})
+    await world.run("rel", ["python", "train.py"], spec=FILES, **MOUNTS)
+    assert await world.log("rel") == '{"lr": 1}\n'
+    await world.run("arg", ["sh", "-c", "cat /run/slipway/files/conf/a.json"], spec=FILES, **MOUNTS)
+    assert await world.log("arg") == '{"lr": 1}'
+    env = [{"name": "WHERE", "value": "/run/slipway/files"}]
+    await world.run("env", ["sh", "-c", 'cat "$WHERE/conf/a.json"'], spec=FILES, env=env, **MOUNTS)
+    assert await world.log("env") == '{"lr": 1}'
+
+
+async def test_a_pod_waits_for_its_config_map(world: NodeWorld):
+    """A volume that is not there yet is waited for, visibly."""
+    await world.start("a", ["python", "train.py"], spec=FILES, **MOUNTS)
+    await wait_until(lambda: "containerStatuses" in world.pod("a").status, "a status")
+    assert world.state("a")["waiting"] == {"reason": "ContainerCreating", "message": 'configmap "code" not found'}
+    await world.config("code", {"train.py": "print('now')", "01__conf.json": "{}"})
+    assert (await world.ended("a")).phase == "Succeeded"
+
+
+async def test_the_environment_is_the_pods_own(world: NodeWorld, monkeypatch: pytest.MonkeyPatch):
+    """Nothing of the node's own but PATH; HOME and TMPDIR below the pod's folder; `python` is ours."""
+    monkeypatch.setenv("SLIPWAY_SECRET", "x")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    env = await printed(world, "import os, json; print(json.dumps(dict(os.environ)))")
+    uid = world.pod("a").metadata.uid
+    assert {name for name in env if name.startswith(("SLIPWAY", "KUBE"))} == set()
+    assert uid in env["HOME"]
+    assert uid in env["TMPDIR"]
+    assert env["HOSTNAME"] == "a"
+
+
+async def test_values_are_expanded_and_looked_up(world: NodeWorld):
+    """fieldRef, configMapKeyRef, envFrom and $(NAME) as a kubelet does them."""
+    await world.config("settings", {"COLOUR": "blue", "size": "3"})
+    env: list[dict[str, Any]] = [
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "TEAM", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['team']"}}},
+        {"name": "SIZE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "size"}}},
+        {"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "no", "key": "no", "optional": True}}},
+        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "URL", "value": "http://$(IP):80/$(MISSING)/$$(IP)"},
+    ]
+    env_from = [{"prefix": "P_", "configMapRef": {"name": "settings"}}]
+    script = "import os, sys, json; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
+    more: dict[str, Any] = {
+        "env": env,
+        "envFrom": env_from,
+        "args": ["$(SIZE)", "$(NO)"],
+        "metadata": {"labels": {"team": "red"}},
+    }
+    found, args = await printed(world, script, **more)
+    ip = world.pod("a").status["podIP"]
+    assert found["URL"] == f"http://{ip}:80/$(MISSING)/$(IP)"
+    assert (found["NODE"], found["TEAM"], found["SIZE"], found["P_COLOUR"]) == ("node-0", "red", "3", "blue")
+    assert found["CPUS"] == "4"
+    assert "NONE" not in found
+    assert args == ["3", "$(NO)"]
+
+
+async def test_a_missing_key_keeps_the_container_from_starting(world: NodeWorld):
+    """As with a kubelet: CreateContainerConfigError, naming the key."""
+    env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "no", "key": "key"}}}]
+    await world.start("a", ["true"], env=env)
+    await wait_until(lambda: "containerStatuses" in world.pod("a").status, "a status")
+    assert world.state("a")["waiting"]["reason"] == "CreateContainerConfigError"
+    assert 'configmap "no" not found' in world.state("a")["waiting"]["message"]
+
+
+async def test_ranks_find_each_other_by_name(world: NodeWorld):
+    """A name below the own subdomain is the peer's address, also when the peer is created later."""
+    env = [{"name": "MASTER_ADDR", "value": "rank-0.gang.default.svc"}, {"name": "OTHER", "value": "pypi.example.org"}]
+    spec = {"subdomain": "gang"}
+    await world.start("rank-1", ["python", "-c", CALL], env=env, spec=spec, node="node-1")
+    await wait_until(lambda: "containerStatuses" in world.pod("rank-1").status, "rank 1 waiting")
+    assert "rank-0.gang.default.svc" in world.state("rank-1")["waiting"]["message"]
+    own = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    await world.start("rank-0", ["python", "-c", ANSWER], env=own, spec=spec)
+    await world.ended("rank-1")
+    assert await world.log("rank-1") == "hello pypi.example.org\n"
+    assert world.pod("rank-0").status["podIP"] != world.pod("rank-1").status["podIP"]
+
+
+async def test_init_containers_run_first_and_in_order(world: NodeWorld):
+    """They share volumes with the others; the pod is Pending until they are done."""
+    mount = [{"name": "shared", "mountPath": "/data"}]
+    init = [
+        {"name": f"init-{n}", "image": "x", "command": ["sh", "-c", f"echo {n} >>/data/order"], "volumeMounts": mount}
+        for n in (1, 2)
+    ]
+    spec: dict[str, Any] = {"initContainers": init, "volumes": [{"name": "shared", "emptyDir": {}}]}
+    pod = await world.run("a", ["cat", "/data/order"], spec=spec, volumeMounts=mount)
+    assert await world.log("a") == "1\n2\n"
+    states = [status["state"]["terminated"]["exitCode"] for status in objects_of(pod.status["initContainerStatuses"])]
+    assert states == [0, 0]
+
+
+async def test_a_failed_init_container_fails_the_pod(world: NodeWorld):
+    """Nothing else is started."""
+    init = [{"name": "init", "image": "x", "command": ["sh", "-c", "exit 4"]}]
+    pod = await world.run("a", ["true"], spec={"initContainers": init})
+    assert pod.phase == "Failed"
+    assert world.state("a") == {"waiting": {"reason": "PodInitializing"}}
+
+
+async def test_sidecars_run_beside_and_end_with_the_pod(world: NodeWorld):
+    """A sidecar neither blocks the main container nor the end."""
+    sidecar = {"name": "side", "image": "x", "command": ["sleep", "60"], "restartPolicy": "Always"}
+    pod = await world.run("a", ["true"], spec={"initContainers": [sidecar]})
+    assert pod.phase == "Succeeded"
+    assert "terminated" in objects_of(pod.status["initContainerStatuses"])[0]["state"]
+
+
+async def test_one_of_several_containers_fails(world: NodeWorld):
+    """The pod runs until the last one has ended, and has failed."""
+    containers = [
+        {"name": "main", "image": "x", "command": ["sh", "-c", "exit 2"]},
+        {"name": "other", "image": "x", "command": ["sleep", "0.2"]},
+    ]
+    pod = await world.run("a", spec={"containers": containers})
+    assert pod.phase == "Failed"
+    assert [world.state("a", index)["terminated"]["exitCode"] for index in (0, 1)] == [2, 0]
+
+
+async def test_a_policy_restarts(world: NodeWorld):
+    """OnFailure: again until it succeeds, counted, the last end kept."""
+    script = "test -e $HOME/been || { touch $HOME/been; exit 9; }"
+    pod = await world.run("a", ["sh", "-c", script], spec={"restartPolicy": "OnFailure"})
+    status = objects_of(pod.status["containerStatuses"])[0]
+    assert pod.phase == "Succeeded"
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] == 9
+
+
+@pytest.mark.parametrize("probe", [{"tcpSocket": {"port": "web"}}, {"httpGet": {"port": 8000, "path": "/x"}}])
+async def test_a_pod_is_ready_when_its_probe_says_so(world: NodeWorld, probe: dict[str, Any]):
+    """Running, but not ready, until the server answers."""
+    server = (
+        "import os, sys, http.server as h; sys.stdin = open(os.environ['HOME'] + '/go', 'w+');\n"
+        "class R(h.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n        self.send_response(200); self.end_headers()\n"
+        "h.HTTPServer((os.environ['IP'], 8000), R).serve_forever()"
+    )
+    env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    more: dict[str, Any] = {
+        "env": env,
+        "ports": [{"name": "web", "containerPort": 8000}],
+        "readinessProbe": {**probe, "periodSeconds": 1},
+    }
+    await world.start("a", ["python", "-c", server], **more)
+    await world.running("a")
+
+    def is_ready() -> bool:
+        return bool(objects_of(world.pod("a").status["containerStatuses"])[0]["ready"])
+
+    assert not is_ready()
+    await wait_until(is_ready, "the pod ready")

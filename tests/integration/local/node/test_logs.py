@@ -1,0 +1,81 @@
+"""Container logs through the API server: what was written, as it is written, and only that."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from slipway.errors import InvalidError, TransientError
+from tests.support.local_node import NAMESPACE, NodeWorld
+
+
+async def test_a_log_is_followed_to_its_end(world: NodeWorld):
+    """Lines come as they are written; the stream ends with the container."""
+    script = "echo one; while [ ! -e $HOME/go ]; do sleep 0.01; done; echo two >&2; printf three"
+    await world.start("a", ["sh", "-c", script])
+    pod = await world.running("a")
+    lines: list[bytes] = []
+    async with asyncio.timeout(5):
+        async for line in world.kube.follow_log(NAMESPACE, "a"):
+            lines.append(line.partition(b" ")[2])
+            if len(lines) == 1:
+                (world.folder / "pods" / pod.metadata.uid / "home" / "go").touch()
+    assert sorted(lines) == [b"one", b"three", b"two"]
+
+
+async def test_a_reader_resumes_after_the_last_time_it_saw(world: NodeWorld):
+    """Times strictly rise, so `sinceTime` of a line begins with exactly that line."""
+    await world.run("a", ["sh", "-c", "for i in 1 2 3 4 5; do echo $i; done"])
+    times = [line.split()[0] for line in (await world.kube.read_log(NAMESPACE, "a")).decode().splitlines()]
+    assert times == sorted(set(times))
+    rest = await world.kube.read_log(NAMESPACE, "a", since_time=times[3])
+    assert [line.split()[1] for line in rest.decode().splitlines()] == ["4", "5"]
+
+
+async def test_the_tail_of_a_log(world: NodeWorld):
+    """The last lines only."""
+    await world.run("a", ["sh", "-c", "for i in 1 2 3 4 5; do echo $i; done"])
+    tail = await world.kube.read_log(NAMESPACE, "a", tail_lines=2)
+    assert [line.split()[1] for line in tail.decode().splitlines()] == ["4", "5"]
+
+
+async def test_one_of_several_containers_has_to_be_named(world: NodeWorld):
+    """As the kubelet says it."""
+    containers = [{"name": name, "image": "x", "command": ["echo", name]} for name in ("left", "right")]
+    await world.run("a", spec={"containers": containers})
+    assert await world.log("a", "right") == "right\n"
+    with pytest.raises(InvalidError, match=r"a container name must be specified for pod a, choose one of: .left right"):
+        await world.log("a")
+    with pytest.raises(InvalidError, match="container middle is not valid for pod a"):
+        await world.log("a", "middle")
+
+
+async def test_a_container_that_waits_has_no_log(world: NodeWorld):
+    """It says what it waits for."""
+    await world.start("a", None)
+    with pytest.raises(TransientError, match="waiting to start"):
+        await world.log("a")
+
+
+async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
+    """Other users of the machine get nothing; nor do other methods."""
+    pod = await world.run("a", ["echo", "hello"])
+    node = world.core.get("nodes", "", "node-0")
+    endpoint = str(node["metadata"]["annotations"]["slipway.dev/log-endpoint"])
+    path = f"logs/{NAMESPACE}/{pod.metadata.uid}"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        good = await client.get(f"{endpoint}/{path}")
+        keyless = await client.get(f"{endpoint.rpartition('/')[0]}/{path}")
+        wrong = await client.get(f"{endpoint.rpartition('/')[0]}/{'0' * 32}/{path}")
+        post = await client.post(f"{endpoint}/{path}")
+        strange = await client.get(f"{endpoint}/{path}?tailLines=x")
+    assert (good.status_code, good.text) == (200, "hello\n")
+    assert [keyless.status_code, wrong.status_code, post.status_code, strange.status_code] == [404, 404, 405, 400]
+
+
+async def test_a_long_log_is_bounded_and_whole_lines_survive(world: NodeWorld):
+    """A line of 100 kB comes back in one piece, byte for byte."""
+    await world.run("a", ["python", "-c", "print('x' * 100_000); print('end')"])
+    first, last = (await world.log("a")).splitlines()
+    assert first == "x" * 100_000
+    assert last == "end"

@@ -1,0 +1,165 @@
+"""The node process: killed, started again, stopped."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from slipway.crd.roleresources import objects_of
+from slipway.errors import TransientError
+from slipway.kube.client import KubeClient, connect
+from slipway.local.node.podview import NODES, PODS, NodePod
+from slipway.runtime.clock import SeededRandom, SystemClock
+from tests.support.http_stub import write_kubeconfig
+from tests.support.local_node import is_alive
+
+NAMESPACE = "default"
+
+
+class Machine:
+    """A local API server and the node process, both real."""
+
+    def __init__(self, kube: KubeClient, folder: Path, kubeconfig: str) -> None:
+        self.kube = kube
+        self.folder = folder
+        self._kubeconfig = kubeconfig
+        self.node: subprocess.Popen[bytes] | None = None
+
+    def start_node(self) -> None:
+        state = ["--state", str(self.folder), "--nodes", "1"]
+        self.node = _spawn("slipway.local.node", *state, "--kubeconfig", self._kubeconfig)
+
+    async def stop_node(self, how: signal.Signals) -> int:
+        assert self.node is not None
+        self.node.send_signal(how)
+        async with asyncio.timeout(15):
+            return await asyncio.to_thread(self.node.wait)
+
+    async def start(self, name: str, script: str) -> None:
+        container = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
+        spec = {"nodeName": "node-0", "restartPolicy": "Never", "containers": [container]}
+        await self.kube.create(PODS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+
+    async def in_phase(self, name: str, *phases: str) -> NodePod:
+        async with asyncio.timeout(15):
+            while True:
+                pod = await self.kube.get(PODS, name, namespace=NAMESPACE)
+                if pod.phase in phases:
+                    return pod
+                await asyncio.sleep(0.02)
+
+    async def log(self, name: str) -> str:
+        raw = await self.kube.read_log(NAMESPACE, name)
+        return " ".join(line.partition(" ")[2] for line in raw.decode().splitlines())
+
+    async def logged(self, name: str) -> str:
+        """The log once there is something in it."""
+        async with asyncio.timeout(10):
+            while not (text := await self.log(name)):  # noqa: ASYNC110 - a log has no event
+                await asyncio.sleep(0.02)
+        return text
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncGenerator[Machine, None]:
+    """Both processes are up."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    server = _spawn("slipway.local.apiserver", "--listen", address)
+    kubeconfig = write_kubeconfig(tmp_path, f"http://{address}")
+    async with connect(kubeconfig, clock=SystemClock(), random=SeededRandom(1)) as kube:
+        machine = Machine(kube, tmp_path / "nodes", kubeconfig)
+        machine.start_node()
+        try:
+            async with asyncio.timeout(30):
+                while not await _has_node(kube):  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.02)
+            yield machine
+        finally:
+            for process in (machine.node, server):
+                if process is not None and process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(10)
+                    process.kill()
+                    process.wait()
+
+
+def _spawn(module: str, *argv: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", module, *argv])
+
+
+async def _has_node(kube: KubeClient) -> bool:
+    try:
+        return bool((await kube.list(NODES)).items)
+    except TransientError:
+        return False
+
+
+async def test_a_killed_node_process_finds_its_pods_again(machine: Machine):
+    """Programs run on without it, are not started again, and their exits are not lost, nor what they wrote."""
+    wait = "while [ ! -e $HOME/go ]; do sleep 0.02; done"
+    await machine.start("lives", f"echo once; {wait}; echo later; exit 5")
+    await machine.start("ends", f"echo once; {wait}; exit 6")
+    pods = {name: await machine.in_phase(name, "Running") for name in ("lives", "ends")}
+    await machine.stop_node(signal.SIGKILL)
+    home = {name: machine.folder / "pods" / pod.metadata.uid for name, pod in pods.items()}
+    (home["ends"] / "home" / "go").touch()
+    async with asyncio.timeout(10):
+        while not (home["ends"] / "containers" / "main" / "0" / "exit").exists():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.02)
+    machine.start_node()
+    ended = await machine.in_phase("ends", "Failed")
+    assert objects_of(ended.status["containerStatuses"])[0]["state"]["terminated"]["exitCode"] == 6
+    (home["lives"] / "home" / "go").touch()
+    lived = await machine.in_phase("lives", "Failed")
+    assert objects_of(lived.status["containerStatuses"])[0]["state"]["terminated"]["exitCode"] == 5
+    assert lived.status["podIP"] == pods["lives"].status["podIP"]
+    assert await machine.log("lives") == "once later"
+
+
+async def test_a_lost_process_is_reported_and_not_started_again(machine: Machine):
+    """Killed together with the node process, or started on a disk that is gone: its exit is unknown."""
+    await machine.start("lost", "echo once; sleep 60")
+    pod = await machine.in_phase("lost", "Running")
+    await machine.logged("lost")
+    await machine.stop_node(signal.SIGKILL)
+    folder = machine.folder / "pods" / pod.metadata.uid
+    os.killpg(int((folder / "containers" / "main" / "0" / "pid").read_text()), signal.SIGKILL)
+    machine.start_node()
+    pod = await machine.in_phase("lost", "Failed")
+    ended = objects_of(pod.status["containerStatuses"])[0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
+    assert await machine.log("lost") == "once"
+
+
+async def test_sigterm_ends_every_pod_and_says_so(machine: Machine):
+    """Grace is capped, the statuses are written, nothing runs any more."""
+    await machine.start("polite", "trap 'exit 0' TERM; echo $$$$; while :; do sleep 0.02; done")
+    await machine.start("stubborn", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done")
+    for name in ("polite", "stubborn"):
+        await machine.in_phase(name, "Running")
+    pids = [int(await machine.logged(name)) for name in ("polite", "stubborn")]
+    assert await machine.stop_node(signal.SIGTERM) == 0
+    for name in ("polite", "stubborn"):
+        pod = await machine.in_phase(name, "Failed")
+        assert pod.status["reason"] == "Terminated"
+    for pid in pids:
+        assert not is_alive(pid)
+
+
+async def test_one_process_per_folder(machine: Machine):
+    """A second node process on the same state refuses to start."""
+    argv = ["slipway.local.node", "--state", str(machine.folder)]
+    second = await asyncio.create_subprocess_exec(sys.executable, "-m", *argv, stderr=subprocess.PIPE)
+    _, words = await second.communicate()
+    assert second.returncode == 2
+    assert b"another process runs the nodes" in words
