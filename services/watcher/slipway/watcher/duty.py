@@ -12,12 +12,15 @@ STAND_IN_S = 5.0
 
 
 class Duty:
-    """The standing of one replica. `alone`: there is nobody else, for one pass."""
+    """The standing of one replica. `alone`: there is nobody else, for one pass.
 
-    def __init__(self, clock: Clock, *, standby_delay_s: float) -> None:
+    For its first `grace_s` a replica acts at once: it may be the successor of the only one, whose lease still runs.
+    """
+
+    def __init__(self, clock: Clock, *, standby_delay_s: float, grace_s: float) -> None:
         self._clock = clock
         self._standby_delay_s = standby_delay_s
-        self._stands_in_until = 0.0
+        self._stands_in_until = clock.monotonic() + grace_s
         self.leadership: Leadership | None = None
         self.alone = False
 
@@ -34,4 +37,4 @@ class Duty:
 
     def stand_in(self) -> None:
         """There was something to write: if somebody else is the primary, it is not doing its work."""
-        self._stands_in_until = self._clock.monotonic() + STAND_IN_S
+        self._stands_in_until = max(self._stands_in_until, self._clock.monotonic() + STAND_IN_S)

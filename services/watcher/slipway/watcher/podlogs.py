@@ -34,6 +34,7 @@ TAIL_LINES = 200
 """Stored lines that are looked through for the place to go on from."""
 RETRY_S = 0.5
 RETRIES_MAX = 5
+STANDBY_DRAIN_S = 3.0
 SETTLE_S = 0.1
 """Between the end of a log and the news that its container has ended."""
 _FRACTION_DIGITS = 9
@@ -129,7 +130,9 @@ class PodLogs:
         if not self._limits.enabled or uid in self._drained or _container_to_read(pod) is None:
             return True
         asked_at = self._asked_at.setdefault(uid, self._clock.monotonic())
-        left_s = asked_at + self._limits.drain_s - self._clock.monotonic()
+        # A replica that does not follow logs leaves the one that does some time, and no more.
+        patience_s = self._limits.drain_s if self._tasks is not None else min(self._limits.drain_s, STANDBY_DRAIN_S)
+        left_s = asked_at + patience_s - self._clock.monotonic()
         if left_s <= 0:
             return True
         self.observe(pod)

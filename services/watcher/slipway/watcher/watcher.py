@@ -78,7 +78,7 @@ class Watcher:
         self._round = 0
         self.world = World()
         self.queue: WorkQueue[str] = WorkQueue(parts.random)
-        self.duty = Duty(clock, standby_delay_s=settings.standby_delay_s)
+        self.duty = Duty(clock, standby_delay_s=settings.standby_delay_s, grace_s=settings.lease_duration_s)
         self.reflectors = [
             Reflector(parts.kube, resource, store, clock=clock, random=parts.random)
             for resource, store in self.world.stores()
