@@ -189,6 +189,7 @@ async def test_a_dry_run_launches_nothing(world: ApiWorld) -> None:
     assert response.status_code == 200
     assert answer["dryRun"] is True
     assert answer["spec"]["ranks"][0]["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi"}
+    assert answer["requests"] == [{"role": "worker", "count": 1, "requests": {"cpu": "100m", "memory": "256Mi"}}]
     assert "none-such" in answer["warnings"][0]
     assert await world.names() == []
 

@@ -36,6 +36,18 @@ async def test_a_name_in_two_workspaces_is_ambiguous_and_an_id_is_not(world: Api
     assert (await world.get(f"/allocations/{two['id']}")).json()["workspace"] == "other"
 
 
+async def test_an_id_never_means_the_next_object_of_the_name(world: ApiWorld) -> None:
+    """Also not after it was looked up before."""
+    old = await world.launch(name="llm")
+    assert (await world.get(f"/allocations/{old['id']}")).status_code == 200
+    await world.kube.patch(ALLOCATIONS, "llm", {"metadata": {"finalizers": []}}, namespace="default")
+    await world.kube.delete(ALLOCATIONS, "llm", namespace="default")
+    assert (await world.get(f"/allocations/{old['id']}")).status_code == 404
+    new = await world.launch(name="llm")
+    assert (await world.get(f"/allocations/{old['id']}")).status_code == 404
+    assert (await world.get("/allocations/llm")).json()["id"] == new["id"]
+
+
 @pytest.mark.parametrize("given", ["nope", "llm-00000000", "LLM", "a%2Fb", "..", "x" * 80])
 async def test_what_does_not_exist_is_404(world: ApiWorld, given: str) -> None:
     """Also an id whose uid is another's, and what could never be one."""

@@ -4,6 +4,7 @@ Pure. Looks at whole nodes only (not at what is in use): it must never warn abou
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
@@ -46,6 +47,19 @@ def capacity_warnings(allocation: Allocation, pool: ResourcePool, nodes: Iterabl
     if not warnings:
         warnings = _whole_pool(pool, total(demand), total(offers))
     return tuple(warnings)
+
+
+def requests_of(allocation: Allocation) -> list[dict[str, Any]]:
+    """What each role of a complete allocation asks for, per rank, as Kubernetes counts it."""
+    spec = allocation.spec
+    return [
+        {
+            "role": role.name,
+            "count": role.count,
+            "requests": role_requests(role, template_of(spec, role)).quantities(),
+        }
+        for role in spec.ranks
+    ]
 
 
 def _of_nodes(asks: Resources) -> Resources:

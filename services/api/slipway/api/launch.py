@@ -39,6 +39,7 @@ from slipway.errors import (
     InvalidError,
     NotFoundError,
     TerminatingError,
+    TransientError,
     UnavailableError,
 )
 from slipway.kube.resources import ALLOCATIONS
@@ -157,7 +158,7 @@ class Launcher:
                 if chosen:
                     return self._same_key(found, order, error)
                 draft = _renamed(draft, self._made_up(body.kind))
-        raise UnavailableError("could not find a free name; try again")
+        raise TransientError("could not find a free name; try again")
 
     async def _create(self, manifest: Json) -> Allocation:
         """One create; repeated when its outcome is unknown, because a second one of the name can not succeed too."""
@@ -263,7 +264,7 @@ def _is_ours(found: Allocation, order: Order) -> bool:
 
 def _deleting(found: Allocation | None) -> ControlPlaneError:
     if found is None:
-        return UnavailableError("the name was taken a moment ago and is free again; try again")
+        return TransientError("the name was taken a moment ago and is free again; try again")
     return TerminatingError(
         f"an allocation named {found.metadata.name} is being deleted; try again when it is gone, or choose another name"
     )

@@ -16,6 +16,7 @@ from slipway.model.ids import split_allocation_id
 
 PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
+HOMES_MAX = 20_000
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 
 
@@ -24,6 +25,14 @@ class Lookup:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
+        self._homes: dict[str, tuple[str, str]] = {}
+
+    def remember(self, allocation: Allocation) -> None:
+        """Where an AllocationID is found: that never changes, so that reading it again is one GET."""
+        meta = allocation.metadata
+        self._homes[id_of(allocation)] = (meta.namespace, meta.name)
+        while len(self._homes) > HOMES_MAX:
+            del self._homes[next(iter(self._homes))]
 
     async def find(self, text: str) -> Allocation:
         """The allocation that `text` means.
@@ -34,6 +43,29 @@ class Lookup:
         """
         if _SAFE.fullmatch(text) is None:
             raise _not_found(text)
+        known = await self._at_home(text)
+        if known is not None:
+            return known
+        found = await self._search(text)
+        self.remember(found)
+        return found
+
+    async def _at_home(self, text: str) -> Allocation | None:
+        """The object of a whole id that was found before."""
+        home = self._homes.get(text)
+        if home is None:
+            return None
+        namespace, name = home
+        try:
+            found = await self._kube.get(ALLOCATIONS, name, namespace=namespace)
+        except NotFoundError:
+            found = None
+        if found is None or id_of(found) != text:
+            self._homes.pop(text, None)
+            return None
+        return found
+
+    async def _search(self, text: str) -> Allocation:
         parts = split_allocation_id(text)
         if parts is not None:
             name, uid_prefix = parts

@@ -16,6 +16,7 @@ from slipway.api.ports import Kube, Stop
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
 from slipway.api.recent import Recent, Seldom
+from slipway.api.rendezvous import Rendezvous
 from slipway.api.settings import Settings
 from slipway.api.sse import OpenStreams
 from slipway.crd.v1alpha1 import Allocation
@@ -55,6 +56,7 @@ class Parts:
     targets: Targets
     forwarder: HttpForwarder
     touched: Seldom
+    rendezvous: Rendezvous
     on_broken: Callable[[InvariantError], None]
 
 
@@ -94,6 +96,7 @@ def connect(
         targets=Targets(kube, lookup, clock),
         forwarder=HttpForwarder(silence_s=settings.proxy_timeout_s, stop=stop),
         touched=Seldom(clock, every_s=ACTIVITY_S),
+        rendezvous=Rendezvous(kube, clock, stop),
         on_broken=on_broken,
     )
 

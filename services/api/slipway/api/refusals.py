@@ -44,3 +44,11 @@ class TooManyStreamsError(ThrottledError):
 
 class BadGatewayError(UnavailableError):
     """A workload gave the proxy no proper answer."""
+
+
+class NotListeningError(UnavailableError):
+    """A workload runs, and does not accept connections on its port yet."""
+
+
+class RedisAwayError(UnavailableError):
+    """What was asked for is kept in Redis only, and Redis can not be reached."""

@@ -239,6 +239,21 @@ class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     acks: dict[str, int]
 
 
+class Address(msgspec.Struct, kw_only=True, frozen=True):
+    rank: int
+    role: str
+    host: str
+
+
+class RendezvousView(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the ranks of the current attempt are; `ready` when all of them have an address."""
+
+    attempt: int
+    size: int
+    ready: bool
+    addresses: list[Address]
+
+
 class LogLineView(Wire, kw_only=True, frozen=True):
     cursor: str = ""
     attempt: int

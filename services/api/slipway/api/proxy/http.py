@@ -15,8 +15,8 @@ from slipway.api.ports import Stop
 from slipway.api.proxy.headers import request_fields, response_fields
 from slipway.api.proxy.target import Target
 from slipway.api.race import first_of
-from slipway.api.refusals import BadGatewayError
-from slipway.errors import DeadlineError, UnavailableError
+from slipway.api.refusals import BadGatewayError, NotListeningError
+from slipway.errors import DeadlineError
 from slipway.runtime import log
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class HttpForwarder:
         """One request, until its answer is through.
 
         Raises:
-            UnavailableError: the workload does not accept connections (yet); nothing was sent.
+            NotListeningError: the workload does not accept connections (yet); nothing was sent.
             DeadlineError: it is silent for too long.
             BadGatewayError: it answers nothing that could be passed on.
         """
@@ -59,7 +59,7 @@ class HttpForwarder:
         try:
             response = await self._opened().send(upstream, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise UnavailableError(f"{target.allocation} does not answer on port {target.port} yet") from error
+            raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
         except httpx.TimeoutException as error:
             raise DeadlineError(f"{target.allocation} is silent on port {target.port}") from error
         except httpx.HTTPError as error:

@@ -15,8 +15,7 @@ from slipway.api.ports import Stop
 from slipway.api.proxy.headers import socket_fields
 from slipway.api.proxy.target import Target
 from slipway.api.race import first_of
-from slipway.api.refusals import BadGatewayError
-from slipway.errors import UnavailableError
+from slipway.api.refusals import BadGatewayError, NotListeningError
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -34,7 +33,7 @@ async def forward_socket(socket: WebSocket, target: Target, *, stop: Stop, touch
     """One WebSocket; `touch` is called for each message of the client.
 
     Raises:
-        UnavailableError, BadGatewayError: before the client's handshake is answered.
+        NotListeningError, BadGatewayError: before the client's handshake is answered.
     """
     upstream = await _connect(socket, target)
     try:
@@ -84,7 +83,7 @@ async def _connect(socket: WebSocket, target: Target) -> "ClientConnection":
     except InvalidHandshake as error:
         raise BadGatewayError(f"{target.allocation} speaks no WebSocket here") from error
     except (OSError, TimeoutError) as error:
-        raise UnavailableError(f"{target.allocation} does not answer on port {target.port} yet") from error
+        raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
 
 
 async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: Callable[[], None]) -> None:

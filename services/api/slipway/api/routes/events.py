@@ -7,6 +7,7 @@ from slipway.api.cloudevents import cloud_event, page_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
 from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_cursor
 from slipway.api.firehose import Wanted, follow_all
+from slipway.api.needs import needs_redis
 from slipway.api.parts import Parts, parts_of
 from slipway.api.sse import SSE_TYPE, Outlet, PushResponse, Writer
 from slipway.model.events import AllocationEvent
@@ -45,9 +46,10 @@ async def all_events(request: Request) -> Response:
         types=frozenset(part for part in query.get("type", "").split(",") if part),
         allocation=query.get("allocation", ""),
     )
-    cursor = _cursor(request) or await parts.firehose.tail()
-    # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
-    await parts.firehose.read(after=cursor, limit=1)
+    with needs_redis("the events of all allocations"):
+        cursor = _cursor(request) or await parts.firehose.tail()
+        # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
+        await parts.firehose.read(after=cursor, limit=1)
 
     async def write(outlet: Outlet) -> None:
         await follow_all(parts.firehose, wanted, cursor, outlet)

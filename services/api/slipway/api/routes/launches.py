@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.capacity import requests_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param
 from slipway.api.identity import user_of
 from slipway.api.launch import Order
@@ -52,11 +53,13 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
             "name": draft.allocation.metadata.name,
             "workspace": draft.allocation.metadata.namespace,
             "spec": shown(draft.allocation.spec),
+            "requests": requests_of(draft.allocation),
             "warnings": draft.warnings,
         }
         return json_response({"dryRun": True, **answer})
     launched = await parts.launcher.launch(order)
     allocation_id = id_of(launched.allocation)
+    parts.lookup.remember(launched.allocation)
     request.scope[SPAN_KEY].set(slipway__allocation__id=allocation_id)
     view = allocation_view(launched.allocation, warnings=launched.warnings)
     headers = {"Location": allocation_path(allocation_id), "ETag": f'"{view.resource_version}"'}

@@ -6,6 +6,7 @@ from starlette.responses import Response
 from slipway.api import cluster_view
 from slipway.api.endpoint import Endpoint, Query, json_response, number_param
 from slipway.api.identity import user_of
+from slipway.api.needs import needs_redis
 from slipway.api.parts import parts_of
 from slipway.api.routes.allocations import pending_of
 from slipway.api.schemas import Items, JobView, LetterView, Me, NodeView, PoolView, QueueView, WorkspaceView
@@ -75,7 +76,8 @@ async def me(request: Request) -> Response:
 async def dead_letters(request: Request) -> Response:
     """What the podworkers could not work off."""
     limit = number_param(request, "limit", default=100, least=1, most=PAGE_MAX)
-    page = await parts_of(request).dead.page(after=request.query_params.get("after") or None, limit=limit)
+    with needs_redis("dead letters"):
+        page = await parts_of(request).dead.page(after=request.query_params.get("after") or None, limit=limit)
     views = [
         LetterView(
             id=letter.id,
@@ -93,7 +95,9 @@ async def dead_letters(request: Request) -> Response:
 async def replay(request: Request) -> Response:
     """Send a dead letter to the workers again."""
     letter_id = request.path_params["letter"]
-    if not await parts_of(request).dead.replay(letter_id):
+    with needs_redis("dead letters"):
+        is_sent = await parts_of(request).dead.replay(letter_id)
+    if not is_sent:
         raise NotFoundError(f"there is no dead letter {letter_id[:64]!r}; GET /api/v1/dead lists them")
     return Response(status_code=202)
 

@@ -1,6 +1,7 @@
 """What the ranks of an allocation tell us and ask us: preemption, readiness, activity, progress."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 from starlette.requests import Request
@@ -10,7 +11,15 @@ from slipway.api.changes import check_attempt, has_ended, signals_of
 from slipway.api.endpoint import Endpoint, Handler, Query, bad_param, json_response, number_param
 from slipway.api.parts import Parts, parts_of
 from slipway.api.refusals import ConflictError
-from slipway.api.schemas import AckBody, ActivityBody, AllocationView, FlagBody, PreemptionView, ProgressBody
+from slipway.api.schemas import (
+    AckBody,
+    ActivityBody,
+    AllocationView,
+    FlagBody,
+    PreemptionView,
+    ProgressBody,
+    RendezvousView,
+)
 from slipway.api.strict import Json, checked, read_object
 from slipway.api.view import allocation_view
 from slipway.crd.transitions import id_of
@@ -110,6 +119,15 @@ async def activity(request: Request) -> Response:
     return Response(status_code=202)
 
 
+async def rendezvous(request: Request) -> Response:
+    """Where the ranks are; with `timeout_seconds` waits for the last of them."""
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    check_attempt(found, None)
+    wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
+    return json_response(await parts.rendezvous.meet(found, wait_s=wait_s))
+
+
 async def _flag(request: Request, change: Callable[[Signals, bool], Signals]) -> Response:
     body = checked(await _object(request), FlagBody)
     parts = parts_of(request)
@@ -170,6 +188,8 @@ def _row(path: str, handler: Handler, summary: str, body: type, answer: object) 
     )
 
 
+_BOTH: tuple[Literal["GET"], Literal["POST"]] = ("GET", "POST")
+
 ENDPOINTS = (
     Endpoint(
         method="GET",
@@ -180,6 +200,19 @@ ENDPOINTS = (
         query=(Query("timeout_seconds", f"how long to wait for it, at most {WAIT_S_MAX}; default 0", "integer"),),
         answer=PreemptionView,
         is_long=True,
+    ),
+    *(
+        Endpoint(
+            method=method,
+            path=f"{ROOT}/rendezvous",
+            handler=rendezvous,
+            summary="Where its ranks are: a long poll",
+            tag=TAG,
+            query=(Query("timeout_seconds", f"how long to wait for all, at most {WAIT_S_MAX}; default 0", "integer"),),
+            answer=RendezvousView,
+            is_long=True,
+        )
+        for method in _BOTH
     ),
     _row("signals/preemption/ack", acknowledge, "Acknowledge a preemption", AckBody, PreemptionView),
     _row("ready", ready, "The service inside answers", FlagBody, AllocationView),

@@ -1,0 +1,16 @@
+"""What is kept in Redis only says so when Redis is away."""
+
+import contextlib
+from collections.abc import Generator
+
+from slipway.api.refusals import RedisAwayError
+from slipway.errors import DeadlineError, UnavailableError
+
+
+@contextlib.contextmanager
+def needs_redis(what: str) -> Generator[None]:
+    """Turns an absent server into a refusal that names what can not be had."""
+    try:
+        yield
+    except (UnavailableError, DeadlineError) as error:
+        raise RedisAwayError(f"{what} are kept in Redis, which can not be reached right now") from error
