@@ -1,0 +1,21 @@
+"""The demo does the main job, says so, and leaves nothing."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from tests.support.local_stack import cli_words, processes_of
+
+
+def test_the_demo_passes_and_leaves_nothing() -> None:
+    """Exit 0, every check ok, no process and no folder left."""
+    done = subprocess.run(cli_words("demo"), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "checks, all ok" in done.stdout
+    assert " NO " not in done.stdout
+    for title in ("a. a notebook", "b. a gang", "c. a command", "d. one", "e. a gang", "stream", "placement", "trace"):
+        assert re.search(rf"^── .*{re.escape(title)}", done.stdout, re.MULTILINE), title
+    found = re.search(r"kubeconfig (\S+)/kubeconfig", done.stderr)
+    assert found is not None
+    assert not Path(found[1]).exists()
+    assert processes_of(found[1]) == []

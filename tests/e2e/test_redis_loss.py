@@ -1,0 +1,83 @@
+"""Redis loses everything, is away, or was never there: nothing that was launched is lost."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.gangs import all_running, assert_succeeded, assert_whole, gang_body, let_go
+from tests.support.local_stack import RunningStack, data_of, running_stack
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+BACK_S = 60.0
+"""Streams of ended allocations are back within this time."""
+
+
+def sequence(stack: RunningStack, id_: str) -> list[int]:
+    """The seqs of an allocation's stream, as any client reads them."""
+    with stack.redis() as client:
+        entries: Any = client.xrange(f"slipway:alloc:{{{id_}}}")
+    seqs = [int(entry_id.split("-")[1]) for entry_id, _ in entries]
+    assert [data_of(fields["data"])["seq"] for _, fields in entries] == seqs
+    return seqs
+
+
+def assert_back(stack: RunningStack, id_: str, timeout_s: float = BACK_S) -> None:
+    """The stream is whole: 1, 2, 3 up to the last transition."""
+    last = stack.view(id_)["status"]["seq"]
+    wait_until(lambda: sequence(stack, id_) == list(range(1, last + 1)), f"stream of {id_}", timeout_s=timeout_s)
+
+
+def test_flushall_during_launches_loses_nothing(stack: RunningStack, marks: Path) -> None:
+    """Every gang is launched, runs and ends; all their streams come back within a minute."""
+    before = stack.launch({"kind": "command", "command": ["true"]})
+    stack.wait_for(before, "Terminated")
+    ids: list[str] = []
+    with stack.redis() as client:
+        for _ in range(4):
+            ids.append(stack.launch(gang_body(marks)))
+            client.flushall()
+            time.sleep(0.03)
+            client.flushall()
+    for id_ in ids:
+        assert all_running(stack, id_)["phase"] == "Running"
+        assert_whole(stack, marks, id_)
+    with stack.redis() as client:
+        client.flushall()
+    flushed = time.monotonic()
+    let_go(marks)
+    for id_ in ids:
+        assert_succeeded(stack, id_)
+    for id_ in [before, *ids]:
+        assert_back(stack, id_, timeout_s=max(5.0, flushed + BACK_S - time.monotonic()))
+
+
+def test_redis_may_be_away(stack: RunningStack, marks: Path) -> None:
+    """A launch without it is only slower; when it is back, the stream is whole."""
+    stack.stop_redis()
+    try:
+        let_go(marks)
+        id_ = stack.launch(gang_body(marks))
+        assert_succeeded(stack, id_)
+        events: list[Json] = stack.api().get(f"/allocations/{id_}/events")["items"]
+        assert [event["data"]["seq"] for event in events] == list(range(1, len(events) + 1))
+    finally:
+        stack.start_redis()
+    assert_back(stack, id_)
+
+
+def test_without_redis_at_all(tmp_path: Path, marks: Path) -> None:
+    """R0: launches, finishes and cancels; events and logs are still told."""
+    with running_stack(tmp_path / "r0", redis=False) as stack:
+        assert stack.stack.redis_url == ""
+        gang = stack.launch(gang_body(marks))
+        waiting = stack.launch(gang_body(marks, ranks=1, hold=True))
+        assert all_running(stack, gang)["phase"] == "Running"
+        assert_whole(stack, marks, gang)
+        let_go(marks)
+        assert_succeeded(stack, gang)
+        assert stack.command("kill", waiting, "--wait").code == 0
+        assert stack.view(waiting)["result"] == "Canceled"
+        done = stack.command("run", "--", "python", "-c", "print('said without Redis')")
+        assert done.code == 0, done.err
+        assert done.out == "said without Redis\n"

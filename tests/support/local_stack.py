@@ -1,0 +1,215 @@
+"""A whole local stack as a test meets it: processes on a loop of its own, a client of its API, a folder to look into.
+
+Owns the thread that the stack's supervisor runs on. Tests are plain functions: they call, kill, and look.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import redis
+
+from slipway.cli.address import parse
+from slipway.cli.http import Api
+from slipway.errors import TransientError
+from slipway.local.stack import Stack, StackOptions
+from tests.support.cli import Ran
+from tests.support.wait import wait_until
+
+T = TypeVar("T")
+Json = dict[str, Any]
+CALL_S = 90.0
+ALLOCATION = "/apis/slipway.dev/v1alpha1/namespaces/default/allocations"
+
+
+class RunningStack:
+    """A stack that runs. `said` holds what its supervisor told (restarts)."""
+
+    def __init__(self, options: StackOptions) -> None:
+        self.said: list[str] = []
+        self.stack = Stack(options, say=self.said.append)
+        self.folder = options.folder
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stack")
+        self._thread.start()
+
+    def start(self) -> None:
+        """Start everything and wait until it answers."""
+        self._call(self.stack.start())
+
+    def stop(self) -> None:
+        """Stop everything; nothing runs any more."""
+        try:
+            self._call(self.stack.stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return self.stack.api_url
+
+    def api(self) -> Api:
+        """A client of the API, for one thread."""
+        return Api(parse(self.url, "test"), user="tester")
+
+    def pid(self, name: str) -> int:
+        """The process id of a part."""
+        return self.stack.children[name].pid
+
+    def kill(self, name: str) -> int:
+        """kill -9; the supervisor starts it again."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def halt(self, *names: str) -> None:
+        """End parts and leave them ended."""
+        for name in names:
+            self._call(self.stack.halt(name))
+
+    def resume(self, *names: str) -> None:
+        """Start halted parts again."""
+        for name in names:
+            self._call(self.stack.resume(name))
+
+    def stop_redis(self) -> None:
+        """End the Redis server."""
+        assert self.stack.valkey is not None
+        self._call(self.stack.valkey.stop())
+
+    def start_redis(self) -> None:
+        """Start it again, empty."""
+        assert self.stack.valkey is not None
+        self._call(self.stack.valkey.start())
+
+    @contextmanager
+    def redis(self) -> Generator[Any]:
+        """A connection to the Redis server."""
+        url = self.stack.redis_url
+        client: Any = redis.Redis.from_url(url, decode_responses=True)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def environment(self) -> dict[str, str]:
+        """What a service of this stack is started with."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
+        env |= {"KUBECONFIG": self.stack.kubeconfig, "SLIPWAY_NAMESPACE": "slipway-system"}
+        if self.stack.redis_url:
+            env["SLIPWAY_REDIS_URL"] = self.stack.redis_url
+        return env
+
+    def once(self, service: str, *, timeout_s: float = 60.0) -> Ran:
+        """Run a service with `--once`, to its end."""
+        argv = [sys.executable, "-m", f"slipway.{service}.main", "--once"]
+        env = {**self.environment(), "SLIPWAY_LISTEN": "127.0.0.1:0"}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def command(self, *words: str, timeout_s: float = 60.0) -> Ran:
+        """Run `slipway ...` as a process, against this stack."""
+        env, argv = self.cli_environment(), cli_words(*words)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def cli_environment(self) -> dict[str, str]:
+        """What the command needs to find this stack."""
+        return {**os.environ, "SLIPWAY_SERVER": self.url, "NO_COLOR": "1"}
+
+    def ask(self, call: Callable[[Api], T]) -> T:
+        """What a call answers, made again while the API is away."""
+
+        def attempt() -> list[T]:
+            api = self.api()
+            try:
+                return [call(api)]
+            except TransientError:
+                return []
+            finally:
+                api.close()
+
+        return wait_until(attempt, "an answer of the API")[0]
+
+    def pods(self, allocation: str) -> list[Json]:
+        """The pods of an allocation, as the API has them."""
+        items: list[Json] = self.ask(lambda api: api.get(f"/allocations/{allocation}/pods")["items"])
+        return items
+
+    def view(self, allocation: str) -> Json:
+        """The allocation."""
+        view: Json = self.ask(lambda api: api.get(f"/allocations/{allocation}"))
+        return view
+
+    def launch(self, body: Json) -> str:
+        """Launch, under one key however often it is tried; the id."""
+        key = uuid.uuid4().hex
+        return str(self.ask(lambda api: api.launch(body, key=key))["id"])
+
+    def wait_for(self, allocation: str, *phases: str, timeout_s: float = 60.0) -> Json:
+        """The allocation once it is in one of `phases`."""
+
+        def reached() -> Json | None:
+            view = self.view(allocation)
+            return view if view["phase"] in phases else None
+
+        found = wait_until(reached, f"{allocation} in {phases}", timeout_s=timeout_s)
+        assert found is not None
+        return found
+
+    def log_tail(self, name: str) -> str:
+        """The end of the log of a part, for messages of failed assertions."""
+        return self.stack.children[name].tail()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S)
+
+
+@contextmanager
+def running_stack(folder: Path, **options: Any) -> Generator[RunningStack]:
+    """A stack in `folder`, stopped at the end whatever happened."""
+    running = RunningStack(StackOptions(folder=folder, port=options.pop("port", 0), **options))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+def cli_words(*words: str) -> list[str]:
+    """The words of `slipway ...` in this environment."""
+    return [sys.executable, "-m", "slipway.cli.main", *words]
+
+
+def processes_of(text: str) -> list[str]:
+    """The processes that name `text` in their environment or on their command line."""
+    found: list[str] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            told = (folder / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if text in line or text in told:
+            found.append(f"{folder.name} {line}")
+    return found
+
+
+def data_of(raw: str) -> Json:
+    """The data of a stream entry."""
+    return msgspec.json.decode(raw, type=Json)

@@ -1,0 +1,19 @@
+"""Waiting in tests that are not on an event loop: polled, with a deadline and a name for what is waited for."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+POLL_S = 0.02
+
+
+def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = 30.0) -> T:
+    """Ask until the answer is true, and give it back; fails naming `what` it waited for, with the last answer."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s for: {what}; found: {found!r}")
+        time.sleep(POLL_S)
+    return found
