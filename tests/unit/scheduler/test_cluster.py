@@ -1,0 +1,82 @@
+"""The leader's tables never go back, whatever order LISTs, deltas and own writes arrive in."""
+
+import itertools
+
+import pytest
+
+from slipway.scheduler.cluster import TOMBSTONES_MAX, Table
+
+
+def test_an_older_version_changes_nothing() -> None:
+    table: Table[str] = Table()
+    assert table.put("k", "new", 5)
+
+    assert not table.put("k", "old", 4)
+    assert not table.drop("k", 4)
+    assert table.get("k") == "new"
+
+
+def test_what_was_deleted_stays_deleted_for_older_news() -> None:
+    table: Table[str] = Table()
+    table.put("k", "one", 1)
+    table.drop("k", 7)
+
+    assert not table.put("k", "late", 6)
+    assert table.put("k", "made again", 8)
+
+
+def test_a_list_removes_what_it_lacks_but_not_what_is_newer() -> None:
+    table: Table[str] = Table()
+    table.put("old", "x", 3)
+    table.put("newer", "y", 12)
+    table.replace({"listed": ("z", 9)}, 10)
+
+    assert [table.get(key) for key in ("old", "newer", "listed")] == [None, "y", "z"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_any_order_of_news_ends_the_same(order: tuple[int, ...]) -> None:
+    table: Table[str] = Table()
+    news = (
+        lambda: table.put("k", "v2", 2),
+        lambda: table.put("k", "v4", 4),
+        lambda: table.drop("k", 6),
+        lambda: table.put("k", "v8", 8),
+    )
+    for index in order:
+        news[index]()
+
+    assert table.get("k") == "v8"
+
+
+def test_an_unchanged_fact_is_no_change() -> None:
+    table: Table[str] = Table()
+    table.put("k", "same", 1)
+    table.take_changes()
+    before = table.generation
+    table.put("k", "same", 2)
+
+    assert table.generation == before
+    assert table.take_changes() == []
+
+
+def test_changes_are_told_once_with_what_was_before() -> None:
+    table: Table[str] = Table()
+    table.put("k", "a", 1)
+    table.take_changes()
+    table.put("k", "b", 2)
+    table.put("k", "c", 3)
+    table.put("x", "y", 4)
+    table.drop("x", 5)
+
+    assert table.take_changes() == [("a", "c"), (None, None)]
+    assert table.take_changes() == []
+
+
+def test_tombstones_have_a_limit() -> None:
+    table: Table[str] = Table()
+    for index in range(TOMBSTONES_MAX + 5):
+        table.drop(f"k{index}", 10)
+
+    assert table.put("k0", "known again", 1), "the oldest is forgotten"
+    assert not table.put(f"k{TOMBSTONES_MAX}", "late", 1)
