@@ -91,5 +91,5 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
         "ahead": explanation.ahead,
     }
     if explanation.change is not None:
-        data["change"] = msgspec.to_builtins(explanation.change)
+        data["change"] = [msgspec.to_builtins(change) for change in explanation.change]
     return data

@@ -178,18 +178,23 @@ class _Tick:
         return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
 
     def _add_surplus(self) -> None:
-        """Ranks beyond the minimum, once all minima were tried: by share of the queue, then in order of admission."""
-        open_gangs = [
-            (self.tree.share(placed.allocation.queue), number)
-            for number, placed in enumerate(self.placed)
-            if any(len(part.nodes) < part.role.count for part in placed.parts)
-        ]
-        heapq.heapify(open_gangs)
+        """Ranks beyond the minimum, once all minima were tried: by the share that one more would give the queue, then
+        in order of admission."""
+        open_gangs: list[tuple[int, int]] = []
+        for number in range(len(self.placed)):
+            self._push_open(open_gangs, number)
         while open_gangs:
             _, number = heapq.heappop(open_gangs)
-            placed = self.placed[number]
-            if self._extend(placed):
-                heapq.heappush(open_gangs, (self.tree.share(placed.allocation.queue), number))
+            if self._extend(self.placed[number]):
+                self._push_open(open_gangs, number)
+
+    def _push_open(self, open_gangs: list[tuple[int, int]], number: int) -> None:
+        placed = self.placed[number]
+        fact = placed.allocation
+        chosen = gang.next_role(fact.roles, [len(part.nodes) for part in placed.parts])
+        if chosen is not None:
+            share = self.tree.share(fact.queue, gang.requests_of(fact.roles[chosen]).amounts)
+            heapq.heappush(open_gangs, (share, number))
 
     def _extend(self, placed: gang.Placed) -> bool:
         """One more rank for a gang: of the role that is most behind and that may have one."""

@@ -1,0 +1,162 @@
+"""Every gate, in order, with its sentence; and what would help."""
+
+from typing import Any
+
+import pytest
+
+from slipway.model.facts import AllocationFact, JobFact, PodFact, QueueFact
+from slipway.model.reasons import Gate
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.outcome import Change, Explanation, as_data
+from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, planned, running
+
+
+def why(allocation: AllocationFact, *, now: float = 0.0, **facts: Any) -> Explanation:
+    """The explanation of `allocation`, alone in line unless `others` are given."""
+    node_facts = facts.pop("nodes", nodes(1))
+    snapshot = a_snapshot(node_facts, [*facts.pop("others", ()), allocation], **facts)
+    return planned(snapshot, now).explanations[allocation.key]
+
+
+def test_invalid_comes_first_and_says_what_the_spec_lacks() -> None:
+    found = why(an_allocation("a", invalid="/ranks/0: no image", hold=True))
+    assert (found.gate, found.message, found.is_never) == (Gate.INVALID, "/ranks/0: no image", True)
+
+
+def test_a_namespace_that_is_no_workspace() -> None:
+    found = why(AllocationFact(namespace="elsewhere", name="a", uid="a", version=1, roles=(a_role(),)))
+    assert found.gate is Gate.NOT_A_WORKSPACE
+    assert "slipway.dev/workspace=true" in found.message
+
+
+def test_held_and_what_releases_it() -> None:
+    found = why(an_allocation("a", hold=True))
+    assert (found.gate, found.change) == (Gate.HELD, (Change(kind="release"),))
+
+
+def test_backoff_says_until_when() -> None:
+    """A time, not a countdown: the text does not change by itself."""
+    found = why(an_allocation("a", not_before=60.0, attempt=3), now=10.0)
+    assert found.gate is Gate.BACKOFF
+    assert found.message == "attempt 3 waits until 1970-01-01T00:01:00Z before it tries again"
+    assert found.change == (Change(kind="wait", until=60.0),)
+    assert planned(a_snapshot(nodes(1), [an_allocation("a", not_before=60.0)]), 60.0).admits
+
+
+def test_an_unknown_queue_and_an_inner_one() -> None:
+    queues = [QueueFact(name="p"), QueueFact(name="leaf", parent="p")]
+    assert why(an_allocation("a", queue="gone"), queues=queues).message == "pool default has no queue gone"
+    assert why(an_allocation("a", queue="p"), queues=queues).gate is Gate.UNKNOWN_QUEUE
+
+
+def test_too_few_ranks_says_both_numbers() -> None:
+    assert why(an_allocation("a", a_role(2), minimum=3)).message == "the gang has 2 ranks and needs 3"
+    role = a_role(1, 2, name="ps")
+    assert why(an_allocation("a", role, minimum=1)).message == "role ps has 1 ranks and needs 2"
+    assert why(an_allocation("a", a_role(2), minimum=3)).gate is Gate.NOT_ENOUGH_PODS
+
+
+def test_one_rank_that_does_not_fit_now() -> None:
+    """The sentence of the design: counts by reason, and how much more it takes."""
+    pods = [
+        PodFact(
+            namespace="d", name=f"p{index}", uid=f"p{index}", node=f"n{index}", requests=amounts(0, 0, 8 - index % 2)
+        )
+        for index in range(3)
+    ]
+    node_facts = [*nodes(3, gpus=8), a_node("n3", gpus=8, unschedulable=True)]
+    found = why(an_allocation("a", a_role(gpus=2)), nodes=node_facts, pods=pods)
+    assert found.gate is Gate.NO_FIT
+    assert found.message == (
+        "0 of 4 nodes fit: 3 lack 2 nvidia.com/gpu free, 1 is cordoned; needs 1 more nvidia.com/gpu on one node"
+    )
+    assert found.reasons == {"Insufficient nvidia.com/gpu": 3, "NodeUnschedulable": 1}
+    assert found.change == (Change(kind="free", node="n1", amounts={"nvidia.com/gpu": 1}),)
+
+
+def test_a_gang_larger_than_the_pool_is_told_so() -> None:
+    found = why(an_allocation("a", a_role(8, gpus=8)), nodes=nodes(2, gpus=8))
+    assert found.is_never
+    assert found.message.startswith(
+        "can never start as the pool stands: it asks for 64 nvidia.com/gpu and the whole pool has 16; "
+        "room for 2 of 8 ranks"
+    )
+
+
+def test_a_rank_larger_than_any_node_is_told_so() -> None:
+    found = why(an_allocation("a", a_role(cpu=9)), nodes=nodes(2, cpu=8))
+    assert found.is_never
+    assert found.message == (
+        "can never start as the pool stands: even empty it has no place for a rank like this; "
+        "0 of 2 nodes fit: 2 have less than 9 cpu in all"
+    )
+    assert found.change is None
+
+
+def test_a_pool_without_nodes() -> None:
+    assert why(an_allocation("a"), nodes=[]).message.endswith("the pool has no nodes")
+
+
+def test_a_cordoned_pool_is_not_hopeless() -> None:
+    """Cordons and unready nodes pass: a strict queue keeps waiting behind them."""
+    assert not why(an_allocation("a"), nodes=[a_node("n", unschedulable=True), a_node("m", ready=False)]).is_never
+
+
+def test_job_slots() -> None:
+    """A job that has its slots in use says how many it may have, and what helps; beyond that: never."""
+    job = JobFact(namespace="default", name="j", max_slots=2)
+    other = running(an_allocation("r", a_role(gpus=1), job="j"), {0: "n0"})
+    found = why(an_allocation("a", a_role(gpus=2), job="j"), nodes=nodes(1, gpus=8), jobs=[job], others=[other])
+    assert found.message == "job j may use 2 slots and 1 are in use; this needs 2"
+    assert (found.gate, found.change) == (Gate.JOB_MAX_SLOTS, (Change(kind="maxSlots", name="j", slots=1),))
+    never = why(an_allocation("a", a_role(gpus=3), job="j"), nodes=nodes(1, gpus=8), jobs=[job])
+    assert (never.gate, never.is_never) == (Gate.EXCEEDS_MAX_QUOTA, True)
+    free = an_allocation("a", a_role(gpus=0), job="j")
+    assert planned(a_snapshot(nodes(1, gpus=8), [other, free], jobs=[job])).admits
+
+
+def test_changes_of_two_gates_are_offered_together() -> None:
+    """Quota and room: raising only the one would not start it."""
+    queue = QueueFact(name="default", limit=Resources({"cpu": 1000}))
+    pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(7))
+    found = why(an_allocation("a", a_role(cpu=2)), queues=[queue], pods=[pod])
+    assert found.gate is Gate.EXCEEDS_MAX_QUOTA
+    assert found.change == (
+        Change(kind="limit", name="default", amounts={"cpu": 1000}),
+        Change(kind="free", node="n0", amounts={"cpu": 1000}),
+    )
+
+
+def test_no_change_is_offered_that_another_would_take() -> None:
+    """The same ask, later in line: what would free a place for it would go to the one before."""
+    pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(8))
+    first, second = an_allocation("a", created=1.0), an_allocation("b", created=2.0)
+    made = planned(a_snapshot(nodes(1), [first, second], pods=[pod])).explanations
+    assert made[first.key].change is not None
+    assert made[second.key].change is None
+    assert (made[second.key].position, made[second.key].ahead) == (2, 1)
+
+
+def test_what_the_tick_did_not_get_to() -> None:
+    made = planned(a_snapshot(nodes(1), [an_allocation(name, created=1.0) for name in "abc"]), decisions_max=1)
+    assert gates(made) == {"b": "NotYetConsidered", "c": "NotYetConsidered"}
+    assert [made.explanations[f"default/{name}"].ahead for name in "bc"] == [0, 1]
+
+
+@pytest.mark.parametrize("field", ["stopping", "deleting"])
+def test_what_nobody_wants_any_more_is_neither_started_nor_explained(field: str) -> None:
+    made = planned(a_snapshot(nodes(1), [an_allocation("a", **{field: True}), an_allocation("b", desired="Stopped")]))
+    assert made.is_empty
+    assert made.explanations == {}
+
+
+def test_as_data_is_what_the_answer_carries() -> None:
+    held = why(an_allocation("a", hold=True))
+    assert as_data(held) == {
+        "code": "Held",
+        "message": "held; release it to let it start",
+        "reasons": {},
+        "position": 0,
+        "ahead": 0,
+        "change": [{"kind": "release"}],
+    }

@@ -1,0 +1,43 @@
+"""The total order: priority, position, age, uid; and the order of heads."""
+
+from slipway.model.facts import JobFact, QueueFact
+from slipway.scheduler.plan.ordering import default_position, head_key, work_key
+from tests.support.planner import an_allocation
+
+JOB = JobFact(namespace="default", name="j", priority=9, position="")
+
+
+def test_priority_then_position_then_age_then_uid() -> None:
+    last = an_allocation("a", created=1.0, uid="z")
+    first = an_allocation("b", created=5.0, priority=1)
+    moved = an_allocation("c", created=9.0, position=default_position(0.5))
+    older = an_allocation("d", created=0.7)
+    twin = an_allocation("e", created=1.0, uid="y")
+    work = [last, first, moved, older, twin]
+    assert sorted(work, key=lambda fact: work_key(fact, None)) == [first, moved, older, twin, last]
+
+
+def test_a_job_with_a_priority_gives_it_to_its_work() -> None:
+    """Also a lower one: the job decides; within it the allocation's own priority does."""
+    mine, other = an_allocation("a", job="j", priority=1), an_allocation("b", priority=5)
+    assert work_key(mine, JOB) < work_key(other, None)
+    low = JobFact(namespace="default", name="j", priority=0)
+    assert work_key(mine, low) > work_key(other, None)
+    assert work_key(an_allocation("c", job="j", priority=3), JOB) < work_key(mine, JOB)
+
+
+def test_a_position_compares_with_work_that_was_never_moved() -> None:
+    """The default position is the time of creation, before the epoch too."""
+    assert default_position(-5) < default_position(0) < default_position(0.001) < default_position(1_700_000_000)
+    ahead = an_allocation("a", created=9.0, position=default_position(3.0) + "-5")
+    assert work_key(an_allocation("b", created=3.0), None) < work_key(ahead, None)
+    assert work_key(ahead, None) < work_key(an_allocation("c", created=3.001), None)
+
+
+def test_heads_go_by_share_then_queue_priority_then_their_own() -> None:
+    queue, urgent = QueueFact(name="a"), QueueFact(name="z", priority=1)
+    head = an_allocation("h", created=1.0)
+    assert head_key(0, queue, head, None) < head_key(1, urgent, head, None)
+    assert head_key(0, urgent, head, None) < head_key(0, queue, head, None)
+    assert head_key(0, queue, an_allocation("i", priority=1, created=2.0), None) < head_key(0, queue, head, None)
+    assert head_key(0, queue, head, None) < head_key(0, queue, an_allocation("i", created=2.0), None)

@@ -1,0 +1,108 @@
+"""The scenario format: what it takes, and the path of what it does not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slipway.errors import InvalidError
+from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate.command import main
+from slipway.scheduler.simulate.scenario import decode
+
+MINIMAL = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[]", "the file: "),
+        ("nodes: [", "not YAML"),
+        ("nodes: []\nnonsense: 1", "nonsense: unknown field"),
+        ("allocations: []", "nodes: required"),
+        ("nodes: [{name: n, cpus: 4}]", "nodes[0].cpus: unknown field"),
+        ("nodes: [{name: n, cpu: 4 apples}]", "nodes[0].cpu: "),
+        ("nodes: [{name: n, memory: -1}]", "nodes[0].memory: "),
+        ("nodes: [{name: n, gpus: -1}]", "nodes[0].gpus: "),
+        ("nodes: [{name: n, taints: [{key: k, effect: Never}]}]", "nodes[0].taints[0].effect: "),
+        ("nodes: [{name: n}, {name: n}]", "nodes[1].name: n is there twice"),
+        ("nodes: [{name: n, count: 2}, {name: n-1}]", "nodes[1].name: n-1 is there twice"),
+        ("nodes: []\nqueues: [{name: a, limit: {cpu: x}}]", "queues[0].limit.cpu: "),
+        ("nodes: []\nqueues: [{name: a, borrowingLimit: {cpu: x}}]", "queues[0].borrowingLimit.cpu: "),
+        ("nodes: []\nqueues: [{name: a, parent: b}]", "queues[0].parent: there is no queue b"),
+        ("nodes: []\nqueues: [{name: a, ordering: LIFO}]", "queues[0].ordering: "),
+        ("nodes: []\nallocations: [{name: a}]", "allocations[0].ranks: required"),
+        ("nodes: []\nallocations: [{name: a, ranks: []}]", "allocations[0].ranks: "),
+        (
+            "nodes: []\nallocations: [{name: a, ranks: [{cpu: 1, gpuMilli: 2000}]}]",
+            "allocations[0].ranks[0].gpuMilli: ",
+        ),
+        ("nodes: []\nallocations: [{name: a, job: j, ranks: [{}]}]", "allocations[0].job: there is no job j"),
+        ("nodes: []\nallocations: [{name: a, duration: -1, ranks: [{}]}]", "allocations[0].duration: "),
+        (
+            "nodes: [{name: n}]\nallocations: [{name: a, ranks: [{}], placed: [{rank: 1, node: n}]}]",
+            "allocations[0].placed[0].rank: there are 1 ranks",
+        ),
+        (
+            "nodes: [{name: n}]\nallocations: [{name: a, ranks: [{}], placed: [{rank: 0, node: m}]}]",
+            "allocations[0].placed[0].node: there is no node m",
+        ),
+        ("nodes: []\npool: {scores: {Nonsense: 1}}", "pool.scores.Nonsense: there is no such score"),
+    ],
+)
+def test_a_bad_file_exits_2_and_names_the_field(
+    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path of the offending field comes first; nothing goes to standard output."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert main([str(path), "-o", "json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(complaint)
+
+
+def test_a_missing_file_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
+def test_json_is_taken_too() -> None:
+    scenario = decode(json.dumps({"nodes": [{"name": "n", "cpu": "500m"}], "until": 5}))
+    assert lower.nodes(scenario)[0].allocatable.get("cpu") == 500
+
+
+def test_counts_and_names_of_nodes() -> None:
+    """count k makes name-0 .. name-(k-1); 1 keeps the plain name; 0 makes none."""
+    scenario = decode("nodes: [{name: a}, {name: b, count: 1}, {name: c, count: 2}, {name: d, count: 0}]")
+    assert [node.name for node in lower.nodes(scenario)] == ["a", "b", "c-0", "c-1"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gang", "expected"),
+    [
+        ("[{count: 3}]", "", (3, [3])),
+        ("[{count: 3, minAvailable: 1}]", "", (1, [1])),
+        ("[{count: 3}, {count: 2, minAvailable: 1}]", "", (4, [3, 1])),
+        ("[{count: 3}, {count: 2}]", "minAvailable: 2, ", (2, [0, 0])),
+        ("[{count: 3, minAvailable: 3}]", "minAvailable: 2, ", (3, [3])),
+    ],
+)
+def test_minima(ranks: str, gang: str, expected: tuple[int, list[int]]) -> None:
+    """A role's absent minimum is 0 if the allocation gives one, else all of its ranks."""
+    scenario = decode(f"nodes: []\nallocations: [{{name: a, {gang}ranks: {ranks}}}]")
+    fact = lower.allocation(scenario.allocations[0])
+    assert (fact.minimum, [role.minimum for role in fact.roles]) == expected
+
+
+def test_a_quota_of_zero_is_kept() -> None:
+    scenario = decode("nodes: []\nqueues: [{name: a, parent: root, limit: {gpus: 0, cpu: 2}}]")
+    queue = lower.queues(scenario)[0]
+    assert queue.limit is not None
+    assert queue.limit.amounts == {"nvidia.com/gpu": 0, "cpu": 2000}
+    assert queue.parent == ""
+
+
+def test_a_bad_scenario_is_an_invalid_error() -> None:
+    with pytest.raises(InvalidError, match="unknown field"):
+        decode(MINIMAL + "more: 1\n")
