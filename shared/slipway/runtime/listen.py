@@ -3,6 +3,7 @@
 Owns the grammar of SLIPWAY_LISTEN and the socket made from it. Port 0 takes any free port.
 """
 
+import ipaddress
 import socket
 
 import msgspec
@@ -11,7 +12,7 @@ from slipway.errors import UnavailableError
 
 _BACKLOG = 2048
 _PORT_MAX = 65535
-_LOOPBACK_NAMES = frozenset({"localhost", "::1"})
+_LOCALHOST = "localhost"
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -22,12 +23,20 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        return self.host in _LOOPBACK_NAMES or self.host.startswith("127.")
+        """Whether only this machine can connect. A name that merely looks like an address is not believed."""
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is `localhost` or an address of the loopback interface."""
+    try:
+        return host == _LOCALHOST or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_listen(text: str) -> Address:

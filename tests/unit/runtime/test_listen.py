@@ -30,7 +30,15 @@ def test_refuses_everything_else(text: str):
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("127.0.0.1", True), ("127.64.0.9", True), ("::1", True), ("localhost", True), ("", False), ("10.0.0.1", False)],
+    [
+        ("127.0.0.1", True),
+        ("127.64.0.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("", False),
+        ("10.0.0.1", False),
+        ("127.evil.example", False),
+    ],
 )
 def test_knows_loopback(host: str, expected: bool):
     """Mode `none` is allowed on loopback only."""

@@ -7,7 +7,6 @@ another origin; programs send no Origin and pass.
 Source: OWASP, "Cross-Site Request Forgery Prevention"; Fetch, "Origin header".
 """
 
-import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api.observe import QUIET_PATHS
 from slipway.api.problems import Row, problem_response
+from slipway.runtime.listen import is_loopback
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HOST = Row(421, "unknown-host", "This host is not served here")
@@ -49,15 +49,7 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         name = host_name(host)
-        return name == "localhost" or name.endswith(".localhost") or _is_loopback(name) or name in self._hosts
-
-
-def _is_loopback(name: str) -> bool:
-    """Whether it is a loopback address, and not a name that only begins like one."""
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+        return is_loopback(name) or name.endswith(".localhost") or name in self._hosts
 
 
 def host_name(host: str) -> str:
