@@ -23,7 +23,8 @@ from slipway.model.facts import (
     TopologyFact,
 )
 from slipway.model.lifecycle import Phase, RankState
-from slipway.model.resources import GPU_MILLI, Resources
+from slipway.model.quantity import parse_quantity
+from slipway.model.resources import GPU_MILLI, Resources, scale_of
 from slipway.model.times import parse_time
 
 CONDITION_ADMITTED = "Admitted"
@@ -197,7 +198,10 @@ def _toleration(item: TolerationSpec) -> Toleration:
 
 
 def _amounts(quantities: Quantities | None) -> Resources | None:
-    return None if quantities is None else Resources.parse(quantities)
+    """A bound of zero is a bound: zeros are kept."""
+    if quantities is None:
+        return None
+    return Resources({name: parse_quantity(value, scale=scale_of(name)) for name, value in quantities.items()})
 
 
 def _epoch(stamp: str | None) -> float:
