@@ -14,7 +14,7 @@ from slipway.scheduler.plan.scores import SCORES
 
 SPREAD: dict[str, int] = {"LeastAllocated": 1, "BalancedAllocation": 1, "NodeAffinity": 2, "TaintToleration": 3}
 PACK: dict[str, int] = {"MostAllocated": 1, "NodeAffinity": 2, "TaintToleration": 3}
-CHANGES_PER_TICK_MAX = 8
+CHANGES_PER_TICK_MAX = 4
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.fill import fill
 from slipway.scheduler.plan.gang import targets
-from slipway.scheduler.plan.nodes import EVERY, Bools, Ints
+from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints
 from slipway.scheduler.plan.outcome import Change
 from slipway.scheduler.plan.rows import Row
 from slipway.scheduler.plan.topology import REQUIRED
@@ -21,6 +21,7 @@ from slipway.scheduler.plan.whatif import WhatIf
 RANKS_MAX = 64
 DOMAINS_MAX = 32
 _MILLION = 1_000_000
+IMPOSSIBLE = 2**62
 
 
 def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Change, ...] | None:
@@ -61,14 +62,16 @@ def _squeeze(row: Row, ours: Ints, want: int, allowed: Bools, *, keep: bool = Tr
     for node in fill(row, want, allowed):
         _book(row, ours, node, 1)
         nodes.append(node)
-    while len(nodes) < want:
-        costs = _costs(row.ask, row.usage, ours, allowed)
+    costs = _costs(row.ask, row.usage, ours, allowed, EVERY) if len(nodes) < want else None
+    while costs is not None and len(nodes) < want:
         node = int(costs.argmin())
-        if costs[node] < 0 or costs[node] == np.iinfo(np.int64).max:
+        if costs[node] == IMPOSSIBLE:
             break
         cost += int(costs[node])
         _book(row, ours, node, 1)
         nodes.append(node)
+        at = np.array([node], dtype=np.int64)
+        costs[at] = _costs(row.ask, row.usage, ours, allowed, at)
     is_enough = len(nodes) == want
     if not is_enough or not keep:
         for node in nodes:
@@ -81,23 +84,23 @@ def _book(row: Row, ours: Ints, node: int, times: int) -> None:
     ours[row.ask.step_rows, node] += row.ask.step_amounts[:, 0] * times
 
 
-def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools) -> Ints:
-    """What one more rank would over-commit on each node, in millionths of the pool; the largest integer where it
-    can not go."""
+def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools, at: At) -> Ints:
+    """What one more rank would over-commit on each node of `at`, in millionths of the pool; IMPOSSIBLE where it can
+    not go."""
     table = usage.table
-    costs = np.zeros(len(table), dtype=np.int64)
-    possible = allowed.copy()
+    possible = allowed[at].copy()
+    costs = np.zeros(possible.shape, dtype=np.int64)
     if ask.missing:
         possible[:] = False
     for row, amount in ask.steps:
-        allocatable = table.allocatable[row]
-        possible &= ours[row] + amount <= allocatable
-        over = usage.used[row] - allocatable
+        allocatable = table.allocatable[row, at]
+        possible &= ours[row, at] + amount <= allocatable
+        over = usage.used[row, at] - allocatable
         more = np.maximum(over + amount, 0) - np.maximum(over, 0)
         costs += more * _MILLION // max(table.total.get(table.resources[row]), 1)
     for port in ask.host_ports:
-        possible &= ~usage.is_port_taken(port, EVERY)
-    return np.where(possible, costs, np.iinfo(np.int64).max)
+        possible &= ~usage.is_port_taken(port, at)
+    return np.where(possible, costs, IMPOSSIBLE)
 
 
 def _deficits(usage: Usage, ours: Ints) -> tuple[Change, ...]:
