@@ -14,7 +14,7 @@ import contextlib
 from collections import OrderedDict
 from functools import partial
 
-from slipway.crd.meta import ANNOTATION_TRACE, Condition, condition_of
+from slipway.crd.meta import Condition, condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import (
@@ -28,6 +28,7 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.resources import ALLOCATIONS
+from slipway.kube.tracing import traceparent_of
 from slipway.model.ids import split_allocation_id
 from slipway.model.times import parse_time
 from slipway.podworker import status
@@ -180,7 +181,9 @@ class Worker:
             pinned = await self._pools.pinned(allocation)
             if isinstance(pinned, Drifted):
                 return await self._mark_stuck(allocation, pinned.reason, pinned.message)
-            released = await self._launcher.release(allocation, pinned, made, traceparent or _trace_of(allocation))
+            released = await self._launcher.release(
+                allocation, pinned, made, traceparent or traceparent_of(allocation.metadata)
+            )
         except (TerminatingError, NotFoundError):
             return await self._leave_namespace(allocation)
         except DeniedError as error:
@@ -265,7 +268,7 @@ class Worker:
         """A span in the allocation's own trace, linked to the hint that caused it."""
         return telemetry.span(
             f"podworker.{name}",
-            parent=_trace_of(allocation),
+            parent=traceparent_of(allocation.metadata),
             links=[hint_trace] if hint_trace else [],
             allocation_id=id_of(allocation),
             attributes={"attempt": allocation.status.attempt},
@@ -280,8 +283,3 @@ def _stuck_of(allocation: Allocation) -> Condition | None:
 
 def _attempt_key(allocation: Allocation) -> tuple[str, int]:
     return allocation.metadata.uid, allocation.status.attempt
-
-
-def _trace_of(allocation: Allocation) -> str:
-    meta = allocation.metadata
-    return meta.annotations.get(ANNOTATION_TRACE) or telemetry.traceparent_from_uid(meta.uid)

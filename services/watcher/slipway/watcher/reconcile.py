@@ -10,14 +10,16 @@ fresh read.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
-from slipway.crd.transitions import id_of
+from slipway.crd.transitions import id_of, seq_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS
+from slipway.kube.tracing import traceparent_of
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import parse_time
@@ -181,7 +183,8 @@ class Reconciler:
             "status": after.status,
         }
         try:
-            written = await self._kube.replace_status(ALLOCATIONS, body)
+            with _span(before, after):
+                written = await self._kube.replace_status(ALLOCATIONS, body)
         except StaleError:
             telemetry.STATUS_WRITES.labels(outcome="stale").inc()
             await self._observe_again(before)
@@ -290,10 +293,25 @@ class Reconciler:
             self._queue.add_after(uid, max(STALE_RECHECK_S, at - self._clock.now()))
 
 
+def _told(before: Allocation, after: Allocation) -> list[str]:
+    """The events that a write tells of."""
+    entries = after.status.transitions
+    return [entry.type.value for entry in entries if entry.seq > seq_of(before) and entry.type is not Event.REQUESTED]
+
+
+def _span(before: Allocation, after: Allocation) -> AbstractContextManager[object]:
+    told = _told(before, after)
+    return telemetry.span(
+        f"watcher.{told[-1] if told else 'observe'}",
+        parent=traceparent_of(before.metadata),
+        allocation_id=id_of(before),
+        attributes={"slipway.phase": after.status.phase.value, "slipway.events": ",".join(told)},
+    )
+
+
 def _count(before: Allocation, after: Allocation) -> None:
-    for entry in after.status.transitions:
-        if entry.seq > before.status.seq and entry.type is not Event.REQUESTED:
-            telemetry.TRANSITIONS.labels(event=entry.type.value).inc()
+    for event in _told(before, after):
+        telemetry.TRANSITIONS.labels(event=event).inc()
     status = after.status
     if before.status.phase is not Phase.TERMINATED and status.phase is Phase.TERMINATED and status.result is not None:
         telemetry.ENDS.labels(result=status.result.value, reason=status.reason).inc()

@@ -26,13 +26,14 @@ from slipway.api.schemas import (
 from slipway.api.strict import checked, read_object
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
-from slipway.crd.meta import ANNOTATION_TRACE, LABEL_ALLOCATION_UID
+from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import NotFoundError, TransientError
 from slipway.kube.resources import ALLOCATIONS, JOBS, PODS
+from slipway.kube.tracing import traceparent_of
 from slipway.model.lifecycle import Kind, Phase
-from slipway.runtime.traceparent import parse_traceparent, traceparent_from_uid
+from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
 
 TAG = "allocations"
@@ -132,7 +133,7 @@ async def timed(request: Request) -> Response:
 async def traced(request: Request) -> Response:
     """The spans of its life, for a waterfall; none while Redis is away."""
     parts, found = parts_of(request), await _found(request)
-    trace = found.metadata.annotations.get(ANNOTATION_TRACE) or traceparent_from_uid(found.metadata.uid)
+    trace = traceparent_of(found.metadata)
     ref = parse_traceparent(trace)
     warnings: list[str] = []
     try:
