@@ -21,6 +21,8 @@ from slipway.runtime.clock import Clock, parse_rfc3339
 FILE_BYTES = 10 * 1024 * 1024
 FILES = 2
 LINE_BYTES = 16 * 1024
+WORDS_LINES = 80
+WORDS_BYTES = 2048
 _CHUNK_BYTES = 256 * 1024
 _NANO = 1_000_000_000
 
@@ -133,6 +135,13 @@ async def read(folder: Path, query: LogQuery, live: LogWriter | None = None) -> 
         if is_empty:
             await live.changed()
         lines = _matching(position, shown)
+
+
+def last_words(folder: Path) -> str:
+    """The end of a log, as a kubelet puts it into the message of a failed container."""
+    shown = _Shown(LogQuery())
+    lines = deque(_matching(_Position(folder), shown), maxlen=WORDS_LINES)
+    return b"".join(lines)[-WORDS_BYTES:].decode(errors="replace")
 
 
 class _Position:

@@ -10,11 +10,13 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+import msgspec
+
 from slipway.local.node import shim
 from slipway.local.node.containers import Container, Running, Terminated, Waiting, exited
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, Place
-from slipway.local.node.logs import LogWriter
+from slipway.local.node.logs import LogWriter, last_words
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import NodePod
 from slipway.local.node.preparation import Fetched, NotStartedError, PeersMissingError, program_of
@@ -25,7 +27,6 @@ from slipway.runtime.clock import Clock
 
 PEERS_WAIT_S = 20.0
 PEERS_POLL_S = 0.02
-KILL_WAIT_S = 10.0
 START_ERROR = "StartError"
 START_ERROR_CODE = 128
 RESTART_MIN_S = 0.5
@@ -116,7 +117,8 @@ class Runs:
         """The last word on every container that has been started."""
         for each in self.containers:
             if each.process is not None and each.is_running:
-                each.state = self._ended_state(each.process)
+                self._logs[each.name].close()
+                each.state = self._ended_state(each, each.process)
         for writer in self._logs.values():
             writer.close()
         self.is_closed = True
@@ -167,7 +169,7 @@ class Runs:
             if asking is not None:
                 asking.cancel()
         self._logs[container.name].close()
-        return self._ended_state(process)
+        return self._ended_state(container, process)
 
     def _found(self, container: Container) -> Shim | Terminated | None:
         """What a node process before us has left of this start."""
@@ -209,11 +211,13 @@ class Runs:
         now = self._clock.now()
         return Terminated(exit_code=START_ERROR_CODE, finished_at=now, reason=START_ERROR, message=message)
 
-    def _ended_state(self, process: Shim) -> Terminated:
-        end = process.exit
-        if end is None:
-            return exited(shim.KILLED_CODE, started_at=process.started_at, finished_at=self._clock.now())
-        return exited(end.code, started_at=process.started_at, finished_at=end.at, pid=process.pid)
+    def _ended_state(self, container: Container, process: Shim) -> Terminated:
+        end = process.exit or shim.Exit(code=shim.KILLED_CODE, at=self._clock.now())
+        state = exited(end.code, started_at=process.started_at, finished_at=end.at, pid=process.pid)
+        if end.code and container.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            words = last_words(self._disk.logs(container.name, container.restarts))
+            return msgspec.structs.replace(state, message=words)
+        return state
 
     def _is_restarted(self, container: Container, ended: Terminated) -> bool:
         policy = "Always" if container.is_sidecar else self._pod.restart_policy

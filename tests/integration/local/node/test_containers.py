@@ -188,6 +188,15 @@ async def test_a_policy_restarts(world: NodeWorld):
     assert status["lastState"]["terminated"]["exitCode"] == 9
 
 
+async def test_the_last_words_of_a_failure_are_its_message(world: NodeWorld):
+    """Where the pod asks for it; a success says nothing."""
+    policy: dict[str, Any] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    await world.run("bad", ["sh", "-c", "echo no disk; exit 1"], **policy)
+    await world.run("good", ["echo", "fine"], **policy)
+    assert world.state("bad")["terminated"]["message"] == "no disk\n"
+    assert "message" not in world.state("good")["terminated"]
+
+
 @pytest.mark.parametrize("probe", [{"tcpSocket": {"port": "web"}}, {"httpGet": {"port": 8000, "path": "/x"}}])
 async def test_a_pod_is_ready_when_its_probe_says_so(world: NodeWorld, probe: dict[str, Any]):
     """Running, but not ready, until the server answers."""

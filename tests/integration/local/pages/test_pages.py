@@ -1,0 +1,132 @@
+"""The pages of local mode, over real HTTP and with a real kernel."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.local.pages.server import NotebookSite, PageServer, Site, TensorboardSite
+
+PREFIX = "/proxy/notebook-abc-12345678"
+
+
+@contextlib.contextmanager
+def served(site: Site, prefix: str = PREFIX) -> Generator[httpx.Client, None, None]:
+    server = PageServer(("127.0.0.1", 0), site, prefix=prefix)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
+            yield client
+    finally:
+        server.shutdown()
+        thread.join()
+        site.close()
+        server.server_close()
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    monkeypatch.setenv("SLIPWAY_ALLOCATION_ID", "notebook-abc-12345678")
+    monkeypatch.setenv("SLIPWAY_RANK", "0")
+    with served(NotebookSite()) as client:
+        yield client
+
+
+def run(client: httpx.Client, code: str) -> list[dict[str, Any]]:
+    answer = client.post(f"{PREFIX}/run", json={"code": code})
+    assert answer.status_code == 200
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def told(events: list[dict[str, Any]], type_: str) -> str:
+    return "".join(str(event["text"]) for event in events if event["type"] == type_)
+
+
+def test_the_page_is_there_with_and_without_the_prefix(notebook: httpx.Client):
+    """Behind the proxy and at the pod's own address; it loads nothing from elsewhere."""
+    page = notebook.get(f"{PREFIX}/")
+    assert page.status_code == 200
+    assert "<title>notebook-abc-12345678" in page.text
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert "http://" not in page.text
+    assert notebook.get("/").status_code == 200
+    assert notebook.get(PREFIX).status_code == 200
+    assert notebook.get(f"{PREFIX}x/").status_code == 404
+    assert ["Rank", "0 of 1"] in notebook.get(f"{PREFIX}/facts").json()["facts"]
+    assert notebook.get("/healthz").text == "ok\n"
+
+
+def test_a_cell_runs_in_a_namespace_that_lasts(notebook: httpx.Client):
+    """Output, the value of the last expression, and the same variables in the next cell."""
+    first = run(notebook, "x = 41\nprint('hello')\nx + 1")
+    assert told(first, "stdout") == "hello\n"
+    assert told(first, "result") == "42"
+    assert first[0] == {"type": "begin", "count": 1}
+    assert first[-1]["type"] == "end"
+    assert told(run(notebook, "x"), "result") == "41"
+    assert told(run(notebook, "_"), "result") == "41"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("1 / 0", "ZeroDivisionError"), ("def f(:", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
+)
+def test_an_error_is_output(notebook: httpx.Client, code: str, words: str):
+    """The kernel goes on, and our own frames are not shown."""
+    text = told(run(notebook, code), "error")
+    assert words in text
+    assert "kernel.py" not in text
+    assert told(run(notebook, "1"), "result") == "1"
+
+
+def test_a_kernel_that_ends_is_replaced(notebook: httpx.Client):
+    """The page says so; the next cell runs."""
+    assert "The kernel ended" in told(run(notebook, "import os; os._exit(1)"), "error")
+    assert told(run(notebook, "2"), "result") == "2"
+
+
+def test_a_cell_can_be_interrupted(notebook: httpx.Client):
+    """By another request, while it runs."""
+    with notebook.stream("POST", f"{PREFIX}/run", json={"code": "print('up')\nwhile True: pass"}) as answer:
+        lines = answer.iter_lines()
+        while "up" not in next(lines):
+            pass
+        assert notebook.post(f"{PREFIX}/interrupt", json={}).status_code == 200
+        assert "KeyboardInterrupt" in "".join(lines)
+
+
+def test_a_restart_forgets(notebook: httpx.Client):
+    """Variables are gone, and cells are counted from one."""
+    run(notebook, "x = 1")
+    notebook.post(f"{PREFIX}/restart", json={})
+    events = run(notebook, "x")
+    assert "NameError" in told(events, "error")
+    assert events[0]["count"] == 1
+
+
+def test_other_sites_can_not_run_anything(notebook: httpx.Client):
+    """Not by a form, not by a name that was made to point here, not by a body without end."""
+    form = notebook.post("/run", data={"code": "1"})
+    rebound = notebook.post("/run", json={"code": "1"}, headers={"Host": "evil.example"})
+    seen = notebook.get("/", headers={"Host": "evil.example"})
+    wrong = notebook.post("/run", json={"code": 1})
+    broken = notebook.post("/run", content=b"{", headers={"Content-Type": "application/json"})
+    nowhere = notebook.post("/nowhere", json={})
+    codes = [answer.status_code for answer in (form, rebound, seen, wrong, broken, nowhere)]
+    assert codes == [415, 403, 403, 400, 400, 404]
+    assert notebook.get("/", headers={"Host": "localhost:8080"}).status_code == 200
+
+
+def test_scalars_are_served(tmp_path: Path):
+    """The page and its data."""
+    (tmp_path / "m.jsonl").write_text('{"step": 1, "loss": 2}\n')
+    with served(TensorboardSite(tmp_path), "/proxy/tb") as client:
+        assert "scalars" in client.get("/proxy/tb/").text
+        assert client.get("/proxy/tb/scalars").json() == {"runs": {".": {"loss": [[1, 2.0]]}}}
+        assert client.post("/proxy/tb/run", json={"code": "1"}).status_code == 404

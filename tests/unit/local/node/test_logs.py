@@ -1,0 +1,106 @@
+"""The files of a container's log."""
+
+from pathlib import Path
+
+import pytest
+
+from slipway.local.node.logs import FILES, LINE_BYTES, LogQuery, LogWriter, last_words, normal_time, read
+from tests.support.clock import FakeClock
+
+
+async def text_of(folder: Path, **query: object) -> str:
+    return b"".join([chunk async for chunk in read(folder, LogQuery(**query))]).decode()  # pyright: ignore
+
+
+def count_files(folder: Path) -> int:
+    return len(list(folder.iterdir()))
+
+
+async def test_lines_have_times_that_rise_though_the_clock_stands(tmp_path: Path):
+    """Also when it goes back."""
+    clock = FakeClock()
+    writer = LogWriter(tmp_path, clock)
+    writer.feed("stdout", b"a\nb\n")
+    clock.advance(-5)
+    writer.feed("stderr", b"c\n")
+    writer.close()
+    lines = (tmp_path / "0.log").read_text().splitlines()
+    times = [line.split()[0] for line in lines]
+    assert times == sorted(set(times))
+    assert [line.split()[1:] for line in lines] == [["stdout", "F", "a"], ["stdout", "F", "b"], ["stderr", "F", "c"]]
+
+
+async def test_a_line_is_whole_when_its_end_comes(tmp_path: Path):
+    """Pieces are put together per stream; the last one may have no end."""
+    writer = LogWriter(tmp_path, FakeClock())
+    writer.feed("stdout", b"hel")
+    writer.feed("stderr", b"oops\n")
+    writer.feed("stdout", b"lo\nrest")
+    assert await text_of(tmp_path) == "oops\nhello\n"
+    writer.close()
+    assert await text_of(tmp_path) == "oops\nhello\nrest"
+
+
+async def test_a_long_line_is_joined_again(tmp_path: Path):
+    """Also with times, of which it has one."""
+    writer = LogWriter(tmp_path, FakeClock())
+    writer.feed("stdout", b"x" * (LINE_BYTES * 2 + 5) + b"\n")
+    writer.close()
+    assert await text_of(tmp_path) == "x" * (LINE_BYTES * 2 + 5) + "\n"
+    assert (await text_of(tmp_path, timestamps=True)).count("Z ") == 1
+
+
+async def test_old_files_go(tmp_path: Path):
+    """The size is bounded; the newest lines are kept."""
+    writer = LogWriter(tmp_path, FakeClock(), file_bytes=1000)
+    for number in range(200):
+        writer.feed("stdout", b"line %d\n" % number)
+    writer.close()
+    assert count_files(tmp_path) <= FILES
+    lines = (await text_of(tmp_path)).splitlines()
+    assert lines[-1] == "line 199"
+    assert lines == [f"line {number}" for number in range(200 - len(lines), 200)]
+
+
+async def test_a_log_goes_on_after_a_restart_of_the_node(tmp_path: Path):
+    """A second writer appends."""
+    for word in (b"one\n", b"two\n"):
+        writer = LogWriter(tmp_path, FakeClock())
+        writer.feed("stdout", word)
+        writer.close()
+    assert await text_of(tmp_path) == "one\ntwo\n"
+
+
+async def test_a_limit_of_bytes_is_kept(tmp_path: Path):
+    """Exactly."""
+    writer = LogWriter(tmp_path, FakeClock())
+    writer.feed("stdout", b"one\ntwo\n")
+    writer.close()
+    assert await text_of(tmp_path, limit_bytes=5) == "one\nt"
+    assert await text_of(tmp_path, tail=0) == ""
+    assert last_words(tmp_path) == "one\ntwo\n"
+
+
+async def test_a_log_that_is_not_there_is_empty(tmp_path: Path):
+    """As that of a container which was never started."""
+    assert await text_of(tmp_path / "no") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.000000000Z"),
+        ("2026-01-02T03:04:05.12Z", "2026-01-02T03:04:05.120000000Z"),
+        ("2026-01-02T03:04:05.123456789Z", "2026-01-02T03:04:05.123456789Z"),
+        ("2026-01-02T05:04:05+02:00", "2026-01-02T03:04:05.000000000Z"),
+    ],
+)
+def test_times_compare_as_text(given: str, normal: str):
+    """To the nanosecond, in any zone."""
+    assert normal_time(given) == normal
+
+
+def test_a_time_that_is_none_is_refused():
+    """Before it is compared."""
+    with pytest.raises(ValueError, match="RFC 3339"):
+        normal_time("yesterday")

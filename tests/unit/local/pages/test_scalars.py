@@ -1,0 +1,77 @@
+"""Scalars from the files that training programs write."""
+
+import json
+import struct
+from pathlib import Path
+
+from slipway.local.pages.scalars import POINTS_MAX, read_runs
+
+
+def field(number: int, wire: int, payload: bytes) -> bytes:
+    return bytes([number << 3 | wire]) + payload
+
+
+def sized(number: int, payload: bytes) -> bytes:
+    return field(number, 2, bytes([len(payload)]) + payload)
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def record(step: int, *values: bytes) -> bytes:
+    """One record of an event file; checksums are not looked at."""
+    summary = b"".join(sized(1, value) for value in values)
+    event = field(1, 1, struct.pack("<d", 1.0)) + field(2, 0, varint(step)) + sized(5, summary)
+    return struct.pack("<QI", len(event), 0) + event + b"\0" * 4
+
+
+def simple(tag: str, value: float) -> bytes:
+    return sized(1, tag.encode()) + field(2, 5, struct.pack("<f", value))
+
+
+def tensor(tag: str, value: float) -> bytes:
+    return sized(1, tag.encode()) + sized(8, field(1, 0, b"\1") + sized(4, struct.pack("<f", value)))
+
+
+def test_event_files_are_read(tmp_path: Path):
+    """Old and new writers; a run is a folder; large steps too."""
+    run = tmp_path / "train"
+    run.mkdir()
+    content = record(1, simple("loss", 2.5), tensor("acc", 0.5)) + record(70_000, simple("loss", 1.5))
+    (run / "events.out.tfevents.1.host").write_bytes(content)
+    assert read_runs(tmp_path) == {"train": {"loss": [(1, 2.5), (70_000, 1.5)], "acc": [(1, 0.5)]}}
+
+
+def test_a_file_that_is_being_written_is_read_so_far(tmp_path: Path):
+    """The last record may be half there."""
+    content = record(1, simple("loss", 2.0)) + record(2, simple("loss", 1.0))[:-9]
+    (tmp_path / "events.out.tfevents.1").write_bytes(content)
+    assert read_runs(tmp_path) == {".": {"loss": [(1, 2.0)]}}
+
+
+def test_lines_of_json_are_read(tmp_path: Path):
+    """Numbers only; a line that is none is left out; without a step the line counts."""
+    rows = [json.dumps({"step": 5, "loss": 1, "note": "x", "done": True}), "{half", json.dumps({"loss": float("nan")})]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, json.dumps({"loss": 3})]))
+    assert read_runs(tmp_path) == {".": {"loss": [(3, 3.0), (5, 1.0)]}}
+
+
+def test_long_curves_are_thinned(tmp_path: Path):
+    """First and last stay."""
+    rows = [json.dumps({"step": step, "loss": step}) for step in range(5000)]
+    (tmp_path / "m.jsonl").write_text("\n".join(rows))
+    points = read_runs(tmp_path)["."]["loss"]
+    assert len(points) == POINTS_MAX
+    assert (points[0], points[-1]) == ((0, 0.0), (4999, 4999.0))
+
+
+def test_rubbish_is_left_out(tmp_path: Path):
+    """Whatever is in a file of that name."""
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"\xff" * 200)
+    (tmp_path / "events.out.tfevents.2").write_bytes(struct.pack("<QI", 3, 0) + b"\x2a\xff\xff" + b"\0" * 4)
+    assert read_runs(tmp_path) == {}
