@@ -159,6 +159,25 @@ def test_two_workers_with_the_same_hint_make_one_set_of_pods() -> None:
 
 
 @pytest.mark.parametrize("number", range(8))
+def test_a_slow_rival_leaves_alone_what_was_launched_meanwhile(number: int) -> None:
+    """V5: it finds pods that are bound, which it can not adopt; they are in a release, so it must not replace them."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*GANG)
+        rival, calls = desk.another_worker()
+
+        async def launch_meanwhile(_verb: Verb, _plural: str) -> None:
+            if len(calls.seen) == number:
+                await desk.handle()
+
+        calls.hook = launch_meanwhile
+        await desk.handle(worker=rival)
+        await assert_launched(desk, *GANG)
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("number", range(8))
 def test_a_cancel_committed_before_the_release_never_starts_a_container(number: int) -> None:
     """V21, I13: at whatever point it comes, nothing is bound, and what was made is deleted."""
 

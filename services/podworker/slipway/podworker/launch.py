@@ -27,7 +27,7 @@ from slipway.errors import (
 )
 from slipway.kube.objects import Pod
 from slipway.kube.ports import PatchType
-from slipway.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.kube.wire import metadata_of
 from slipway.podworker import manifest, status
 from slipway.podworker.adopt import Verdict, judge
@@ -103,7 +103,7 @@ class Launcher:
         if missing:
             made.fresh_until_s = self._clock.monotonic() + FRESH_S
             with step("pods", self._clock, count=len(missing)):
-                await self._lanes.all([partial(self._create_pod, pod, made) for pod in missing])
+                await self._lanes.all([partial(self._create_pod, allocation, pod, made) for pod in missing])
         uids = [made.pod_uids[pod.position] for pod in manifests.pods]
         with step("release", self._clock):
             try:
@@ -128,9 +128,9 @@ class Launcher:
 
     async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap, then the Service. When the ConfigMap was there, somebody has begun: see what else is."""
-        _, is_new = await self._ensure(CONFIG_MAPS, manifests.configmap, made.uid)
+        _, is_new = await self._ensure(CONFIG_MAPS, manifests.configmap, allocation)
         if manifests.service is not None:
-            await self._ensure(SERVICES, manifests.service, made.uid)
+            await self._ensure(SERVICES, manifests.service, allocation)
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
         made.is_shared_made = True
@@ -142,18 +142,20 @@ class Launcher:
             if known is not None and _judge_pod(known, pod, made.uid) is Verdict.ADOPT:
                 made.pod_uids[pod.position] = known.metadata.uid
 
-    async def _create_pod(self, pod: RankPod, made: Made) -> None:
-        found, _ = await self._ensure(PODS, pod.manifest, made.uid)
+    async def _create_pod(self, allocation: Allocation, pod: RankPod, made: Made) -> None:
+        found, _ = await self._ensure(PODS, pod.manifest, allocation)
         made.pod_uids[pod.position] = found.uid
 
-    async def _ensure(self, resource: Resource[Any], body: RawObject, uid: str) -> tuple[ObjectMeta, bool]:
+    async def _ensure(
+        self, resource: Resource[Any], body: RawObject, allocation: Allocation
+    ) -> tuple[ObjectMeta, bool]:
         """Creates the object or adopts it; (its metadata, whether it is new)."""
         try:
             return metadata_of(await self._kube.create(resource, body)), True
         except AlreadyExistsError:
-            return await self._adopt(resource, body, uid), False
+            return await self._adopt(resource, body, allocation), False
 
-    async def _adopt(self, resource: Resource[Any], body: RawObject, uid: str) -> ObjectMeta:
+    async def _adopt(self, resource: Resource[Any], body: RawObject, allocation: Allocation) -> ObjectMeta:
         name, namespace = str(body["metadata"]["name"]), str(body["metadata"]["namespace"])
         what = f"{resource.kind} {name}"
         try:
@@ -161,7 +163,7 @@ class Launcher:
         except NotFoundError as error:
             raise UnavailableError(f"{what} went away as it was looked at", retry_after_s=0.0) from error
         meta = metadata_of(found)
-        verdict = judge(meta, uid=uid, spec_hash=manifest.hash_of(body))
+        verdict = judge(meta, uid=allocation.metadata.uid, spec_hash=manifest.hash_of(body))
         if verdict is Verdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
             verdict = Verdict.REPLACE
         match verdict:
@@ -170,10 +172,23 @@ class Launcher:
             case Verdict.WAIT:
                 raise UnavailableError(f"{what} is on its way out")
             case Verdict.REPLACE:
-                await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid)
+                await self._check_unreleased(allocation)
+                version = meta.resource_version
+                await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid, resource_version=version)
                 raise UnavailableError(f"{what} is of another version and was deleted", retry_after_s=REPLACED_AFTER_S)
             case Verdict.FOREIGN:
                 raise AlreadyExistsError(f"{what} exists and belongs to somebody else")
+
+    async def _check_unreleased(self, allocation: Allocation) -> None:
+        """Nothing is replaced on an old read: a rival may have released, and bound, what looks unusable.
+
+        Raises:
+            StaleError: the allocation has changed since it was read.
+        """
+        meta = allocation.metadata
+        found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        if (found.metadata.uid, found.metadata.resource_version) != (meta.uid, meta.resource_version):
+            raise StaleError(f"{meta.name} has changed since it was read")
 
     async def _pods(self, allocation: Allocation) -> list[Pod]:
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid},{LABEL_ATTEMPT}={allocation.status.attempt}"
