@@ -14,7 +14,7 @@ from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
 from slipway.crd.meta import ANNOTATION_TRACE, TEARDOWN_FINALIZER, Condition, condition_of
 from slipway.crd.transitions import id_of, record, stop_reason, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, Stop
-from slipway.errors import NotFoundError, StaleError
+from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Event, Phase
@@ -51,8 +51,18 @@ class Applier:
         self._kube = kube
         self._clock = clock
 
-    async def decision(self, decision: Decision, nodes: Sequence[str]) -> Applied:
+    async def look(self, decision: Decision) -> Allocation | None:
+        """The object of a decision, for `decision` to begin with; None when it can not be had just now."""
+        namespace, name = decision.allocation.split("/", 1)
+        try:
+            return await self._kube.get(ALLOCATIONS, name, namespace=namespace)
+        except (NotFoundError, TransientError):
+            return None
+
+    async def decision(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None = None) -> Applied:
         """Apply one decision of the ledger; its own epoch is kept, whoever finishes it.
+
+        `seen` saves the first read: it may be old, the write under its version tells.
 
         Raises:
             StaleError: the object kept changing under us; the decision stays open.
@@ -60,8 +70,8 @@ class Applier:
         """
         namespace, name = decision.allocation.split("/", 1)
         if decision.kind is DecisionKind.EVICT:
-            return await self._retried(namespace, name, lambda found: self._evict(found, decision))
-        return await self._retried(namespace, name, lambda found: self._admit(found, decision, nodes))
+            return await self._retried(namespace, name, lambda found: self._evict(found, decision), seen)
+        return await self._retried(namespace, name, lambda found: self._admit(found, decision, nodes), seen)
 
     async def stop(self, namespace: str, name: str, uid: str, attempt: int, reason: Reason) -> Applied:
         """Write `status.stop` for a deadline that has passed."""
@@ -177,15 +187,12 @@ class Applier:
         written = with_status(found, msgspec.structs.replace(found.status, **changes))
         return Applied(outcome=Outcome.APPLIED, allocation=await self._kube.replace_status(ALLOCATIONS, written))
 
-    async def _retried(self, namespace: str, name: str, write: Write) -> Applied:
+    async def _retried(self, namespace: str, name: str, write: Write, seen: Allocation | None = None) -> Applied:
         """Read, write; on a stale read do both again, a few times."""
         for attempt in range(STALE_ATTEMPTS_MAX):
+            found, seen = seen, None
             try:
-                found = await self._kube.get(ALLOCATIONS, name, namespace=namespace)
-            except NotFoundError:
-                return Applied(outcome=Outcome.VOID, allocation=None)
-            try:
-                return await write(found)
+                return await write(found or await self._kube.get(ALLOCATIONS, name, namespace=namespace))
             except NotFoundError:
                 return Applied(outcome=Outcome.VOID, allocation=None)
             except StaleError:

@@ -8,7 +8,8 @@ finished before anything new is decided; a tick that decides nothing writes noth
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -35,6 +36,12 @@ from slipway.scheduler.ports import Hints
 from slipway.streams.ports import WorkHint
 
 HINT_DEADLINE_S = 2.0
+LOOK_AHEAD_MAX = 8
+"""So many objects are read while the ledger is written: a launch on an idle system saves a round trip. Of more
+decisions the later reads would be old by the time of their write."""
+
+Seen = Mapping[str, Allocation | None]
+"""{decision: its object, read while the ledger was written}"""
 
 _log = log.get_logger(__name__)
 
@@ -114,6 +121,8 @@ class Cycle:
         if not self._is_due(now):
             return self._report(finished, stopped=stopped)
         generation = self._cluster.generation
+        # Whatever keeps this plan from being committed, the next tick plans again.
+        self._planned_at = ()
         plan = self._plan(now)
         # 4. The ledger first (the fence), then the admissions.
         placed = _placed(plan)
@@ -121,13 +130,14 @@ class Cycle:
         decided: tuple[Decision, ...] = ()
         if placed:
             committed, decided = ledger.commit(self._ledger, placed, at=format_time(now))
-            if not await self._store.save(committed):
+            seen = await self._commit(committed, decided)
+            if seen is None:
                 self._ledger = await self._store.load()
                 return self._report(finished, stopped=stopped, planned=True)
             self._ledger = committed
             for decision in decided:
                 telemetry.DECISIONS.labels(pool=self._pool, kind=decision.kind.value).inc()
-            applied = await self._apply(decided, committed.nodes)
+            applied = await self._apply(decided, committed.nodes, seen)
         # 5. Say why the others wait.
         explained = await self._explainer.write(plan.explanations, self._cluster, self._observe)
         self.due = _earlier(self.due, explained.again_at)
@@ -146,21 +156,33 @@ class Cycle:
                 settled.append(decision.id)
         self._ledger = ledger.settle(self._ledger, settled)
 
-    async def _apply(self, decisions: Sequence[Decision], nodes: Sequence[str]) -> list[Applied]:
+    async def _commit(self, committed: Ledger, decided: Sequence[Decision]) -> Seen | None:
+        """Write the ledger and, meanwhile, read what the first decisions are about; None: another write came first."""
+        first = decided[:LOOK_AHEAD_MAX]
+        saved, found = await asyncio.gather(
+            self._store.save(committed), asyncio.gather(*(self._applier.look(each) for each in first))
+        )
+        if not saved:
+            return None
+        return {decision.id: allocation for decision, allocation in zip(first, found, strict=True)}
+
+    async def _apply(
+        self, decisions: Sequence[Decision], nodes: Sequence[str], seen: Seen = MappingProxyType({})
+    ) -> list[Applied]:
         if not decisions:
             return []
-        results = await asyncio.gather(*(self._apply_one(decision, nodes) for decision in decisions))
+        results = await asyncio.gather(*(self._apply_one(each, nodes, seen.get(each.id)) for each in decisions))
         done = [result for result in results if result is not None]
         hints = [_hint(result.allocation) for result in done if _needs_work(result)]
         if hints:
             await self._send(hints)
         return done
 
-    async def _apply_one(self, decision: Decision, nodes: Sequence[str]) -> Applied | None:
+    async def _apply_one(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None) -> Applied | None:
         fact = self._cluster.allocations.get(decision.allocation)
         async with self._slots:
             try:
-                result = await self._applier.decision(decision, nodes)
+                result = await self._applier.decision(decision, nodes, seen)
             except (StaleError, TransientError) as exc:
                 # It stays in the ledger: the next tick, or the next leader, finishes it.
                 _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
