@@ -173,6 +173,7 @@ def test_a_slow_rival_leaves_alone_what_was_launched_meanwhile(number: int) -> N
         calls.hook = launch_meanwhile
         await desk.handle(worker=rival)
         await assert_launched(desk, *GANG)
+        assert [pod.metadata.name for pod in await desk.pods() if pod.metadata.deletion_timestamp] == []
 
     at_a_desk(story)
 
