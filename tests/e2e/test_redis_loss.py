@@ -59,7 +59,7 @@ def test_redis_may_be_away(stack: RunningStack, marks: Path) -> None:
         let_go(marks)
         id_ = stack.launch(gang_body(marks))
         assert_succeeded(stack, id_)
-        events: list[Json] = stack.api().get(f"/allocations/{id_}/events")["items"]
+        events: list[Json] = stack.ask(lambda api: api.get(f"/allocations/{id_}/events")["items"])
         assert [event["data"]["seq"] for event in events] == list(range(1, len(events) + 1))
     finally:
         stack.start_redis()

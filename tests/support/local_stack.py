@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 import msgspec
 import redis
+import yaml
 
 from slipway.cli.address import parse
 from slipway.cli.http import Api
@@ -168,6 +170,27 @@ class RunningStack:
 
         found = wait_until(reached, f"{allocation} in {phases}", timeout_s=timeout_s)
         assert found is not None
+        return found
+
+    def pods_of_uid(self, view: Json) -> list[Json]:
+        """The pods of an allocation that may be gone itself."""
+        selector = f"slipway.dev/allocation={view['id']}"
+        items: list[Json] = self.kubernetes("GET", f"/api/v1/pods?labelSelector={selector}")["items"]
+        return items
+
+    def stream_of(self, allocation: str) -> list[Json]:
+        """The data of every entry of an allocation's stream."""
+        with self.redis() as client:
+            entries: Any = client.xrange(f"slipway:alloc:{{{allocation}}}")
+        return [data_of(fields["data"]) for _, fields in entries]
+
+    def kubernetes(self, method: str, path: str, body: Json | None = None) -> Json:
+        """One call of the Kubernetes API."""
+        cluster = yaml.safe_load(Path(self.stack.kubeconfig).read_text(encoding="utf-8"))
+        url = cluster["clusters"][0]["cluster"]["server"] + path
+        answer = httpx.request(method, url, json=body, trust_env=False)
+        answer.raise_for_status()
+        found: Json = answer.json()
         return found
 
     def log_tail(self, name: str) -> str:

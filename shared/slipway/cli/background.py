@@ -8,7 +8,7 @@ no thread of ours runs.
 
 import queue
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -22,6 +22,7 @@ Json = dict[str, Any]
 INBOX_MAX = 10_000
 JOIN_S = 2.0
 REMEMBERED_MAX = 10_000
+TIME_LENGTH = len("2026-01-02T03:04:05.678")
 
 
 class News(NamedTuple):
@@ -104,20 +105,29 @@ def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[Entry]:
 def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
     """The log lines of an allocation until it has ended, each once.
 
-    Lines that come straight from pods (while Redis is away) have no ids: a stream that breaks there begins again, and
-    what was seen is known by its rank, time and text.
+    Lines that come straight from pods have no ids, and a stream that breaks after them begins again: what was told
+    before is known by its rank, time and text, as often as it was told.
     """
     path = f"/allocations/{id_}"
     asking = api.again()
-    seen = deque[tuple[Any, ...]](maxlen=REMEMBERED_MAX)
+    told, replayed = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
+    opened = 0
     try:
         wanted = {**(query or {}), "follow": "true"}
         for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: words.has_ended(asking.get(path))):
-            mark = tuple(entry.data.get(name) for name in ("attempt", "rank", "time", "text"))
-            if not entry.id and entry.data.get("time") and mark in seen:
+            if api.streams_opened != opened:
+                opened, replayed = api.streams_opened, told.copy()
+            mark = _mark(entry.data)
+            if replayed[mark] > 0:
+                replayed[mark] -= 1
                 continue
-            if not entry.id:
-                seen.append(mark)
+            if not entry.id and len(told) < REMEMBERED_MAX:
+                told[mark] += 1
             yield entry
     finally:
         asking.close()
+
+
+def _mark(line: Json) -> tuple[Any, ...]:
+    """What a line is known by; its time in milliseconds, because not everybody keeps more."""
+    return line.get("attempt"), line.get("rank"), str(line.get("time", ""))[:TIME_LENGTH].rstrip("Z"), line.get("text")

@@ -88,6 +88,8 @@ class Api:
         self._show = show
         self._connection: http.client.HTTPConnection | None = None
         self._is_aborted = threading.Event()
+        self.streams_opened = 0
+        """how often a stream was opened: more than once when it broke"""
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -193,6 +195,7 @@ class Api:
         response = self._send("GET", target, None, headers, SILENCE_S)
         if response.status >= 300:
             raise error_of(Answer(response.status, response.read(), dict(response.getheaders())))
+        self.streams_opened += 1
         if response.status == http.client.NO_CONTENT:
             raise _NothingLeft
         with response:

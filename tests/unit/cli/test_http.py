@@ -13,6 +13,7 @@ import pytest
 
 from slipway.cli import http
 from slipway.cli.address import parse
+from slipway.cli.background import lines_of
 from slipway.cli.http import Answer, Api, error_of
 from slipway.errors import (
     AlreadyExistsError,
@@ -222,3 +223,28 @@ async def test_calls_run_beside_a_loop() -> None:
         api = server.api
         assert await asyncio.to_thread(api.get, "/x") == {}
         api.close()
+
+
+def a_line(text: str, *, id_: str = "") -> bytes:
+    """A log line as a server-sent event; from a pod it has nanoseconds and no id."""
+    time = "2026-01-02T03:04:05.123Z" if id_ else "2026-01-02T03:04:05.123456789Z"
+    data = json.dumps({"rank": 0, "attempt": 1, "time": time, "text": text})
+    return (f"id: {id_}\n" if id_ else "").encode() + f"data: {data}\n\n".encode()
+
+
+def test_lines_without_ids_are_told_once() -> None:
+    """A stream of a pod's own lines that breaks begins again: each line is told as often as it was printed."""
+    ended = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"phase": "Terminated"}'
+    first = [a_line("a"), a_line("a"), a_line("b")]
+    again = [a_line("a", id_="1-1"), a_line("a", id_="1-2"), a_line("b", id_="1-3"), a_line("b", id_="1-4")]
+
+    def script(n: int, head: str) -> bytes:
+        if "/logs" not in head:
+            return ended.replace(b"Terminated", b"Running___") if n == 1 else ended
+        return STREAM + b"".join(first if n == 0 else again)
+
+    with scripted(script) as server:
+        api = server.api
+        told = [entry.data["text"] for entry in lines_of(api, "x")]
+        api.close()
+    assert told == ["a", "a", "b", "b"]

@@ -23,7 +23,7 @@ from slipway.cli import main
 from slipway.cli.address import ENV_SERVER
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import Session, Verb
-from slipway.errors import UnavailableError
+from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
 
 UP_S = 60.0
@@ -185,7 +185,8 @@ def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
     process.wait(DOWN_S)
     said = log.read_text(encoding="utf-8").strip()
     log.unlink()
-    raise UnavailableError(said.removeprefix("error: ") or "it did not come up in time")
+    said = said.rpartition("error: ")[2] or "it did not come up in time"
+    raise InvalidError(said) if process.returncode == main.USAGE else UnavailableError(said)
 
 
 def _same_again(arguments: argparse.Namespace) -> list[str]:

@@ -1,0 +1,110 @@
+"""The command as a process: up and down, Ctrl-C, logs that are followed while the api is killed."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from slipway.local.layout import Layout
+from tests.support.local_stack import RunningStack, cli_words, processes_of
+from tests.support.wait import wait_until
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
+
+
+@contextmanager
+def a_process(stack: RunningStack, *words: str) -> Generator["subprocess.Popen[str]"]:
+    """`slipway ...`, running; killed at the end if it still does."""
+    argv, env = cli_words(*words), stack.cli_environment()
+    with subprocess.Popen(
+        argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until_line(process: "subprocess.Popen[str]", wanted: str) -> None:
+    """Read its output up to a line."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if wanted in line:
+            return
+    raise AssertionError(f"it ended without saying {wanted!r}")
+
+
+def newest(stack: RunningStack) -> dict[str, Any]:
+    """The allocation that was launched last."""
+    items: list[dict[str, Any]] = stack.ask(lambda api: api.get("/allocations")["items"])
+    return max(items, key=lambda item: (item["createdAt"], int(item["resourceVersion"])))
+
+
+def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
+    """It says how to come back, and the run goes on."""
+    with a_process(stack, "run", "--name", "detached", "--", "python", "-u", "-c", SLEEPER) as process:
+        until_line(process, "up")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "slipway logs -f detached-" in err
+    assert stack.view("detached")["phase"] == "Running"
+    assert stack.command("kill", "detached", "--wait").code == 0
+
+
+def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
+    """It ends as Canceled, and the command with 1."""
+    with a_process(stack, "run", "--name", "killed", "--", "python", "-u", "-c", SLEEPER) as process:
+        until_line(process, "up")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Ctrl-C again" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert stack.view("killed")["result"] == "Canceled"
+
+
+def test_following_survives_a_kill_of_the_api(stack: RunningStack) -> None:
+    """Every line once, in order, and the result."""
+    program = "import time\nfor n in range(60): print('line', n, flush=True); time.sleep(0.05)"
+    with a_process(stack, "run", "--", "python", "-c", program) as process:
+        until_line(process, "line 5")
+        killed = stack.kill("api")
+        out, err = process.communicate(timeout=60)
+    wait_until(lambda: stack.pid("api") not in (0, killed), "the api is started again")
+    assert process.returncode == 0, err
+    assert out.splitlines() == [f"line {n}" for n in range(6, 60)]
+
+
+def test_up_and_down(tmp_path: Path) -> None:
+    """`up --detach` is found by its folder, a second one is refused, `down` leaves nothing."""
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
+    env.pop("SLIPWAY_SERVER", None)
+
+    def slipway(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(cli_words(*words), env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    up = slipway("up", "--detach", "--port", "0", "--nodes", "1")
+    try:
+        assert up.returncode == 0, up.stderr
+        folder = tmp_path / "home" / "slipway"
+        assert Layout(folder).read_state() is not None
+        assert f"kubeconfig  {folder}/kubeconfig" in up.stderr
+        assert slipway("doctor").returncode == 0
+        ran = slipway("run", "--", "python", "-c", "print('hello')")
+        assert (ran.returncode, ran.stdout) == (0, "hello\n"), ran.stderr
+        again = slipway("up", "--detach")
+        assert again.returncode == 2
+        assert "already runs" in again.stderr
+    finally:
+        down = slipway("down")
+    assert (down.returncode, "nothing is left running" in down.stderr) == (0, True)
+    assert processes_of(str(folder)) == []
+    assert not folder.exists()
+    assert slipway("down").returncode == 0
