@@ -30,10 +30,10 @@ def reference_files() -> dict[str, str]:
 
 
 def stale_files(folder: Path, files: dict[str, str]) -> list[str]:
-    """Which of `files` differ in `folder`, and which pages there belong to nothing."""
+    """Which of `files` differ in `folder`, and which of its files belong to nothing."""
     paths = {name: folder / name for name in files}
     stale = [name for name, path in paths.items() if not path.is_file() or path.read_text("utf-8") != files[name]]
-    return stale + sorted(path.name for path in folder.glob("*.md") if path.name not in files)
+    return stale + sorted(path.name for path in folder.iterdir() if path.name not in files)
 
 
 def main(arguments: Sequence[str]) -> int:
