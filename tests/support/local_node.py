@@ -100,18 +100,20 @@ class NodeWorld:
 
 
 @contextlib.asynccontextmanager
-async def node_world(folder: Path) -> AsyncGenerator[NodeWorld, None]:
-    """The world, its nodes ready; every process is ended with it."""
+async def node_world(
+    folder: Path, *, core: ClusterCore | None = None, nodes: int = 2
+) -> AsyncGenerator[NodeWorld, None]:
+    """The world, its nodes ready; every process is ended with it. `core`: of another world, instead of a new one."""
     clock, random, logs = SystemClock(), SeededRandom(5), NodeLogSource()
-    core = ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
+    core = core or ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
     core.bootstrap()
     kube = CoreKube(core, random=random, logs=logs)
-    kubelet = Kubelet(kube, folder, nodes=2, shape=SHAPE, clock=clock, random=random)
+    kubelet = Kubelet(kube, folder, nodes=nodes, shape=SHAPE, clock=clock, random=random)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(kubelet.run(stop))
         try:
-            await wait_until(lambda: len(core.list("nodes").items) == 2, "nodes registered")
+            await wait_until(lambda: len(core.list("nodes").items) >= nodes, "nodes registered")
             yield NodeWorld(core, kube, folder)
         finally:
             stop.set()

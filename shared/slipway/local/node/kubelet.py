@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Set
 from pathlib import Path
 
-from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, TransientError
+from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, StaleError, TransientError
 from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import Reflector
 from slipway.kube.scope import StopSignal
@@ -24,7 +24,7 @@ from slipway.local.node.logs import LogQuery, read
 from slipway.local.node.names import PeerNames
 from slipway.local.node.pod import NodeKit, PodRun
 from slipway.local.node.podview import PODS, NodePod
-from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew
+from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew, retire
 from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
@@ -169,13 +169,13 @@ class Kubelet:
         await asyncio.to_thread(run.disk.remove)
 
     async def _end_pods(self) -> None:
+        self._tasks = None  # from now on no pod begins
         for run in self._runs.values():
             run.shut_down(STOP_GRACE_S)
         if self._pods_running:
             _, late = await asyncio.wait(set(self._pods_running), timeout=STOP_GRACE_S + STOP_WAIT_S)
             for task in late:
                 task.cancel()
-        self._tasks = None
         await asyncio.to_thread(end_strays, self._pods)
 
     # --- the nodes themselves -----------------------------------------------------------------------------------
@@ -192,14 +192,16 @@ class Kubelet:
 
     async def _register(self) -> None:
         """Waits for the API server, which may start at the same time as we do."""
-        for index in range(len(self._names)):
-            manifest = node_manifest(index, self._shape, log_endpoint=self._endpoint.url, now=self._clock.now())
-            while True:
-                try:
+        while True:
+            try:
+                for index in range(len(self._names)):
+                    now = self._clock.now()
+                    manifest = node_manifest(index, self._shape, log_endpoint=self._endpoint.url, now=now)
                     await register(self._kube, manifest)
-                    break
-                except TransientError:
-                    await self._clock.sleep(REGISTER_PAUSE_S)
+                await retire(self._kube, keep=set(self._names))
+                break
+            except (TransientError, StaleError):
+                await self._clock.sleep(REGISTER_PAUSE_S)
         _log.info("nodes registered", nodes=len(self._names))
 
     async def _beat(self) -> None:

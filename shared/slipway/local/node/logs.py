@@ -95,8 +95,10 @@ class LogWriter:
             nano += 1
         self._last_ns = second * _NANO + nano - 1
         body = b"".join(out)
-        os.write(self._fd, body)
-        self._size += len(body)
+        try:
+            self._size += os.write(self._fd, body)
+        except OSError:  # a full disk: lines are lost, the container and the node live
+            return
         if self._size >= self._file_bytes:
             os.close(self._fd)
             self._open(self._number + 1)
@@ -121,20 +123,23 @@ async def read(folder: Path, query: LogQuery, live: LogWriter | None = None) -> 
     lines: Iterable[bytes] = _matching(position, shown)
     if query.tail is not None:
         lines = deque(lines, maxlen=query.tail)
+    # What is there already may be long, and is read beside the loop; what comes is short, and is read on it, so that
+    # no line falls between looking and waiting.
+    chunks = await asyncio.to_thread(list, _chunks(lines))
+    is_first = True
     while True:
-        is_empty = True
-        for chunk in _chunks(lines):
-            is_empty = False
+        for chunk in chunks:
             if left is not None:
                 chunk, left = chunk[:left], left - len(chunk)
             yield chunk
             if left is not None and left <= 0:
                 return
-        if not query.follow or live is None or (is_empty and live.is_closed):
+        if not query.follow or live is None or (not chunks and not is_first and live.is_closed):
             return
-        if is_empty:
+        if not chunks and not is_first:
             await live.changed()
-        lines = _matching(position, shown)
+        is_first = False
+        chunks = list(_chunks(_matching(position, shown)))
 
 
 def last_words(folder: Path) -> str:

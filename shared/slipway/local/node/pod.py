@@ -187,9 +187,9 @@ class PodRun:
     async def _prepared(self) -> Fetched:
         """The pod's ConfigMaps and Secrets, its volumes filled; waits until they are there, as a kubelet does."""
         pause_s = PAUSE_MIN_S
-        self.disk.make()
         while True:
             try:
+                self.disk.make()
                 bundles = await fetch(self._kit.kube, self.pod)
                 self.disk.fill(self.pod, self._place, bundles)
                 return bundles

@@ -72,9 +72,9 @@ def program_of(
     pod: NodePod,
     place: Place,
     bundles: Fetched,
+    *,
     disk: PodDisk,
     peers: PeerNames,
-    *,
     is_patient: bool = True,
 ) -> Program:
     """What to run for the container, with every path and name as it is on this machine.

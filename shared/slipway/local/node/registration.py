@@ -4,11 +4,14 @@ Owns both manifests and their writing. Invariant: what others have written on a 
 their own) stays.
 """
 
+import contextlib
 import platform
+from collections.abc import Set
 
 import msgspec
 
 from slipway.crd.meta import ObjectMeta, RawObject
+from slipway.crd.roleresources import object_of
 from slipway.errors import AlreadyExistsError, NotFoundError, StaleError
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.ports import KubeApi
@@ -24,6 +27,7 @@ RENEW_S = 20.0
 PODS_MAX = 1000
 HOST_IP = "127.0.0.1"
 RACK = "rack"
+RUNTIME = "process://1"
 _NODES_PER_RACK = 2
 _TROUBLES = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -74,7 +78,7 @@ def node_manifest(index: int, shape: NodeShape, *, log_endpoint: str, now: float
                 "bootID": name,
                 "kernelVersion": platform.release(),
                 "osImage": platform.platform(terse=True),
-                "containerRuntimeVersion": "process://1",
+                "containerRuntimeVersion": RUNTIME,
                 "kubeletVersion": "v1.36.0-slipway-local",
                 "kubeProxyVersion": "",
                 "operatingSystem": platform.system().lower(),
@@ -95,6 +99,15 @@ async def register(kube: KubeApi, manifest: RawObject) -> None:
     metadata = {field: manifest["metadata"][field] for field in ("labels", "annotations")}
     node = await kube.patch(NODES, name, {"metadata": metadata})
     await kube.replace_status(NODES, msgspec.structs.replace(node, status=manifest["status"]))
+
+
+async def retire(kube: KubeApi, *, keep: Set[str]) -> None:
+    """Deletes the local nodes that an earlier run had and this one has not: nobody would run their pods."""
+    for node in (await kube.list(NODES)).items:
+        runtime = str(object_of(node.status.get("nodeInfo")).get("containerRuntimeVersion") or "")
+        if runtime == RUNTIME and node.metadata.name not in keep:
+            with contextlib.suppress(NotFoundError):
+                await kube.delete(NODES, node.metadata.name, uid=node.metadata.uid)
 
 
 async def renew(kube: KubeApi, node: str, clock: Clock) -> None:

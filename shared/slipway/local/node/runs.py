@@ -194,7 +194,13 @@ class Runs:
             is_patient = self._clock.monotonic() < until
             try:
                 return program_of(
-                    container.spec, self._pod, self._place, bundles, self._disk, self._peers, is_patient=is_patient
+                    container.spec,
+                    self._pod,
+                    self._place,
+                    bundles,
+                    disk=self._disk,
+                    peers=self._peers,
+                    is_patient=is_patient,
                 )
             except PeersMissingError as error:
                 self._set(container, Waiting(reason="ContainerCreating", message=str(error)))

@@ -1,6 +1,7 @@
 """A pod on a local node begins, ends and is reported as on a real one."""
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import objects_of
 from slipway.kube.resources import PODS
 from tests.support.clock import wait_until
-from tests.support.local_node import NAMESPACE, NodeWorld, is_alive
+from tests.support.local_node import NAMESPACE, NodeWorld, is_alive, node_world
 
 
 def condition(status: RawObject, type_: str) -> RawObject:
@@ -129,6 +130,17 @@ async def test_a_pod_whose_object_vanished_is_killed(world: NodeWorld):
     await world.delete("a", grace_s=0)
     await world.gone("a")
     await wait_until(lambda: not is_alive(pid), "the end of the process")
+
+
+async def test_nodes_of_an_earlier_run_are_retired(tmp_path: Path):
+    """Fewer nodes than before: the others' objects go; what is not ours stays."""
+    async with node_world(tmp_path) as before:
+        core = before.core
+        core.create("nodes", "", {"metadata": {"name": "foreign"}})
+        async with node_world(tmp_path / "again", core=core, nodes=1):
+            await wait_until(lambda: len(core.list("nodes").items) == 2, "node-1 retired")
+            names = {str(node["metadata"]["name"]) for node in core.list("nodes").items}
+    assert names == {"node-0", "foreign"}
 
 
 async def test_the_folder_of_a_pod_goes_with_its_object(world: NodeWorld):
