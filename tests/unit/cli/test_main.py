@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +107,9 @@ def test_version() -> None:
 def test_simulate_is_the_schedulers_own(capfd: pytest.CaptureFixture[str]) -> None:
     """Its words are passed on as they are."""
     assert run_here("simulate", "/no/such/file").code == main.USAGE
+
+
+def test_the_page_of_the_docs_names_every_verb() -> None:
+    """No verb goes without a word in docs/cli.md."""
+    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [name for name in main.VERBS if f"`{name}" not in page] == []

@@ -46,6 +46,8 @@ def configure_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", metavar="P", type=int, default=8080, help="of the API (default: 8080; 0: any)")
     parser.add_argument("--keep", action="store_true", help="keep the data for the next `up` (--data keeps it too)")
     parser.add_argument("--no-redis", action="store_true", help="do without Redis: slower, and nothing is lost")
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help="run on this cluster instead of a local one")
+    parser.add_argument("--redis-url", metavar="URL", default="", help="use this Redis instead of a local Valkey")
     parser.add_argument("--detach", action="store_true", help="return when it is ready; `slipway down` ends it")
     parser.add_argument("--demo", action="store_true", help="run the demo on it first")
     _add_folder(parser)
@@ -70,6 +72,8 @@ async def _supervise(arguments: argparse.Namespace, terminal: Terminal) -> int:
         port=arguments.port,
         keep=arguments.keep or bool(arguments.data),
         redis=not arguments.no_redis,
+        kubeconfig=arguments.kubeconfig,
+        redis_url=arguments.redis_url,
     )
     stop = _stop_on_signals()
     stack = Stack(options, say=terminal.note)
@@ -194,7 +198,9 @@ def _same_again(arguments: argparse.Namespace) -> list[str]:
     words = ["up"]
     for option in ("nodes", "gpus", "cpus", "memory", "port"):
         words += [f"--{option}", str(getattr(arguments, option))]
-    words += ["--data", arguments.data] if arguments.data else []
+    for option in ("data", "kubeconfig", "redis_url"):
+        value = str(getattr(arguments, option))
+        words += [f"--{option.replace('_', '-')}", value] if value else []
     words += ["--keep"] if arguments.keep else []
     return words + (["--no-redis"] if arguments.no_redis else [])
 
