@@ -11,9 +11,9 @@ from bench.runner import Row, Target, percentile, row
 from bench.stand import Marks, Stand, a_stand, launch_body
 
 WARM_UP = 5
-LAUNCHES = 20
+LAUNCHES = 12
 GANG = 8
-PAUSE_S = 0.15
+PAUSE_S = 0.1
 STEPS = ("answered", "created", "Assigned", "pod", "release", "bound")
 
 
