@@ -15,7 +15,8 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.objects import Json, clone
 from slipway.local.apiserver.store import Change
-from slipway.runtime.clock import Random, rfc3339
+from slipway.model.times import format_time
+from slipway.runtime.clock import Random
 
 SYNC_S = 0.02
 """How long a kubelet needs to notice."""
@@ -108,7 +109,7 @@ class Kubelets:
         container = self._live.get(pod["metadata"]["uid"])
         if container is None:
             return
-        yield f"{rfc3339(container.started_at, 'microseconds')} hello\n".encode()
+        yield f"{format_time(container.started_at, 'microseconds')} hello\n".encode()
         while query.get("follow") == "true" and container.ended_at is None:  # noqa: ASYNC110 - a model of waiting
             await asyncio.sleep(0.25)
 
@@ -182,15 +183,15 @@ class Kubelets:
         )
         self.containers.append(container)
         self._live[meta["uid"]] = container
-        self._put(pod, "Running", {"running": {"startedAt": rfc3339(container.started_at)}})
+        self._put(pod, "Running", {"running": {"startedAt": format_time(container.started_at, "seconds")}})
 
     def _end(self, pod: Json, container: Container, code: int) -> None:
         container.ended_at, container.code = self._now(), code
         ended: dict[str, Any] = {
             "exitCode": code,
             "reason": "Error" if code else "Completed",
-            "startedAt": rfc3339(container.started_at),
-            "finishedAt": rfc3339(self._now()),
+            "startedAt": format_time(container.started_at, "seconds"),
+            "finishedAt": format_time(self._now(), "seconds"),
         }
         self._put(pod, "Failed" if code else "Succeeded", {"terminated": ended})
 

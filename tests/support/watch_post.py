@@ -17,7 +17,8 @@ from slipway.kube.answers import Verb
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.local.apiserver.objects import clone
-from slipway.runtime.clock import SeededRandom, rfc3339
+from slipway.model.times import format_time
+from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health
 from slipway.runtime.service import Stop
 from slipway.streams.memory_server import MemoryServer
@@ -77,15 +78,15 @@ class Kubelet:
 
     def _start(self, pod: RawObject) -> None:
         self._started_at[pod["metadata"]["uid"]] = self._now()
-        self._put(pod, "Running", {"running": {"startedAt": rfc3339(self._now())}})
+        self._put(pod, "Running", {"running": {"startedAt": format_time(self._now(), "seconds")}})
 
     def _exit(self, pod: RawObject, code: int) -> None:
         started = self._started_at.get(pod["metadata"]["uid"], self._now())
         ended = {
             "exitCode": code,
             "reason": "Error" if code else "Completed",
-            "startedAt": rfc3339(started),
-            "finishedAt": rfc3339(self._now()),
+            "startedAt": format_time(started, "seconds"),
+            "finishedAt": format_time(self._now(), "seconds"),
         }
         self._put(pod, "Failed" if code else "Succeeded", {"terminated": ended})
 

@@ -36,8 +36,9 @@ from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.ports import KubeApi
 from slipway.kube.resources import LEASES
 from slipway.kube.scope import StopSignal, only, run_until
+from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
-from slipway.runtime.clock import Clock, Random, rfc3339
+from slipway.runtime.clock import Clock, Random
 
 RELEASE_TIMEOUT_S = 2.0
 JITTER = 0.2
@@ -209,7 +210,7 @@ class LeaseElector:
         held = self._lease
         if was_confirmed is None or held is None or held.spec.holder_identity != self.identity:
             return
-        now = rfc3339(self._clock.now(), "microseconds")
+        now = format_time(self._clock.now(), "microseconds")
         spec = msgspec.structs.replace(held.spec, holder_identity=None, lease_duration_seconds=1, renew_time=now)
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
@@ -294,7 +295,7 @@ class LeaseElector:
         return msgspec.structs.replace(lease, spec=spec)
 
     def _spec(self, terms: int, acquired: str | None) -> LeaseSpec:
-        now = rfc3339(self._clock.now(), "microseconds")
+        now = format_time(self._clock.now(), "microseconds")
         return LeaseSpec(
             holder_identity=self.identity,
             lease_duration_seconds=math.ceil(self.timing.duration_s),

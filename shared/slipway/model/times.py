@@ -1,23 +1,34 @@
 """Times as Kubernetes writes them (RFC 3339, UTC, `Z`) and as we count them (epoch seconds)."""
 
+import math
 from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+Precision = Literal["seconds", "milliseconds", "microseconds"]
+_AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-def format_time(epoch_s: float) -> str:
-    """`2026-01-02T03:04:05.678Z`: milliseconds, so that the steps of one launch can be told apart."""
-    return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def format_time(epoch_s: float, precision: Precision = "milliseconds") -> str:
+    """`2026-01-02T03:04:05.678Z`: milliseconds, so that the steps of one launch can be told apart.
+
+    Whole seconds are rounded down, as Kubernetes does.
+    """
+    exact = math.floor(epoch_s) if precision == "seconds" else epoch_s
+    return datetime.fromtimestamp(exact, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> float:
-    """Epoch seconds of an RFC 3339 time.
+    """Epoch seconds of a time with any offset and up to nanoseconds (kept to the microsecond).
 
     Raises:
-        ValueError: not a time, or one without a zone.
+        ValueError: not an RFC 3339 time, or one without an offset.
     """
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone; end it with Z")
-    return moment.timestamp()
+    try:
+        return msgspec.convert(text, _AwareTime).timestamp()
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-01-02T03:04:05Z") from error
 
 
 def seconds_between(earlier: str, later: str) -> float:

@@ -8,16 +8,10 @@ deadlines inside one process, and never goes back.
 """
 
 import asyncio
-import math
 import random
 import secrets
 import time
-from datetime import UTC, datetime
-from typing import Annotated, Literal, Protocol
-
-import msgspec
-
-_AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -105,21 +99,3 @@ class SystemRandom:
 
     def token_hex(self, nbytes: int, /) -> str:
         return secrets.token_hex(nbytes)
-
-
-def rfc3339(epoch: float, precision: Literal["seconds", "microseconds"] = "seconds") -> str:
-    """UTC with a `Z`: `2026-01-02T03:04:05Z`; whole seconds are rounded down, as Kubernetes does."""
-    exact = math.floor(epoch) if precision == "seconds" else epoch
-    return datetime.fromtimestamp(exact, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
-
-
-def parse_rfc3339(text: str) -> float:
-    """Epoch seconds of a time with any offset and up to nanoseconds (kept to the microsecond).
-
-    Raises:
-        ValueError: not an RFC 3339 time, or one without an offset.
-    """
-    try:
-        return msgspec.convert(text, _AwareTime).timestamp()
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-01-02T03:04:05Z") from error

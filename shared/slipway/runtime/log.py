@@ -18,7 +18,8 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from slipway.runtime.clock import Clock, rfc3339
+from slipway.model.times import format_time
+from slipway.runtime.clock import Clock
 from slipway.runtime.redaction import redact, redact_text
 
 TraceIds = tuple[str, str]
@@ -116,7 +117,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "ts": rfc3339(record.created, "microseconds"),
+            "ts": format_time(record.created, "microseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": redact_text(record.getMessage()),
@@ -141,7 +142,8 @@ class TextFormatter(logging.Formatter):
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
-        head = f"{rfc3339(record.created)[11:19]} {record.levelname:<7} {self._service}  {record.getMessage()}"
+        clock = format_time(record.created)[11:19]
+        head = f"{clock} {record.levelname:<7} {self._service}  {record.getMessage()}"
         pairs = [f"{key}={redact(key, value)}" for key, value in _fields(record).items()]
         text = redact_text("  ".join([head, *pairs]))
         return f"{text}\n{_traceback(record)}" if record.exc_info else text

@@ -9,7 +9,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
 from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
-from slipway.runtime.clock import rfc3339
+from slipway.model.times import format_time
 from slipway.runtime.service import Stop
 from tests.support.watch_post import Post, play
 
@@ -35,8 +35,8 @@ class Journal:
         while True:
             found = self.lines.get(uid, [])
             for at, text in found[sent:]:
-                if not since or rfc3339(at) >= since:
-                    yield f"{rfc3339(at, 'microseconds')} {text}\n".encode()
+                if not since or format_time(at, "seconds") >= since:
+                    yield f"{format_time(at, 'microseconds')} {text}\n".encode()
             sent = len(found)
             if query.get("follow") != "true" or self._has_ended(pod):
                 return

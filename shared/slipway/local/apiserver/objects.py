@@ -5,8 +5,9 @@ one starts from `clone`.
 """
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import Any, TypeGuard
+
+from slipway.model import times
 
 _TYPE_NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
 
@@ -95,15 +96,12 @@ def is_deleting(obj: Json) -> bool:
 
 def format_time(now: float) -> str:
     """RFC 3339 in UTC with whole seconds, as metav1.Time is written."""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return times.format_time(now, "seconds")
 
 
 def parse_time(text: Any) -> float | None:
     """Epoch seconds of an RFC 3339 time, None when it is not one."""
-    if not isinstance(text, str):
-        return None
     try:
-        moment = datetime.fromisoformat(text)
+        return times.parse_time(text) if isinstance(text, str) else None
     except ValueError:
         return None
-    return moment.timestamp() if moment.tzinfo else None

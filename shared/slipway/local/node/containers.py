@@ -18,7 +18,7 @@ from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import JsonMap, objects_of
 from slipway.local.node.podview import NodePod, is_sidecar
 from slipway.local.node.shim import KILLED_CODE, Shim
-from slipway.runtime.clock import rfc3339
+from slipway.model.times import format_time
 
 UNKNOWN_END = "ContainerStatusUnknown"
 _OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
@@ -133,7 +133,7 @@ def status_of(
         "phase": phase,
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
-        "startTime": pod.status.get("startTime") or rfc3339(started_at),
+        "startTime": pod.status.get("startTime") or format_time(started_at, "seconds"),
         "conditions": _conditions(pod, containers, phase, ruling, now),
         "containerStatuses": [_container_status(each, phase) for each in containers if not each.is_init],
     }
@@ -156,7 +156,7 @@ def rejected(pod: NodePod, verdict: Verdict, now: float) -> RawObject:
         "phase": "Failed",
         "reason": verdict.reason,
         "message": verdict.message,
-        "startTime": rfc3339(now),
+        "startTime": format_time(now, "seconds"),
     }
 
 
@@ -188,15 +188,15 @@ def _state(state: State) -> RawObject:
             words: RawObject = {"reason": reason or "ContainerCreating"}
             return {"waiting": words | ({"message": message} if message else {})}
         case Running(started_at=at):
-            return {"running": {"startedAt": rfc3339(at)}}
+            return {"running": {"startedAt": format_time(at, "seconds")}}
         case Terminated():
             ended: RawObject = {
                 "exitCode": state.exit_code,
                 "reason": state.reason,
-                "finishedAt": rfc3339(state.finished_at),
+                "finishedAt": format_time(state.finished_at, "seconds"),
             }
             if state.started_at is not None:
-                ended["startedAt"] = rfc3339(state.started_at)
+                ended["startedAt"] = format_time(state.started_at, "seconds")
             if state.message:
                 ended["message"] = state.message
             if 128 < state.exit_code <= 128 + _SIGNALS_MAX and state.reason == "Error":
@@ -234,7 +234,7 @@ def _condition(type_: str, fact: tuple[bool, str, str], before: JsonMap, now: fl
     is_true, reason, message = fact
     word = "True" if is_true else "False"
     since: Any = before.get("lastTransitionTime") if before.get("status") == word else None
-    condition: RawObject = {"type": type_, "status": word, "lastTransitionTime": since or rfc3339(now)}
+    condition: RawObject = {"type": type_, "status": word, "lastTransitionTime": since or format_time(now, "seconds")}
     if reason:
         condition["reason"] = reason
     if message:

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError
 from slipway.local.node.logs import LogQuery, normal_time
-from slipway.runtime.clock import Clock, Random, rfc3339
+from slipway.model.times import format_time
+from slipway.runtime.clock import Clock, Random
 
 HOST = "127.0.0.1"
 CONNECTIONS_MAX = 512
@@ -115,7 +116,7 @@ def query_of(given: Mapping[str, str], now: float) -> LogQuery:
     since = given.get("sinceTime", "")
     seconds = _number(given, "sinceSeconds")
     if seconds is not None:
-        since = rfc3339(now - seconds, "microseconds")
+        since = format_time(now - seconds, "microseconds")
     try:
         since = normal_time(since) if since else ""
     except ValueError as error:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from slipway.runtime.clock import Clock, parse_rfc3339
+from slipway.model.times import parse_time
+from slipway.runtime.clock import Clock
 
 FILE_BYTES = 10 * 1024 * 1024
 FILES = 2
@@ -212,7 +213,7 @@ def normal_time(text: str) -> str:
     Raises:
         ValueError: not a time.
     """
-    epoch = parse_rfc3339(text)
+    epoch = parse_time(text)
     if text.endswith("Z"):
         whole, _, fraction = text[:-1].partition(".")
         return f"{whole}.{fraction:0<9.9}Z"

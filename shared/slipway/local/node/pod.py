@@ -31,8 +31,9 @@ from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
 from slipway.local.node.runs import Runs
 from slipway.local.node.writer import NODE_WRITE, StatusWriter
+from slipway.model.times import parse_time
 from slipway.runtime import log, retry
-from slipway.runtime.clock import Clock, Random, parse_rfc3339
+from slipway.runtime.clock import Clock, Random
 
 ORPHAN_GRACE_S = 2.0
 """What is left to a pod whose object is gone already, as a kubelet gives it."""
@@ -279,4 +280,4 @@ async def _first(*waits: Coroutine[Any, Any, object], timeout_s: float) -> None:
 
 def _started_at(pod: NodePod) -> float | None:
     text = pod.status.get("startTime")
-    return parse_rfc3339(str(text)) if text else None
+    return parse_time(str(text)) if text else None

@@ -18,7 +18,8 @@ from slipway.kube.ports import KubeApi
 from slipway.kube.resources import LEASES
 from slipway.local.node.podview import NODES
 from slipway.model.resources import PODS, Resources
-from slipway.runtime.clock import Clock, rfc3339
+from slipway.model.times import format_time
+from slipway.runtime.clock import Clock
 
 LOG_ENDPOINT = "slipway.dev/log-endpoint"
 LEASE_NAMESPACE = "kube-node-lease"
@@ -112,7 +113,7 @@ async def retire(kube: KubeApi, *, keep: Set[str]) -> None:
 
 async def renew(kube: KubeApi, node: str, clock: Clock) -> None:
     """Renews the node's Lease, or creates it."""
-    now = rfc3339(clock.now(), "microseconds")
+    now = format_time(clock.now(), "microseconds")
     spec = LeaseSpec(holder_identity=node, lease_duration_seconds=LEASE_S, renew_time=now)
     try:
         held = await kube.get(LEASES, node, namespace=LEASE_NAMESPACE)
@@ -127,7 +128,7 @@ async def renew(kube: KubeApi, node: str, clock: Clock) -> None:
 
 
 def _conditions(now: float) -> list[RawObject]:
-    stamp = rfc3339(now)
+    stamp = format_time(now, "seconds")
     made: list[RawObject] = [
         {"type": name, "status": "False", "reason": reason, "message": message}
         for name, (reason, message) in _TROUBLES.items()

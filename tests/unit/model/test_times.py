@@ -1,0 +1,41 @@
+"""Times have one spelling."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.model.times import format_time, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch"),
+    [
+        ("1970-01-01T00:00:00Z", 0.0),
+        ("2026-01-02T03:04:05Z", 1767323045.0),
+        ("2026-01-02T04:04:05+01:00", 1767323045.0),
+        ("2026-01-02T03:04:05.250000Z", 1767323045.25),
+        ("2026-01-02T03:04:05.250000999Z", 1767323045.250001),
+    ],
+)
+def test_parses_what_kubernetes_and_people_write(text: str, epoch: float):
+    """Any offset and up to nanoseconds are read."""
+    assert parse_time(text) == pytest.approx(epoch, abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-13-02T03:04:05Z"])
+def test_refuses_what_is_not_a_time_with_an_offset(text: str):
+    """A time without an offset is not a time."""
+    with pytest.raises(ValueError, match="RFC 3339"):
+        parse_time(text)
+
+
+def test_whole_seconds_round_down():
+    """A creation time never lies in the future of the event, whatever the fraction."""
+    assert format_time(1767323045.999999, "seconds") == "2026-01-02T03:04:05Z"
+    assert format_time(1767323045.25, "microseconds") == "2026-01-02T03:04:05.250000Z"
+
+
+@given(st.integers(min_value=0, max_value=4_000_000_000))
+def test_seconds_survive_the_round_trip(epoch: int):
+    """Writing and reading a whole second changes nothing."""
+    assert parse_time(format_time(epoch, "seconds")) == epoch
