@@ -12,7 +12,7 @@ import msgspec
 
 from slipway.audit.check import audit
 from slipway.audit.evidence import Violation
-from slipway.audit.rest import leftovers
+from slipway.audit.rest import OURS, leftovers
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import id_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
@@ -29,7 +29,8 @@ QUIET_S = 5.0
 LONG_QUIET_S = 65.0
 """Longer than any resync, sweep or retention: for runs without faults."""
 LOOK_S = 0.25
-_OURS = ("allocations", "pods", "configmaps", "services", "resourcepools")
+CHANGES_MAX = 3_000
+"""More writes than any scenario needs, by far."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -103,6 +104,8 @@ async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:
         silent_s = world.clock.now() - _last_write_at(world)
         if not reason and silent_s >= SILENT_S and world.clock.now() >= world.last_fault_at:
             return ""
+        if len(world.changes) > CHANGES_MAX:
+            return f"a storm of {len(world.changes)} writes"
         if world.clock.now() > max(told_at, world.last_fault_at) + SETTLE_S:
             return reason or "somebody keeps writing"
         await asyncio.sleep(LOOK_S)
@@ -125,9 +128,8 @@ def _why_not(world: World, witness: Witness, scenario: Scenario) -> str:
                 return f"the stream of {name} is behind"
         if witness.pending():
             return "hints are pending"
-    for what, why in leftovers(witness.evidence(is_at_rest=True)):
-        return f"{what}: {why}"
-    return ""
+    objects = [(kind, record.obj["metadata"]) for kind in OURS for record in world.core.store.scan(kind)]
+    return next((f"{what}: {why}" for what, why in leftovers(allocations.values(), objects)), "")
 
 
 def _wrong_end(allocation: Allocation | None, ending: Ending) -> str:

@@ -59,10 +59,39 @@ class _Handle(asyncio.TimerHandle):
         self.context = own
 
 
+class _Task(asyncio.Task[Any]):
+    """Sets of tasks have the same order in each run: the hash is a number, and no address."""
+
+    counter = 0
+
+    def __hash__(self) -> int:
+        try:
+            return self._place
+        except AttributeError:
+            _Task.counter += 1
+            self._place = _Task.counter
+            return self._place
+
+
+class _Future(asyncio.Future[Any]):
+    """The same for futures."""
+
+    counter = 0
+
+    def __hash__(self) -> int:
+        try:
+            return self._place
+        except AttributeError:
+            _Future.counter += 1
+            self._place = _Future.counter
+            return self._place
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop; `time()` starts at 0."""
 
     def __init__(self, seed: int = 0) -> None:
+        _Task.counter = _Future.counter = 0
         self._now = 0.0
         self._chance = random.Random(seed) if seed else None
         self._ready: list[_Handle] = []
@@ -109,12 +138,12 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- what tasks need --------------------------------------------------------------------------------------------
 
     def create_future(self) -> "asyncio.Future[Any]":
-        return asyncio.Future(loop=self)
+        return _Future(loop=self)
 
     def create_task(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: str | None = None, context: Any = None
     ) -> "asyncio.Task[T]":
-        return asyncio.Task(coro, loop=self, name=name, context=context)  # pyright: ignore[reportArgumentType]
+        return _Task(coro, loop=self, name=name, context=context)  # pyright: ignore[reportArgumentType]
 
     def get_task_factory(self) -> Any:
         return self._factory

@@ -106,6 +106,8 @@ class _Holds:
         self._keys: dict[str, Allocation] = {}
         self._roles: dict[str, list[Resources]] = {}
         self._pods: dict[str, tuple[str, Resources]] = {}
+        self._over: set[str] = set()
+        """uids of pods that will never run again: their share is free before their allocation says so"""
         self._said: set[tuple[str, str]] = set()
 
     def take_node(self, version: Version, node: Node) -> None:
@@ -126,6 +128,8 @@ class _Holds:
     def take_pod(self, version: Version, pod: Pod) -> None:
         if version.is_deletion or not is_live(pod):
             self._pods.pop(pod.metadata.uid, None)
+            if version.is_deletion or pod.spec.node_name:
+                self._over.add(pod.metadata.uid)
         elif pod.metadata.uid not in self._pods:
             self._pods[pod.metadata.uid] = (pod.spec.node_name, pod_fact(pod).requests + _ONE_POD)
 
@@ -159,7 +163,12 @@ class _Holds:
             admission = status.admission
             is_held = admission is not None and admission.attempt == status.attempt
             if is_held and admission is not None and status.phase not in (Phase.PENDING, Phase.TERMINATED):
-                placements[uid, status.attempt] = {place.rank: place.node for place in admission.placements}
+                uids = status.release.pod_uids if status.release is not None else []
+                placements[uid, status.attempt] = {
+                    place.rank: place.node
+                    for index, place in enumerate(admission.placements)
+                    if index >= len(uids) or uids[index] not in self._over
+                }
         for (uid, _), places in placements.items():
             requests = self._roles.get(uid, [])
             for rank, node in places.items():

@@ -3,15 +3,15 @@
 I6, I11. Pure: evidence in, violations out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Evidence, Violation
+from slipway.audit.evidence import CONFIG_MAPS, PODS, SERVICES, Evidence, Violation
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 
-_OURS = (PODS, CONFIG_MAPS, SERVICES)
+OURS = (PODS, CONFIG_MAPS, SERVICES)
 
 
 def gangs_are_whole(evidence: Evidence) -> Iterator[Violation]:
@@ -34,26 +34,24 @@ def nothing_leaks(evidence: Evidence) -> Iterator[Violation]:
     """I11: at rest every object of ours belongs to the current attempt of a live allocation; no finalizer is left."""
     if not evidence.is_at_rest:
         return
-    for key, message in leftovers(evidence):
-        yield Violation(invariant="I11", subject=key, message=message)
+    ends = (history[-1] for history in evidence.allocations.values())
+    owners = [end.allocation for end in ends if not end.version.is_deletion]
+    objects = [(key[0], version.obj["metadata"]) for key, version in evidence.last(OURS).items()]
+    for name, message in leftovers(owners, objects):
+        yield Violation(invariant="I11", subject=name, message=message)
 
 
-def leftovers(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """(name, why) of everything that should be gone."""
-    owners: dict[str, Allocation] = {}
-    for uid, history in evidence.allocations.items():
-        end = history[-1]
-        if end.version.is_deletion:
-            continue
-        owners[uid] = end.allocation
-        is_held = TEARDOWN_FINALIZER in end.allocation.metadata.finalizers
-        if is_held and end.allocation.status.phase is Phase.TERMINATED:
-            yield end.allocation.metadata.name, "has ended and still carries its finalizer"
-    for (resource, _, name), version in evidence.last((*_OURS, ALLOCATIONS)).items():
-        if resource == ALLOCATIONS:
-            continue
-        labels: Mapping[str, Any] = version.obj["metadata"].get("labels", {})
-        uid = labels.get(LABEL_ALLOCATION_UID)
+def leftovers(
+    allocations: Iterable[Allocation], objects: Iterable[tuple[str, Mapping[str, Any]]]
+) -> Iterator[tuple[str, str]]:
+    """(name, why) of everything that should be gone; `objects` are (resource, metadata) of what there is of `OURS`."""
+    owners = {allocation.metadata.uid: allocation for allocation in allocations}
+    for owner in owners.values():
+        if TEARDOWN_FINALIZER in owner.metadata.finalizers and owner.status.phase is Phase.TERMINATED:
+            yield owner.metadata.name, "has ended and still carries its finalizer"
+    for resource, meta in objects:
+        labels: Mapping[str, Any] = meta.get("labels", {})
+        uid, attempt, name = labels.get(LABEL_ALLOCATION_UID), labels.get(LABEL_ATTEMPT), str(meta["name"])
         if uid is None:
             continue
         owner = owners.get(uid)
@@ -61,8 +59,8 @@ def leftovers(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield name, f"{resource} without an allocation"
         elif owner.status.phase is Phase.TERMINATED:
             yield name, f"{resource} of an allocation that has ended"
-        elif labels.get(LABEL_ATTEMPT) != str(owner.status.attempt):
-            yield name, f"{resource} of attempt {labels.get(LABEL_ATTEMPT)}, the current one is {owner.status.attempt}"
+        elif attempt != str(owner.status.attempt):
+            yield name, f"{resource} of attempt {attempt}, the current one is {owner.status.attempt}"
 
 
 def _minimum(allocation: Allocation) -> int:

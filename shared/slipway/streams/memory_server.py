@@ -55,7 +55,7 @@ class MemoryServer:
         self._streams: dict[str, Stream] = {}
         self._hashes: dict[str, dict[str, bytes]] = {}
         self._expires: dict[str, float] = {}
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def absent(self) -> bool:
@@ -99,14 +99,14 @@ class MemoryServer:
         if remaining_s <= 0:
             return False
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout(remaining_s):
                 await waiter
         except TimeoutError:
             return False
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
         return True
 
     def keys(self) -> list[str]:

@@ -1,13 +1,18 @@
 """The scheduler's tick on a small cluster: what it writes, in which order, and what it leaves alone."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+import pytest
+
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
-from slipway.errors import UnavailableError
+from slipway.errors import StaleError, UnavailableError
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, Phase
+from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health
 from slipway.scheduler.leader import Parts
@@ -184,6 +189,34 @@ def test_a_passed_deadline_is_written_as_a_stop() -> None:
         stop = (await look(bench.kube)).status.stop
         assert stop is not None
         assert stop.reason == "PendingTimeout"
+
+    on_a_cluster(test)
+
+
+@pytest.mark.parametrize("error", [StaleError("conflict"), UnavailableError("lost")])
+def test_a_plan_that_time_alone_asked_for_is_made_again_when_the_ledger_refused_it(error: Exception) -> None:
+    """Nothing in the cluster changes after the backoff has run out, so nothing else would wake the planner."""
+
+    async def test(bench: Bench) -> None:
+        found = await launch(bench.kube)
+        later = msgspec.structs.replace(found.status, not_before=format_time(bench.clock.now() + 30))
+        await bench.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=later))
+        refused: list[float] = []
+
+        async def refuse(verb: Verb, plural: str) -> None:
+            if verb is Verb.UPDATE and plural == RESOURCE_POOLS.plural and bench.clock.monotonic() > 20 and not refused:
+                refused.append(bench.clock.monotonic())
+                raise error
+
+        bench.its.before = refuse
+        async with asyncio.TaskGroup() as tasks:
+            for candidate, stop in await bench.scheduler().discover():
+                leading = tasks.create_task(candidate.compete(stop))
+                await bench.clock.sleep(45)
+                stop.set()
+                await leading
+        assert refused
+        assert (await look(bench.kube)).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)
 
