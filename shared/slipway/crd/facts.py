@@ -2,6 +2,7 @@
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
+from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.transitions import is_admitted, is_released, stop_reason
 from slipway.crd.v1alpha1 import (
     Allocation,
@@ -47,7 +48,7 @@ def allocation_fact(
         spec_hash = resolved.spec_hash
     else:
         roles, invalid, minimum, spec_hash = known.roles, known.invalid, known.minimum, known.spec_hash
-    gate, gate_message = _gate(allocation)
+    gate, gate_message = gate_of(allocation)
     placements: dict[int, str] = {}
     if is_admitted(allocation) and status.admission is not None:
         placements = {placement.rank: placement.node for placement in status.admission.placements}
@@ -141,13 +142,18 @@ def is_settled(fact: AllocationFact) -> bool:
     return fact.phase is Phase.TERMINATED
 
 
-def _gate(allocation: Allocation) -> tuple[str, str]:
-    """What the object itself says it waits for, in this attempt."""
+def gate_of(allocation: Allocation) -> tuple[str, str]:
+    """(code, message): what keeps this attempt waiting, as the object itself says; empty when it says nothing."""
     status = allocation.status
-    for type_, value in ((CONDITION_INVALID, "True"), (CONDITION_ADMITTED, "False")):
-        condition = condition_of(status.conditions, type_)
-        if condition and condition.status == value and condition.observed_generation == status.attempt:
-            return condition.reason, condition.message
+    if status.phase is not Phase.PENDING:
+        return "", ""
+    invalid = condition_of(status.conditions, CONDITION_INVALID)
+    if invalid and invalid.status == "True" and invalid.observed_generation == status.attempt:
+        return invalid.reason, invalid.message
+    # A wait ends with an admission, so one that is said is always the present one.
+    waiting = condition_of(status.conditions, CONDITION_ADMITTED)
+    if waiting and waiting.status == "False":
+        return waiting.reason, waiting.message
     return "", ""
 
 
@@ -172,17 +178,17 @@ def _roles(resolved: Resolved) -> tuple[tuple[RoleFact, ...], str]:
 def _role(role: RoleSpec, resolved: Resolved) -> RoleFact:
     template = role.template or resolved.spec.template
     requests = role_requests(role, template)
-    pod_spec = template.get("spec") or {}
+    pod_spec = object_of(template.get("spec"))
     return RoleFact(
         name=role.name,
         count=role.count,
         minimum=role.min_available or 0,
         requests=requests,
-        node_selector={**(pod_spec.get("nodeSelector") or {}), **role.node_selector},
-        affinity=role.affinity or pod_spec.get("affinity") or {},
+        node_selector={**object_of(pod_spec.get("nodeSelector")), **role.node_selector},
+        affinity=role.affinity or dict(object_of(pod_spec.get("affinity"))),
         tolerations=tuple(_toleration(item) for item in role.tolerations),
         topology=TopologyFact(key=role.topology.key, mode=role.topology.mode) if role.topology else None,
-        images=tuple(str(item["image"]) for item in pod_spec.get("containers") or () if item.get("image")),
+        images=tuple(str(item["image"]) for item in objects_of(pod_spec.get("containers")) if item.get("image")),
         gpu_milli=requests.get(GPU_MILLI),
     )
 

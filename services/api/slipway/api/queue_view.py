@@ -7,8 +7,7 @@ age, then uid. What keeps each waiting is the scheduler's own word, read from th
 from collections.abc import Iterable, Mapping
 
 from slipway.api.schemas import Waiting
-from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
-from slipway.crd.meta import condition_of
+from slipway.crd import facts
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, user_of
 from slipway.crd.v1alpha1 import Allocation, Job
@@ -25,14 +24,10 @@ Jobs = Mapping[tuple[str, str], Job]
 
 def gate_of(allocation: Allocation) -> tuple[str, str]:
     """(code, message): what keeps the current attempt waiting, as the scheduler wrote it; empty when nothing does."""
-    status = allocation.status
-    if status.phase is not Phase.PENDING:
+    if allocation.status.phase is not Phase.PENDING:
         return "", ""
-    for type_, value in ((CONDITION_INVALID, "True"), (CONDITION_ADMITTED, "False")):
-        condition = condition_of(status.conditions, type_)
-        if condition and condition.status == value and condition.observed_generation in (0, status.attempt):
-            return condition.reason, condition.message
-    return Gate.NOT_YET_CONSIDERED.value, "the scheduler has not looked at it yet"
+    code, message = facts.gate_of(allocation)
+    return (code, message) if code else (Gate.NOT_YET_CONSIDERED.value, "the scheduler has not looked at it yet")
 
 
 def is_waiting(allocation: Allocation) -> bool:

@@ -92,7 +92,8 @@ class Applier:
                 status="True" if invalid else "False",
                 reason=gate.value,
                 message=message,
-                observed_generation=attempt,
+                # What may wait for `Admitted` (kubectl) compares generations; what ends an attempt compares attempts.
+                observed_generation=attempt if invalid else found.metadata.generation,
                 last_transition_time=format_time(self._clock.now()),
             )
             before = condition_of(status.conditions, condition.type)
@@ -135,7 +136,7 @@ class Applier:
             status="True",
             reason="Admitted",
             message=f"decision {decision.id}",
-            observed_generation=decision.attempt,
+            observed_generation=found.metadata.generation,
             last_transition_time=format_time(now),
         )
         data = {"decision": decision.id, "nodes": _node_counts(admission.placements)}
