@@ -217,7 +217,7 @@ class FeedReader:
         if self._broken is not None:
             return self._broken
         silent_s = self._clock.monotonic() - self._heard_at_s
-        if silent_s > keys.FEED_SILENCE_S:
+        if silent_s >= keys.FEED_SILENCE_S:
             return self._break(BreakReason.SILENCE)
         block_s = max(0.0, min(timeout_s, keys.FEED_SILENCE_S - silent_s))
         try:
