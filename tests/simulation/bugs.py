@@ -238,7 +238,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="release without fence",
         install=_release_without_fence,
-        hunts=(("delete-assigned", ""),),
+        hunts=(("delete-launching", ""),),
         told_by=("I13",),
     ),
     Bug(name="ack before effect", install=_ack_before_effect, hunts=(("launch-1", ""),), told_by=("ACK",)),

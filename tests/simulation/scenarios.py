@@ -166,6 +166,21 @@ def _delete_when(condition: Callable[[Allocation], bool]) -> Story:
     return story
 
 
+async def _cancel_launching(world: World) -> None:
+    """The pod worker has begun, and has not released yet."""
+    await world.launch(ranks=2)
+    await world.created("pods")
+    await world.cancel()
+    await world.when(_has_ended)
+
+
+async def _delete_launching(world: World) -> None:
+    await world.launch(ranks=2)
+    await world.created("pods")
+    await world.delete()
+    await world.until(lambda: _is_gone(world, "job"))
+
+
 async def _node_lost(world: World) -> None:
     """The machine dies, later its Node object goes: the gang runs again elsewhere."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
@@ -210,6 +225,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(name="cancel-waiting", story=_cancel_waiting, ends=STOPPED),
         Scenario(name="cancel-pending", story=_cancel_when(lambda _found: True), ends=STOPPED),
         Scenario(name="cancel-assigned", story=_cancel_when(_is_assigned), ends=STOPPED),
+        Scenario(name="cancel-launching", story=_cancel_launching, ends=STOPPED),
         Scenario(name="cancel-released", story=_cancel_when(_is_released), ends=STOPPED),
         Scenario(name="cancel-running", story=_cancel_when(_is_running), ends=STOPPED),
         Scenario(name="preempt-acked", story=_preempt_acked, ends={"job": Ending(result=Result.PREEMPTED, attempt=1)}),
@@ -224,6 +240,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             setup=Setup(nodes=1),
         ),
         Scenario(name="delete-assigned", story=_delete_when(_is_assigned), ends=GONE),
+        Scenario(name="delete-launching", story=_delete_launching, ends=GONE),
         Scenario(name="delete-running", story=_delete_when(_is_running), ends=GONE),
         Scenario(
             name="node-lost",

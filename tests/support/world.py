@@ -255,6 +255,13 @@ class World:
                     return found
                 await self._changed.wait()
 
+    async def created(self, resource: str, *, timeout_s: float = 180.0) -> None:
+        """Until there has been an object of that plural, that very instant."""
+        async with asyncio.timeout(timeout_s):
+            while not any(change.resource == resource for _, _, change in self.changes):
+                self._changed.clear()
+                await self._changed.wait()
+
     async def until(self, condition: Callable[[], Awaitable[object]], *, timeout_s: float = 180.0) -> None:
         """Polls."""
         async with asyncio.timeout(timeout_s):
