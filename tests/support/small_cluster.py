@@ -1,5 +1,6 @@
 """A small cluster for tests of one service: the core with our CRDs, a workspace, a pool, a queue and nodes."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ def a_client(core: ClusterCore, seed: int = 1) -> CoreKube:
 
 async def furnish(kube: CoreKube, *, nodes: int = 2, cpus: int = 4, gpus: int = 0) -> None:
     """CRDs, namespaces `default` (a workspace) and `slipway-system`, pool and queue `default`, and nodes n0, n1..."""
-    for manifest in crd_manifests():
+    for manifest in _definitions():
         await kube.create(CRDS, manifest)
     await kube.create(NAMESPACES, {"metadata": {"name": "default", "labels": {LABEL_WORKSPACE: "true"}}})
     await kube.create(NAMESPACES, {"metadata": {"name": "slipway-system"}})
@@ -35,6 +36,12 @@ async def furnish(kube: CoreKube, *, nodes: int = 2, cpus: int = 4, gpus: int = 
     await kube.create(QUEUES, {"metadata": {"name": "default"}, "spec": {"pool": "default"}})
     for index in range(nodes):
         await add_node(kube, f"n{index}", cpus=cpus, gpus=gpus)
+
+
+@functools.cache
+def _definitions() -> tuple[RawObject, ...]:
+    """Made once: they are only read."""
+    return tuple(crd_manifests())
 
 
 async def add_node(
