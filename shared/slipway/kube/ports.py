@@ -1,7 +1,8 @@
 """The port to Kubernetes: what every service may ask of the API server.
 
 `kube/client.py` is the real one; the simulation has another over the local cluster's core. Both pass one
-contract suite.
+contract suite. There is one small Protocol per kind of call: a service's own port names those that it makes, and
+therewith what its account must be allowed.
 
 Promises: every method has a deadline; errors are of `slipway.errors` (409 conflict -> StaleError, 409 exists ->
 AlreadyExistsError, 404 -> NotFoundError, 410 -> ExpiredError, 422/400 -> InvalidError, 403 by its cause, 413 ->
@@ -55,12 +56,16 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
     resource_version: str
 
 
-class KubeReader(Protocol):
-    """Reads."""
+class Gets(Protocol):
+    """Single objects."""
 
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
         """The object now (a quorum read)."""
         ...
+
+
+class Lists(Protocol):
+    """Consistent lists."""
 
     async def list(
         self,
@@ -75,6 +80,10 @@ class KubeReader(Protocol):
         """A consistent LIST (resourceVersion unset). With `limit` 0 all pages are read and joined."""
         ...
 
+
+class Watches(Protocol):
+    """Changes as they come."""
+
     def watch(
         self, resource: Resource[T], *, resource_version: str, namespace: str | None = None, label_selector: str = ""
     ) -> AsyncIterator[WatchEvent[T]]:
@@ -83,6 +92,10 @@ class KubeReader(Protocol):
         Raises ExpiredError on 410 (also inside a 200), UnavailableError when nothing came for the silence limit.
         """
         ...
+
+
+class ReadsLogs(Protocol):
+    """Logs of pods, with a timestamp at the start of each line."""
 
     async def read_log(
         self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
@@ -97,20 +110,32 @@ class KubeReader(Protocol):
         ...
 
 
-class KubeWriter(Protocol):
-    """Writes. `body` is a wire struct or plain JSON; apiVersion and kind are filled in from `resource`."""
+class Creates(Protocol):
+    """Creates. `body` is a wire struct or plain JSON; apiVersion and kind are filled in from `resource`."""
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
     ) -> T: ...
 
-    async def replace_status(self, resource: Resource[T], body: Any) -> T:
-        """PUT of `/status`, fenced by `metadata.resourceVersion` (refused locally when it is missing)."""
-        ...
+
+class Replaces(Protocol):
+    """Writes of an object but for its status."""
 
     async def replace(self, resource: Resource[T], body: Any) -> T:
         """PUT, fenced by `metadata.resourceVersion` (refused locally when it is missing)."""
         ...
+
+
+class ReplacesStatus(Protocol):
+    """Writes of a status."""
+
+    async def replace_status(self, resource: Resource[T], body: Any) -> T:
+        """PUT of `/status`, fenced by `metadata.resourceVersion` (refused locally when it is missing)."""
+        ...
+
+
+class Patches(Protocol):
+    """Changes of a part, whatever else has changed meanwhile; never of a status."""
 
     async def patch(
         self,
@@ -121,6 +146,10 @@ class KubeWriter(Protocol):
         namespace: str | None = None,
         type_: PatchType = PatchType.MERGE,
     ) -> T: ...
+
+
+class Deletes(Protocol):
+    """Deletes."""
 
     async def delete(
         self,
@@ -136,6 +165,10 @@ class KubeWriter(Protocol):
         """DELETE with preconditions. NotFoundError when it is gone already, StaleError when `uid` is another's."""
         ...
 
+
+class Binds(Protocol):
+    """Bindings of pods to nodes."""
+
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
         """POST of the `binding` subresource with the pod's uid.
 
@@ -145,11 +178,23 @@ class KubeWriter(Protocol):
         """
         ...
 
+
+class Asks(Protocol):
+    """What the caller may do."""
+
     async def may(
         self, verb: str, resource: Resource[Any], *, namespace: str | None = None, subresource: str = ""
     ) -> bool:
         """Whether our own account holds that permission (SelfSubjectAccessReview)."""
         ...
+
+
+class KubeReader(Gets, Lists, Watches, ReadsLogs, Protocol):
+    """Reads."""
+
+
+class KubeWriter(Creates, Replaces, ReplacesStatus, Patches, Deletes, Binds, Asks, Protocol):
+    """Writes."""
 
 
 class KubeApi(KubeReader, KubeWriter, Protocol):

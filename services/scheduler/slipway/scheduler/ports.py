@@ -1,36 +1,14 @@
 """What the scheduler needs of the outside, in its own words."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from slipway.crd.meta import RawObject
-from slipway.kube.ports import Listed
-from slipway.kube.resources import Resource
+from slipway.kube.ports import Gets, Lists, Patches, ReplacesStatus
 from slipway.streams.ports import WorkHint
 
-T = TypeVar("T")
-Patch = RawObject | list[RawObject]
 
-
-class Kube(Protocol):
+class Kube(Gets, Lists, ReplacesStatus, Patches, Protocol):
     """Reads of everything that placement depends on, and the two objects that the scheduler writes."""
-
-    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T: ...
-
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        limit: int = 0,
-        continue_: str = "",
-    ) -> Listed[T]: ...
-
-    async def replace_status(self, resource: Resource[T], body: Any) -> T: ...
-
-    async def patch(self, resource: Resource[T], name: str, patch: Patch, *, namespace: str | None = None) -> T: ...
 
 
 class Hints(Protocol):

@@ -1,79 +1,28 @@
 """What the watcher needs of the outside, in its own words."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
-from slipway.crd.meta import RawObject
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
-from slipway.kube.ports import Listed, PatchType
-from slipway.kube.resources import Resource
+from slipway.kube.ports import Deletes, Gets, Lists, Patches, ReadsLogs, ReplacesStatus
 from slipway.model.ids import AllocationId
 from slipway.streams.ports import Appended, Entry, LogLine, StoredLine, WorkHint
 
-T = TypeVar("T")
-Patch = RawObject | list[RawObject]
 
-
-class Reader(Protocol):
+class Reader(Gets, Lists, Protocol):
     """Consistent reads."""
 
-    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T: ...
 
-    async def list(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        limit: int = 0,
-        continue_: str = "",
-    ) -> Listed[T]: ...
-
-
-class Writer(Protocol):
+class Writer(ReplacesStatus, Patches, Deletes, Protocol):
     """The writes of the watcher: statuses, finalizers, deletes."""
-
-    async def replace_status(self, resource: Resource[T], body: Any) -> T: ...
-
-    async def patch(
-        self,
-        resource: Resource[T],
-        name: str,
-        patch: Patch,
-        *,
-        namespace: str | None = None,
-        type_: PatchType = PatchType.MERGE,
-    ) -> T: ...
-
-    async def delete(
-        self,
-        resource: Resource[Any],
-        name: str,
-        *,
-        namespace: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-        grace_s: int | None = None,
-        propagation: str = "Background",
-    ) -> None: ...
 
 
 class Kube(Reader, Writer, Protocol):
     """Both."""
 
 
-class LogReader(Protocol):
-    """Logs of pods, with a timestamp at the start of each line."""
-
-    async def read_log(
-        self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
-    ) -> bytes: ...
-
-    def follow_log(
-        self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
-    ) -> AsyncIterator[bytes]: ...
+LogReader = ReadsLogs
 
 
 class Log(Protocol):
