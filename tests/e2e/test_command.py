@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from slipway.local.layout import Layout
 from tests.support.local_stack import RunningStack, cli_words, processes_of
@@ -37,10 +36,13 @@ def until_line(process: "subprocess.Popen[str]", wanted: str) -> None:
     raise AssertionError(f"it ended without saying {wanted!r}")
 
 
-def newest(stack: RunningStack) -> dict[str, Any]:
-    """The allocation that was launched last."""
-    items: list[dict[str, Any]] = stack.ask(lambda api: api.get("/allocations")["items"])
-    return max(items, key=lambda item: (item["createdAt"], int(item["resourceVersion"])))
+def rest_of(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """What it still says, to its end. `communicate` would not see what was read ahead."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = process.stdout.read(), process.stderr.read()
+    process.wait(10)
+    return said
 
 
 def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
@@ -48,7 +50,7 @@ def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
     with a_process(stack, "run", "--name", "detached", "--", "python", "-u", "-c", SLEEPER) as process:
         until_line(process, "up")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = rest_of(process)
     assert process.returncode == 130
     assert "slipway logs -f detached-" in err
     assert stack.view("detached")["phase"] == "Running"
@@ -65,7 +67,7 @@ def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
             if "Ctrl-C again" in line:
                 break
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        rest_of(process)
     assert process.returncode == 1
     assert stack.view("killed")["result"] == "Canceled"
 
@@ -76,7 +78,7 @@ def test_following_survives_a_kill_of_the_api(stack: RunningStack) -> None:
     with a_process(stack, "run", "--", "python", "-c", program) as process:
         until_line(process, "line 5")
         killed = stack.kill("api")
-        out, err = process.communicate(timeout=60)
+        out, err = rest_of(process)
     wait_until(lambda: stack.pid("api") not in (0, killed), "the api is started again")
     assert process.returncode == 0, err
     assert out.splitlines() == [f"line {n}" for n in range(6, 60)]

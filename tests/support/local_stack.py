@@ -135,16 +135,23 @@ class RunningStack:
     def ask(self, call: Callable[[Api], T]) -> T:
         """What a call answers, made again while the API is away."""
 
+        last = "nothing"
+
         def attempt() -> list[T]:
+            nonlocal last
             api = self.api()
             try:
                 return [call(api)]
-            except TransientError:
+            except TransientError as error:
+                last = str(error)
                 return []
             finally:
                 api.close()
 
-        return wait_until(attempt, "an answer of the API")[0]
+        try:
+            return wait_until(attempt, "an answer of the API")[0]
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the API said: {last}") from None
 
     def pods(self, allocation: str) -> list[Json]:
         """The pods of an allocation, as the API has them."""
