@@ -9,6 +9,7 @@ from slipway.cli.demo.stage import Launch, Stage
 
 Json = dict[str, Any]
 READ_S = 5.0
+SERVICES = {"api", "scheduler", "podworker", "watcher"}
 
 
 def streams(stage: Stage, launched: Launch, redis_url: str) -> None:
@@ -93,12 +94,16 @@ def trace(stage: Stage, launched: Launch) -> None:
     def spans() -> list[waterfall.Span] | None:
         found = waterfall.spans_of(stage.look(launched, "trace"))
         names = {span.name for span in found}
-        return found if {"podworker.bind", "scheduler.admit"} <= names else None
+        return found if {"podworker.bind", "scheduler.admit"} <= names and _services(found) >= SERVICES else None
 
     found = stage.until(spans) or waterfall.spans_of(stage.look(launched, "trace"))
     stage.show(waterfall.render(found, width=stage.terminal.width - 3))
-    services = {span.service for span in found}
-    stage.check("one trace has spans of api, scheduler and podworker", {"api", "scheduler", "podworker"} <= services)
+    services = _services(found)
+    stage.check("one trace goes through all four services", services >= SERVICES, services)
+
+
+def _services(spans: list[waterfall.Span]) -> set[str]:
+    return {span.service for span in spans}
 
 
 def summary(stage: Stage) -> bool:
