@@ -30,6 +30,8 @@ _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-f
 _ORIGIN_WIDE = frozenset(
     {"clear-site-data", "service-worker-allowed", "strict-transport-security", "public-key-pins", "alt-svc"}
 )
+_OUR_SERVER = frozenset({"date"})
+"""Fields of an answer that our own server writes: a second one would contradict it."""
 _WEBSOCKET = "sec-websocket-"
 
 
@@ -54,7 +56,7 @@ def socket_fields(received: Iterable[tuple[str, str]], *, client: str, scheme: s
 def response_fields(received: Iterable[tuple[str, str]], *, target: str, prefix: str, is_stripped: bool) -> Fields:
     """What the client is sent of a workload's header. `target` is the workload's host:port."""
     fields = list(received)
-    dropped = HOP_BY_HOP | _ORIGIN_WIDE | _named_in_connection(fields)
+    dropped = HOP_BY_HOP | _ORIGIN_WIDE | _OUR_SERVER | _named_in_connection(fields)
     kept: Fields = []
     for name, value in fields:
         lower = name.lower()
