@@ -228,6 +228,9 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
+        if self.close_connection:
+            # Said, so that nobody sends the next request into a connection that is about to end.
+            self.send_header("Connection", "close")
         if nonce:
             own = f"'nonce-{nonce}'"
             policy = f"default-src 'none'; script-src {own}; style-src {own}; connect-src 'self'; base-uri 'none'"
