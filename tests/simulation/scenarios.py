@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.transitions import with_status
+from slipway.crd.v1alpha1 import Allocation, Stop
 from slipway.kube.resources import ALLOCATIONS, NODES, PODS
 from slipway.model.lifecycle import Phase
-from slipway.model.reasons import Result
+from slipway.model.reasons import Reason, Result
+from slipway.model.times import format_time
 from tests.support.kubelet import Script
 from tests.support.world import Setup, World
 
@@ -205,6 +207,43 @@ async def _pod_deleted(world: World) -> None:
     await world.when(_has_ended)
 
 
+async def _evict(world: World) -> None:
+    """What an eviction writes: it makes room, and comes back as the next attempt."""
+    world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    await world.launch(ranks=2, preemptible=True, preemptionGrace="2s")
+    running = await world.when(_is_running)
+    stop = Stop(reason=Reason.PREEMPTED.value, at=format_time(world.clock.now()), requeue=True, by="default/other")
+    await world.kube.replace_status(
+        ALLOCATIONS, with_status(running, msgspec.structs.replace(running.status, stop=stop))
+    )
+    await world.when(_has_ended)
+
+
+async def _pause(world: World) -> None:
+    """Preempted and held, later resumed: the next attempt."""
+    world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    await world.launch(ranks=2, preemptible=True, preemptionGrace="2s")
+    await world.when(_is_running)
+    await world.kube.patch(ALLOCATIONS, "job", {"spec": {"hold": True}}, namespace="default")
+    await _signal(world, {"preempt": {"n": 1, "attempt": 1, "reason": "pause"}})
+    await world.when(lambda found: found.status.phase is Phase.PENDING and found.status.attempt == 2)
+    await asyncio.sleep(3.0)
+    await world.kube.patch(ALLOCATIONS, "job", {"spec": {"hold": False}}, namespace="default")
+    await world.when(_has_ended)
+
+
+async def _redis_away(world: World) -> None:
+    """Redis goes away in the middle of everything, and comes back empty."""
+    world.kubelets.script = lambda attempt, rank: Script(runs_s=8.0, code=3 if (attempt, rank) == (1, 1) else 0)
+    await world.launch(ranks=2, maxRestarts=1)
+    await world.created("pods")
+    world.server.absent = True
+    await asyncio.sleep(12.0)
+    world.server.flush()
+    world.server.absent = False
+    await world.when(_has_ended)
+
+
 async def _is_gone(world: World, name: str) -> bool:
     return all(item.metadata.name != name for item in (await world.kube.list(ALLOCATIONS)).items)
 
@@ -249,6 +288,9 @@ SCENARIOS: Mapping[str, Scenario] = {
             setup=Setup(nodes=3),
         ),
         Scenario(name="pod-deleted", story=_pod_deleted, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="evict", story=_evict, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="pause", story=_pause, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="redis-away", story=_redis_away, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="launch-4-r0", story=_launch_four, ends=DONE, setup=NO_REDIS),
         Scenario(
             name="restart-r0", story=_restart, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}, setup=NO_REDIS
