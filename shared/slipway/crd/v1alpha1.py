@@ -41,6 +41,7 @@ class ResourceRequirements(Wire, kw_only=True, frozen=True):
 class TopologySpec(Wire, kw_only=True, frozen=True):
     key: Annotated[str, Meta(min_length=1, max_length=253, description="node label whose values are the domains")]
     mode: Annotated[str, Meta(pattern="^(required|preferred)$")] = "required"
+    """required: all ranks of the role in one domain, or none start; preferred: as few domains as possible"""
 
 
 class TolerationSpec(Wire, kw_only=True, frozen=True):
@@ -49,20 +50,28 @@ class TolerationSpec(Wire, kw_only=True, frozen=True):
     value: Annotated[str, Meta(max_length=253)] = ""
     effect: Annotated[str, Meta(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
     toleration_seconds: int | None = None
+    """how long a NoExecute taint is tolerated; for ever when absent"""
 
 
 class RoleSpec(Wire, kw_only=True, frozen=True):
     """One role of a gang: `count` ranks that are alike."""
 
     name: Name = "worker"
+    """tells the roles of a gang apart"""
     count: Annotated[int, Meta(ge=1, le=RANKS_MAX)] = 1
+    """how many ranks"""
     min_available: Annotated[int, Meta(ge=0, le=RANKS_MAX)] | None = None
+    """the gang may start with so many of this role; all of them when absent"""
     resources: dict[str, Any] = {}
     """a map of quantities, or Kubernetes' {requests, limits}"""
     node_selector: dict[str, str] = {}
+    """labels that a node must have; on top of the template's"""
     affinity: dict[str, Any] = {}
+    """a Kubernetes affinity; replaces the template's"""
     tolerations: list[TolerationSpec] = []
+    """on top of the template's and the pool's"""
     topology: TopologySpec | None = None
+    """ranks belong together in a domain of this node label"""
     template: dict[str, Any] | None = None
     """replaces the allocation's template for this role"""
 
@@ -70,86 +79,130 @@ class RoleSpec(Wire, kw_only=True, frozen=True):
 class FileSpec(Wire, kw_only=True, frozen=True):
     path: Annotated[str, Meta(min_length=1, max_length=255, description="relative to the working directory")]
     content: Annotated[str, Meta(max_length=SPEC_BYTES_MAX)]
+    """the text, or base64 of it"""
     encoding: Annotated[str, Meta(pattern="^(utf8|base64)$")] = "utf8"
     mode: Annotated[int, Meta(ge=0, le=0o777)] = 0o644
+    """permission bits"""
 
 
 class PortSpec(Wire, kw_only=True, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=15, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     port: Annotated[int, Meta(ge=1, le=65535)]
+    """what the main container listens on"""
     scheme: Annotated[str, Meta(pattern="^(http|https|tcp)$")] = "http"
+    """how the proxy speaks to it"""
 
 
 class PreemptSignal(Wire, kw_only=True, frozen=True):
     n: Annotated[int, Meta(ge=0)]
+    """counts the signals of an attempt"""
     reason: Annotated[str, Meta(max_length=256)] = ""
+    """why, for people"""
     at: str = ""
+    """when it was given, RFC 3339"""
     attempt: Annotated[int, Meta(ge=1)] = 1
+    """the attempt that it is for"""
 
 
 class Signals(Wire, kw_only=True, frozen=True):
     """What users and ranks tell a running allocation; per attempt, `n` only rises."""
 
     preempt: PreemptSignal | None = None
+    """ranks are asked to save their work and end"""
     acks: dict[str, int] = {}
     """rank -> the n it acknowledges"""
     ready: bool = False
+    """the service inside answers"""
     waiting: bool = False
+    """the service inside has nothing to show yet"""
     daemons: list[int] = []
+    """ranks that do not keep the gang alive"""
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """how far the work is"""
     attempt: Annotated[int, Meta(ge=1)] = 1
+    """the attempt that they belong to"""
 
 
 class AllocationSpec(Wire, kw_only=True, frozen=True):
     """What to run, on how many ranks, under which rules."""
 
     kind: Kind
+    """what it is; gives image, command, resources and port that are not said"""
     pool: Name = "default"
+    """the ResourcePool whose nodes it runs on"""
     queue: Name = "default"
+    """the Queue that it waits in; may change until it is admitted"""
     job: Name | None = None
+    """the Job that it belongs to"""
     priority: Annotated[int, Meta(ge=0, le=1000, description="higher goes first")] = 50
     preemptible: bool = False
+    """its queue may borrow for it, and it may be asked to make room for others"""
     ranks: Annotated[list[RoleSpec], Meta(max_length=ROLES_MAX)] = []
+    """the roles of the gang; one role with one rank when absent"""
     min_available: Annotated[int, Meta(ge=1, le=RANKS_MAX)] | None = None
+    """the gang may start with so many ranks, and is torn down below; all of them when absent"""
     template: dict[str, Any] = {}
     """a PodTemplateSpec, validated against an allow-list"""
     files: Annotated[list[FileSpec], Meta(max_length=FILES_MAX)] = []
+    """small files that every rank finds below its working directory"""
     env: dict[EnvName, str] = {}
+    """environment of the main containers"""
     ports: Annotated[list[PortSpec], Meta(max_length=16)] = []
+    """what the proxy may show"""
     idle_timeout: Duration | None = None
+    """it ends after so long without use (not acted on yet)"""
     max_runtime: Duration | None = None
+    """an attempt ends after so long"""
     pending_timeout: Duration | None = None
+    """it ends when it has waited so long"""
     preemption_grace: Duration | None = None
+    """how long it may take to make room"""
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """so many attempts may fail by the user's own fault before it has failed"""
     request_hash: Annotated[str, Meta(max_length=64)] = ""
+    """hash of the request that made it; tells a repeated launch from another one"""
     queue_position: Annotated[str, Meta(max_length=63)] = ""
+    """its place among those of the same priority"""
     hold: bool = False
+    """it is not started"""
     desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] = "Running"
+    """Stopped cancels it, for good"""
     signals: Signals | None = None
+    """what users and ranks tell it while it runs"""
 
 
 class Placement(Wire, kw_only=True, frozen=True):
     rank: int
+    """counted over the roles in order"""
     role: str = ""
     node: str
+    """where it runs"""
     device: list[int] = []
+    """devices of the node that it may use"""
 
 
 class Admission(Wire, kw_only=True, frozen=True):
     """The decision, as the scheduler wrote it to this allocation."""
 
     decision_id: str
+    """the decision in the ledger"""
     epoch: int
+    """the ledger's epoch when it was decided"""
     attempt: int = 1
+    """the attempt that it is for"""
     at: str = ""
+    """when it was decided"""
     spec_hash: str = ""
+    """hash of the complete spec that was admitted"""
     placements: list[Placement] = []
+    """one per rank that starts"""
 
 
 class Release(Wire, kw_only=True, frozen=True):
     """The commit point of a launch: only pods named here may ever be bound. Index = position in `placements`."""
 
     attempt: int
+    """the attempt that it is for"""
     pod_uids: list[str] = msgspec.field(default_factory=list[str], name="podUIDs")
 
 
@@ -157,61 +210,94 @@ class RankStatus(Wire, kw_only=True, frozen=True):
     """One rank as observed; an exit code is written once."""
 
     pod_uid: str = msgspec.field(default="", name="podUID")
+    """the pod that stands or stood for it"""
     node: str = ""
+    """where it is"""
     phase: RankState = RankState.PENDING
+    """how far it is"""
     exit_code: int | None = None
+    """of the main container, written once"""
     reason: str = ""
+    """why it ended"""
 
 
 class RingEntry(Wire, kw_only=True, frozen=True):
     """One transition; the last 16 are kept."""
 
     seq: int
+    """counts the transitions of the allocation, from 1"""
     attempt: int
+    """the attempt that it belongs to"""
     type: Event
+    """what happened"""
     phase: Phase
+    """the phase after it"""
     reason: str = ""
+    """why"""
     time: str
+    """when"""
     data: dict[str, Any] = {}
+    """what else is known, at most 512 bytes"""
 
 
 class Stop(Wire, kw_only=True, frozen=True):
     """A fired deadline or an eviction: who stops the allocation, and whether it comes back."""
 
     reason: str
+    """the deadline that has passed, or why it was evicted"""
     at: str
+    """when"""
     attempt: int = 1
+    """the attempt that it is for"""
     requeue: bool = False
+    """another attempt follows"""
     by: str = ""
+    """the allocation that needs the room"""
 
 
 class AllocationStatus(Wire, kw_only=True, frozen=True):
     phase: Phase = Phase.PENDING
+    """where it stands"""
     attempt: int = 1
+    """counts the attempts, from 1"""
     seq: int = 0
+    """the last transition that is recorded"""
     ready: bool = False
+    """its service answers"""
     waiting: bool = False
+    """its service has nothing to show yet"""
     admission: Admission | None = None
     release: Release | None = None
     ranks: Annotated[list[RankStatus], Meta(max_length=RANKS_MAX)] | None = None
+    """one per rank, in order"""
     result: Result | None = None
+    """how it ended"""
     reason: str = ""
+    """why it ended, or why its attempt did"""
     message: str = ""
+    """the same for people"""
     transitions: list[RingEntry] = []
+    """the last 16"""
     stop: Stop | None = None
     deadlines: dict[str, str] = {}
+    """what ends it, and when"""
     restarts: int = 0
     """attempts that ended by the user's own fault"""
     infra_restarts: int = 0
+    """attempts that ended by the fault of nodes or of the system"""
     not_before: str = ""
     """a restarted attempt is not admitted before this time"""
     avoid_nodes: list[str] = []
+    """nodes that the next attempt keeps away from"""
     conditions: Annotated[list[Condition], Meta(max_length=CONDITIONS_MAX)] = []
     started_at: str = ""
+    """when the attempt began to run"""
     ended_at: str = ""
+    """when it ended"""
     nodes: str = ""
     """the nodes in short, for printer columns"""
     slots: int = 0
+    """GPUs that it holds or held"""
 
 
 class Allocation(Wire, kw_only=True, frozen=True):
@@ -226,22 +312,36 @@ class KindDefaults(Wire, kw_only=True, frozen=True):
     """What a pool gives a kind that does not say."""
 
     image: str = ""
+    """container image"""
     command: list[str] = []
+    """replaces the command of the kind"""
     args: list[str] = []
+    """of the command"""
     resources: dict[str, Any] = {}
+    """what a rank asks for"""
     env: dict[str, str] = {}
+    """environment, under the user's"""
     port: int | None = None
+    """what the proxy shows"""
 
 
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
+    """labels of the nodes that belong to it; all nodes when empty"""
     tolerations: list[TolerationSpec] = []
+    """taints that all its pods tolerate"""
     scores: dict[str, int] = {}
+    """weights of the scores, by name"""
     topology: list[str] = []
+    """node labels from the largest domain to the smallest"""
     binding: Annotated[str, Meta(pattern="^(direct|delegate)$")] = "direct"
+    """direct: the pod worker binds; delegate: kube-scheduler does, on the node that was decided"""
     backfill: bool = True
+    """smaller work may pass a blocked head if it ends before the head could start (not acted on yet)"""
     defaults: dict[Kind, KindDefaults] = {}
+    """what a kind runs when nobody says"""
     max_slots_per_pod: int | None = None
+    """the most GPUs of one rank"""
     privileged_templates: bool = False
     """allow pod templates beyond Pod Security "restricted" """
 
@@ -249,25 +349,38 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
 class WireDecision(Wire, kw_only=True, frozen=True):
     id: str
     epoch: int
+    """when it was decided"""
     allocation: str
+    """namespace/name"""
     uid: str = ""
+    """of the allocation"""
     attempt: int = 1
     kind: str = "admit"
+    """admit, evict or nominate"""
     placements: list[int] = []
+    """indexes into nodes, one per rank"""
     devices: dict[str, list[int]] = {}
+    """devices by rank"""
     spec_hash: str = ""
     reason: str = ""
+    """why"""
     by: str = ""
+    """who gets the room"""
     at: str = ""
+    """when"""
 
 
 class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
     """The scheduler's ledger."""
 
     epoch: int = 0
+    """rises with each leader: the fence"""
     tick: int = 0
+    """counts the writes"""
     nodes: list[str] = []
+    """the names that decisions point to"""
     decisions: list[WireDecision] = []
+    """what is decided and not yet seen on the allocation"""
     conditions: list[Condition] = []
 
 
@@ -281,27 +394,41 @@ class ResourcePool(Wire, kw_only=True, frozen=True):
 
 class QueuePreemption(Wire, kw_only=True, frozen=True):
     within_queue: Annotated[str, Meta(pattern="^(Never|LowerPriority|LowerOrNewerEqual)$")] = "Never"
+    """whom of its own queue it may evict (not acted on yet)"""
     reclaim: Annotated[str, Meta(pattern="^(Never|LowerPriority|Any)$")] = "Never"
+    """whom of other queues it may evict to get what it deserves (not acted on yet)"""
 
 
 class Budget(Wire, kw_only=True, frozen=True):
     gpu_hours: Annotated[float, Meta(gt=0)]
+    """at most so many in the window"""
     window: Duration
 
 
 class QueueSpec(Wire, kw_only=True, frozen=True):
     pool: Name = "default"
+    """the ResourcePool that it shares"""
     parent: Name | None = None
+    """the queue above it"""
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """its part of what is shared"""
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    """higher goes first between queues"""
     nominal: Quantities | None = None
+    """what it owns"""
     borrowing_limit: Quantities | None = None
+    """the most it may use beyond that"""
     lending_limit: Quantities | None = None
+    """the most of its own that others may borrow"""
     limit: Quantities | None = None
+    """the most it may ever use"""
     ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
+    """StrictFIFO: the head blocks; BestEffortFIFO: what fits goes; Backfill: for now as BestEffortFIFO"""
     preemption: QueuePreemption = QueuePreemption()
     max_runtime: Duration | None = None
+    """the most an allocation may ask for (not acted on yet)"""
     budgets: list[Budget] = []
+    """GPU hours over time (not acted on yet)"""
 
 
 class QueueStatus(Wire, kw_only=True, frozen=True):
@@ -318,9 +445,13 @@ class Queue(Wire, kw_only=True, frozen=True):
 
 class JobSpec(Wire, kw_only=True, frozen=True):
     max_slots: Count | None = None
+    """its allocations use at most so many GPUs together"""
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    """of its allocations"""
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """its part within the queue"""
     queue_position: Annotated[str, Meta(max_length=63)] = ""
+    """its place in the queue"""
 
 
 class JobStatus(Wire, kw_only=True, frozen=True):
@@ -339,6 +470,7 @@ class TemplateSpec(Wire, kw_only=True, frozen=True):
     """A partial launch body, merged under a request."""
 
     body: dict[str, Any] = {}
+    """as a launch has it"""
 
 
 class Template(Wire, kw_only=True, frozen=True):
