@@ -21,6 +21,7 @@ from tests.support.faults import Fault
 
 DESCRIPTION = "Play scenarios on the simulated system, with faults."
 SHOWN_MAX = 40
+PROGRESS_EVERY = 500
 POINT_SEED = 1
 REPLICAS_OF_FREEZES = 2
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         tasks = list(_tasks(names, options, pool))
         print(f"{len(tasks)} points of {len(names)} scenarios on {jobs} processes", flush=True)
-        failed = _show(pool.imap_unordered(_run, tasks, chunksize=8), verbose=options.verbose)
+        failed = _show(pool.imap_unordered(_run, tasks, chunksize=8), len(tasks), verbose=options.verbose)
     took_s = time.perf_counter() - begun
     print(
         f"make sim: {len(tasks)} points in {took_s:.1f} s, {len(tasks) / took_s:.1f} points/s, {failed} with violations"
@@ -86,9 +87,11 @@ def _run(task: Task) -> Outcome:
     return run(task.scenario, task.seed, task.faults, replicas=task.replicas)
 
 
-def _show(outcomes: Iterator[Outcome], *, verbose: bool) -> int:
+def _show(outcomes: Iterator[Outcome], total: int, *, verbose: bool) -> int:
     failed = 0
-    for outcome in outcomes:
+    for done, outcome in enumerate(outcomes, start=1):
+        if done % PROGRESS_EVERY == 0:
+            print(f"{done} of {total}, {failed} with violations", file=sys.stderr, flush=True)
         if verbose and not outcome.violations:
             print(f"ok {outcome.replay} ({outcome.virtual_s:.0f} s virtual, {outcome.real_s:.2f} s)")
         if not outcome.violations:
