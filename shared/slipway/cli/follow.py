@@ -104,11 +104,12 @@ class Following:
     def _detach(self, background: Background) -> int:
         terminal = self.session.terminal
         terminal.clear()
-        terminal.note(
-            f"\ndetached: {self.id} goes on. Come back with: slipway logs -f {self.id}\n"
-            f"Ctrl-C again within {SECOND_S:.0f} s kills it."
-        )
         try:
+            # Inside, because whoever reads it may be quick.
+            terminal.note(
+                f"\ndetached: {self.id} goes on. Come back with: slipway logs -f {self.id}\n"
+                f"Ctrl-C again within {SECOND_S:.0f} s kills it."
+            )
             time.sleep(SECOND_S)
         except KeyboardInterrupt:
             self.session.api.post(f"/allocations/{self.id}/kill")
