@@ -6,7 +6,8 @@ desired, and then nobody writes anything but leases). Deterministic: equal argum
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -129,7 +130,8 @@ def _why_not(world: World, witness: Witness, scenario: Scenario) -> str:
         if witness.pending():
             return "hints are pending"
     objects = [(kind, record.obj["metadata"]) for kind in OURS for record in world.core.store.scan(kind)]
-    return next((f"{what}: {why}" for what, why in leftovers(allocations.values(), objects)), "")
+    left = next((f"{what}: {why}" for what, why in leftovers(allocations.values(), objects)), "")
+    return left or _why_nobody_leads(world)
 
 
 def _wrong_end(allocation: Allocation | None, ending: Ending) -> str:
@@ -159,10 +161,26 @@ async def _quiet(world: World, seconds: float) -> list[Violation]:
 
 
 def _last_write_at(world: World) -> float:
+    """When anything but a renewal was written: who has just become leader may still have to say so."""
     for at, _, change in reversed(world.changes):
-        if not change.resource.startswith("leases"):
+        if not change.resource.startswith("leases") or change.previous is None:
+            return at
+        if _holder(change.record.obj) != _holder(change.previous.obj):
             return at
     return 0.0
+
+
+def _why_nobody_leads(world: World) -> str:
+    """A dead leader's lease runs out first; its successor then takes over, which writes."""
+    living = {process.name for process in world.processes.values() if not process.is_dead}
+    for record in world.core.store.scan("leases.coordination.k8s.io"):
+        if _holder(record.obj) not in living:
+            return f"lease {record.obj['metadata']['name']} is held by {_holder(record.obj)}"
+    return ""
+
+
+def _holder(lease: Mapping[str, Any]) -> str:
+    return str(lease["spec"].get("holderIdentity") or "nobody")
 
 
 def _states(world: World) -> str:
