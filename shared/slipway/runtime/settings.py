@@ -290,16 +290,16 @@ def _type_name(base: Any) -> str:
 
 
 def _bounds(meta: Meta) -> str:
-    words = {
-        ">=": meta.ge,
-        ">": meta.gt,
-        "<=": meta.le,
-        "<": meta.lt,
-        "matches": meta.pattern,
-        "at least characters": meta.min_length,
-        "at most characters": meta.max_length,
+    bounds = {
+        ">= {}": meta.ge,
+        "> {}": meta.gt,
+        "<= {}": meta.le,
+        "< {}": meta.lt,
+        "matches {}": meta.pattern,
+        "at least {} characters": meta.min_length,
+        "at most {} characters": meta.max_length,
     }
-    return ", ".join(f"{word} {value}" for word, value in words.items() if value is not None)
+    return ", ".join(text.format(value) for text, value in bounds.items() if value is not None)
 
 
 def _spelled(value: object) -> str:
