@@ -1,0 +1,159 @@
+"""The programs that conformance runs on: built from Go modules once, kept outside the tree, or found on the PATH.
+
+Owns the build and its cache. A cache entry is named by all that goes into it (module files, Go's version, flags), so a
+stale one is never used, and a build that was cut short leaves none.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+MODULE = Path(__file__).parent.parent / "kubernetes"
+BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+DEBIAN = {"etcd": "etcd-server", "redis-server": "redis-server"}
+FLAGS = ("-trimpath", "-mod=readonly")
+INSTALL_S = 600
+
+
+class MissingProgramError(Exception):
+    """Something that conformance needs is not on this machine; the message says how to get it."""
+
+
+class Binaries(msgspec.Struct, frozen=True, kw_only=True):
+    """Where each program is."""
+
+    etcd: str
+    apiserver: str
+    controller_manager: str
+    scheduler: str
+    kubectl: str
+    version: str
+    """of Kubernetes, like v1.36.3"""
+
+
+def ensure_binaries() -> Binaries:
+    """Build what is not in the cache yet (about six minutes on two cores, once), and find etcd.
+
+    Raises:
+        MissingProgramError: there is no Go toolchain, or no etcd and no way to install it.
+        subprocess.CalledProcessError: the build failed; its output was printed.
+    """
+    version = kubernetes_version()
+    folder = _cache() / _key()
+    if not all((folder / name).exists() for name in BUILT):
+        _build(folder, version)
+    return Binaries(
+        etcd=ensure_debian("etcd"),
+        apiserver=str(folder / "kube-apiserver"),
+        controller_manager=str(folder / "kube-controller-manager"),
+        scheduler=str(folder / "kube-scheduler"),
+        kubectl=str(folder / "kubectl"),
+        version=version,
+    )
+
+
+def kubernetes_version() -> str:
+    """The version that the module file requires."""
+    for line in (MODULE / "go.mod").read_text(encoding="utf-8").splitlines():
+        words = line.removeprefix("require").split()
+        if words[:1] == ["k8s.io/kubernetes"]:
+            return words[1]
+    raise MissingProgramError(f"{MODULE / 'go.mod'} requires no k8s.io/kubernetes")
+
+
+def ensure_debian(program: str) -> str:
+    """The path of a server that Debian packages; installs the package when we may.
+
+    Raises:
+        MissingProgramError: it is not here and cannot be installed by us.
+    """
+    found = shutil.which(program)
+    if found:
+        return found
+    package = DEBIAN[program]
+    apt = shutil.which("apt-get")
+    if not apt or os.geteuid() != 0:
+        raise MissingProgramError(f"{program} is not on the PATH; install it (Debian: apt-get install {package})")
+    _say(f"installing {package}")
+    # A server that starts by itself when it is installed is not wanted: this environment says "no run level".
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
+        done = subprocess.run([apt, *words], env=env, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        if done.returncode:
+            raise MissingProgramError(f"apt-get {' '.join(words)} failed:\n{done.stdout}{done.stderr}")
+    found = shutil.which(program)
+    if not found:
+        raise MissingProgramError(f"{package} was installed, but {program} is not on the PATH")
+    return found
+
+
+def go_toolchain() -> str:
+    """The path of `go`.
+
+    Raises:
+        MissingProgramError: there is none.
+    """
+    found = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if not found:
+        raise MissingProgramError(
+            "conformance builds kube-apiserver from its Go module, and there is no Go toolchain on the PATH; "
+            "install Go 1.26 or newer, or name a cluster to run on: KUBECONFIG=/path/to/kubeconfig make conformance"
+        )
+    return found
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("SLIPWAY_CONFORMANCE_CACHE") or Path(base) / "slipway" / "conformance")
+
+
+def _key() -> str:
+    digest = hashlib.sha256()
+    for part in ("go.mod", "go.sum"):
+        digest.update((MODULE / part).read_bytes())
+    digest.update(subprocess.run([go_toolchain(), "version"], capture_output=True, check=True).stdout)
+    digest.update(repr(FLAGS).encode())
+    return digest.hexdigest()[:16]
+
+
+def _build(folder: Path, version: str) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent / "lock"):
+        if all((folder / name).exists() for name in BUILT):
+            return
+        _say(f"building Kubernetes {version} into {folder} (once; about six minutes on two cores)")
+        began = time.monotonic()
+        major, minor = version.removeprefix("v").split(".")[:2]
+        stamp = "k8s.io/component-base/version"
+        told = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        linked = " ".join(["-s -w", *(f"-X {stamp}.{name}={value}" for name, value in told.items())])
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            packages = [f"k8s.io/kubernetes/cmd/{name}" for name in BUILT]
+            argv = [go_toolchain(), "build", *FLAGS, "-ldflags", linked, "-o", f"{scratch}/", *packages]
+            subprocess.run(argv, cwd=MODULE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+            folder.mkdir(exist_ok=True)
+            for name in BUILT:
+                (Path(scratch) / name).rename(folder / name)
+        _say(f"built in {time.monotonic() - began:.0f} s")
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"conformance: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,108 @@
+"""Keys, certificates and kubeconfigs of one throw-away cluster, all in its own folder.
+
+Owns the files and their names. Certificates come from one authority, which is also what the API server trusts for
+clients; service accounts' tokens are signed with a key of their own.
+"""
+
+import base64
+import ssl
+from pathlib import Path
+
+import msgspec
+import trustme
+import yaml
+
+ADMIN = ("slipway-admin", "system:masters")
+CONTROLLER_MANAGER = ("system:kube-controller-manager", "")
+SCHEDULER = ("system:kube-scheduler", "")
+KUBELET_CLIENT = ("kube-apiserver-kubelet-client", "system:masters")
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of what a cluster is started with."""
+
+    folder: Path
+    ca: Path
+    server: Path
+    """certificate and key of the API server, one file"""
+    kubelet: Path
+    """certificate and key for whoever plays a kubelet, one file"""
+    kubelet_client: Path
+    admin: Path
+    """certificate and key of somebody who may do everything, one file"""
+    accounts_key: Path
+    """signs and checks service accounts' tokens"""
+
+    def tls(self) -> ssl.SSLContext:
+        """What an administrator speaks to the API server with."""
+        context = ssl.create_default_context(cafile=self.ca)
+        context.load_cert_chain(self.admin)
+        return context
+
+    def kubeconfig(self, name: str) -> Path:
+        """Where the kubeconfig of `admin`, `controller-manager` or `scheduler` is."""
+        return self.folder / f"{name}.kubeconfig"
+
+
+def make_credentials(folder: Path, url: str) -> Credentials:
+    """Write them all; `url` is where the API server will be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = trustme.CA()
+    made = Credentials(
+        folder=folder,
+        ca=folder / "ca.crt",
+        server=folder / "apiserver.pem",
+        kubelet=folder / "kubelet.pem",
+        kubelet_client=folder / "kubelet-client.pem",
+        admin=folder / "admin.pem",
+        accounts_key=folder / "accounts.key",
+    )
+    authority.cert_pem.write_to_path(made.ca)
+    names = ("127.0.0.1", "localhost", "kubernetes.default.svc")
+    _write(made.server, authority.issue_cert(*names, common_name="kube-apiserver"))
+    _write(made.kubelet, authority.issue_cert(*names, common_name="system:node"))
+    _write(made.kubelet_client, _client(authority, KUBELET_CLIENT))
+    made.accounts_key.touch(mode=0o600)
+    authority.issue_cert("accounts").private_key_pem.write_to_path(made.accounts_key)
+    for name, account in (("admin", ADMIN), ("controller-manager", CONTROLLER_MANAGER), ("scheduler", SCHEDULER)):
+        certificate = _client(authority, account)
+        if name == "admin":
+            _write(made.admin, certificate)
+        user = {
+            "client-certificate-data": _encoded(b"".join(blob.bytes() for blob in certificate.cert_chain_pems)),
+            "client-key-data": _encoded(certificate.private_key_pem.bytes()),
+        }
+        write_kubeconfig(made.kubeconfig(name), url=url, ca=made.ca, user=user)
+    return made
+
+
+def write_kubeconfig(path: Path, *, url: str, ca: Path, user: dict[str, str], namespace: str = "default") -> None:
+    """A kubeconfig with one cluster, one user and one context; `user` as in the file (token, tokenFile, ...)."""
+    cluster = {"server": url, "certificate-authority-data": _encoded(ca.read_bytes())}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "conformance",
+        "clusters": [{"name": "conformance", "cluster": cluster}],
+        "users": [{"name": "user", "user": user}],
+        "contexts": [
+            {"name": "conformance", "context": {"cluster": "conformance", "user": "user", "namespace": namespace}}
+        ],
+    }
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def _client(authority: trustme.CA, account: tuple[str, str]) -> trustme.LeafCert:
+    name, group = account
+    # Without a name a certificate would have an empty critical extension, which Go refuses.
+    return authority.issue_cert("client.local", common_name=name, organization_name=group or None)
+
+
+def _write(path: Path, certificate: trustme.LeafCert) -> None:
+    path.touch(mode=0o600)
+    certificate.private_key_and_cert_chain_pem.write_to_path(path)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
