@@ -121,11 +121,13 @@ def event_encoder(call: Call, kind: ResourceKind, clock: Callable[[], float]) ->
 
         def as_table(event: WatchEvent) -> bytes:
             meta = {"resourceVersion": str(event.version)}
-            return _event(event, table.render(kind, [event.obj], meta, clock(), include))
+            return _event(event, table.render(kind, [kind.shown(event.obj)], meta, clock(), include))
 
         return as_table
     if call.wants_metadata:
         return lambda event: _event(event, table.partial(event.obj))
+    if kind.view is not None:
+        return lambda event: _event(event, kind.shown(event.obj))
     return lambda event: event.line
 
 

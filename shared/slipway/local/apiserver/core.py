@@ -129,16 +129,17 @@ class ClusterCore:
 
     def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions | Json | None = None) -> Json:
         """Answers the object while it remains (and last), or a success Status. Raises: StatusError 404, 409."""
-        kind = self.kind(resource)
+        asked = self.kind(resource)
+        kind = self.kind(asked.resource)
         record = self.record(kind, namespace, name)
         wanted = options if isinstance(options, DeleteOptions) else read_delete_options(options or {})
         planned = deletion.plan(kind, record.obj, wanted, self.clock())
         if planned.changes and not wanted.dry_run:
-            self.store.commit(kind.resource, "DELETED" if planned.removes else "MODIFIED", planned.obj)
+            self.store.commit(kind.resource, "DELETED" if planned.removes else "MODIFIED", kind.kept(planned.obj))
         if planned.removes and not kind.strategy.returns_deleted:
             details = {"name": name, "kind": kind.plural, "uid": uid_of(record.obj)}
             return status.success({**details, "group": kind.group} if kind.group else details)
-        return planned.obj
+        return asked.shown(planned.obj)
 
     def delete_collection(
         self,

@@ -11,7 +11,7 @@ from slipway.local.apiserver import meta, structural, validation
 from slipway.local.apiserver.admission import Strategy, carry_status
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.registry import Column, ResourceKind, read_path
+from slipway.local.apiserver.registry import Column, ResourceKind, View, read_path
 from slipway.local.apiserver.status import Cause, bad_value, missing, not_allowed, unsupported
 from slipway.local.apiserver.status import bad_request as refuse
 
@@ -87,11 +87,12 @@ class DefinitionStrategy(Strategy):
         finalizers = listing(metadata(obj), "finalizers")
         obj["metadata"]["finalizers"] = sorted({*finalizers, CLEANUP_FINALIZER})
         moment = self._now_text()
-        obj["status"] = _status(obj["spec"], moment)
+        obj["status"] = _status(obj["spec"], moment, [])
 
     def prepare_update(self, new: Json, old: Json) -> None:
         carry_status(new, old)
-        new["status"].update(_status(new["spec"], ""), conditions=old["status"]["conditions"])
+        stored = listing(mapping(old, "status"), "storedVersions")
+        new["status"].update(_status(new["spec"], "", stored), conditions=old["status"]["conditions"])
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
         spec = obj["spec"]
@@ -111,6 +112,7 @@ class DefinitionStrategy(Strategy):
             for field in ("group", "scope"):
                 if spec.get(field) != old["spec"].get(field):
                     causes.append(bad_value(f"spec.{field}", spec.get(field), "field is immutable"))
+        causes += _stored_causes(obj)
         return causes + self._version_causes(maps(listing(spec, "versions")))
 
     def _version_causes(self, versions: list[Json]) -> list[Cause]:
@@ -146,12 +148,22 @@ class DefinitionStrategy(Strategy):
 
 
 def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKind]:
-    """What a definition serves: its storage version (objects are not converted)."""
+    """What a definition serves, the version that is stored coming first. Objects are converted by name only."""
     spec = definition["spec"]
     names = spec["names"]
-    versions = [entry for entry in maps(listing(spec, "versions")) if entry.get("storage") is True]
-    return [
-        ResourceKind(
+    versions = maps(listing(spec, "versions"))
+    stored = next(entry["name"] for entry in versions if entry.get("storage") is True)
+    # Objects may have been written under another version, or before a default was declared.
+    is_plain = len(versions) == 1 and metadata(definition).get("generation", 1) == 1
+    found = list[ResourceKind]()
+    if not any(entry.get("served") is True for entry in versions):
+        return found
+    for entry in sorted(versions, key=lambda entry: entry["name"] != stored):
+        is_served, is_stored = entry.get("served") is True, entry["name"] == stored
+        if not (is_served or is_stored):
+            continue
+        strategy = CustomStrategy(names["kind"], entry["name"], entry, twins)
+        kind = ResourceKind(
             group=spec["group"],
             version=entry["name"],
             plural=names["plural"],
@@ -161,15 +173,26 @@ def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKi
             namespaced=spec["scope"] == "Namespaced",
             short_names=tuple(names.get("shortNames", ())),
             categories=tuple(names.get("categories", ())),
-            strategy=CustomStrategy(names["kind"], entry["name"], entry, twins),
+            strategy=strategy,
             fields=_selectable(entry),
             columns=tuple(_column(column) for column in maps(listing(entry, "additionalPrinterColumns"))),
             schema=mapping(mapping(entry, "schema"), "openAPIV3Schema"),
             is_custom=True,
+            is_stored=is_stored,
+            is_served=is_served,
+            view=None if is_plain else _view(strategy.schema, spec["group"], entry["name"], stored),
         )
-        for entry in versions
-        if entry.get("served") is True
-    ]
+        found.append(kind)
+    return found
+
+
+def _view(schema: structural.Schema, group: str, version: str, stored: str) -> View:
+    def show(obj: Json) -> Json:
+        shown: Json = {**clone(obj), "apiVersion": f"{group}/{version}"}
+        structural.shape(schema, shown, is_root=True)
+        return shown
+
+    return View(show=show, keep=lambda obj: {**obj, "apiVersion": f"{group}/{stored}"})
 
 
 def _selectable(entry: Json) -> dict[str, tuple[str, ...]]:
@@ -191,7 +214,28 @@ def _column(column: Json) -> Column:
     )
 
 
-def _status(spec: Json, moment: str) -> Json:
+def _stored_causes(definition: Json) -> list[Cause]:
+    """A version that objects may still be stored under stays."""
+    stored = listing(mapping(definition, "status"), "storedVersions")
+    versions = maps(listing(definition["spec"], "versions"))
+    names = [entry.get("name") for entry in versions]
+    words = (
+        "missing from spec.versions; {0} was previously a storage version, and must remain in spec.versions until a "
+        "storage migration ensures no data remains persisted in {0} and removes {0} from status.storedVersions"
+    )
+    causes = [
+        bad_value(f"status.storedVersions[{index}]", name, words.format(name))
+        for index, name in enumerate(stored)
+        if name not in names
+    ]
+    return causes + [
+        bad_value("status.storedVersions", stored, f"must have the storage version {entry['name']}")
+        for entry in versions
+        if entry.get("storage") is True and entry["name"] not in stored
+    ]
+
+
+def _status(spec: Json, moment: str, stored: list[str]) -> Json:
     conditions = [
         {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"},
         {
@@ -201,8 +245,9 @@ def _status(spec: Json, moment: str) -> Json:
             "message": "the initial names have been accepted",
         },
     ]
+    current = [entry["name"] for entry in maps(listing(spec, "versions")) if entry.get("storage")]
     return {
         "conditions": [{**condition, "lastTransitionTime": moment} for condition in conditions],
         "acceptedNames": clone(spec["names"]),
-        "storedVersions": [entry["name"] for entry in maps(listing(spec, "versions")) if entry.get("storage")],
+        "storedVersions": [*stored, *(name for name in current if name not in stored)],
     }

@@ -125,7 +125,7 @@ class ApiServer:
         if routes.is_true(call.query, "watch"):
             return self._watch(call, target)
         if not target.name:
-            listing = core.list(kind.resource, target.namespace, routes.list_query(call.query))
+            listing = core.list(kind.key, target.namespace, routes.list_query(call.query))
             return answers.collection(call, kind, listing, core.clock())
         if target.subresource == "log":
             return self._log(call, target)
@@ -169,7 +169,7 @@ class ApiServer:
             raise status.not_supported("POST")
         if kind.namespaced and target.namespace is None:
             raise status.not_supported("POST")
-        return answers.written(call, core, kind, core.create(kind.resource, place, body, options), options, 201)
+        return answers.written(call, core, kind, core.create(kind.key, place, body, options), options, 201)
 
     def _post_unstored(self, call: Call, parts: list[str]) -> Answer | None:
         """Creates that store no object of their own: reviews and Bindings."""
@@ -189,9 +189,9 @@ class ApiServer:
         place, body = target.place, _object(call)
         match target.subresource:
             case "status":
-                obj = core.update_status(kind.resource, place, target.name, body, options)
+                obj = core.update_status(kind.key, place, target.name, body, options)
             case "":
-                obj = core.update(kind.resource, place, target.name, body, options)
+                obj = core.update(kind.key, place, target.name, body, options)
             case "finalize":
                 obj = core.finalize(target.name, body)
             case _:
@@ -207,7 +207,7 @@ class ApiServer:
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
         existed = core.store.find(kind.resource, target.place, target.name) is not None
         obj = core.patch(
-            kind.resource,
+            kind.key,
             target.place,
             target.name,
             _decode(call),
@@ -222,8 +222,8 @@ class ApiServer:
         body: Any = _decode(call) if call.body else {}
         options = routes.delete_options(call.query, body)
         if target.name:
-            return answers.json(core.delete(kind.resource, target.place, target.name, options))
-        gone = core.delete_collection(kind.resource, target.namespace, routes.list_query(call.query), options)
+            return answers.json(core.delete(kind.key, target.place, target.name, options))
+        gone = core.delete_collection(kind.key, target.namespace, routes.list_query(call.query), options)
         meta = {"resourceVersion": str(core.version)}
         document = {"kind": kind.collection_kind, "apiVersion": kind.api_version, "metadata": meta, "items": gone}
         return answers.json(document)

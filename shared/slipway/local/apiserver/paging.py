@@ -67,11 +67,15 @@ def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQue
     if matches is not None:
         records = [record for record in records if matches(record.obj)]
     if not query.limit or len(records) <= query.limit:
-        return Listing(records=records, version=version)
+        return Listing(records=_shown(kind, records), version=version)
     page = records[: query.limit]
     after = _Token(version, _key(page[-1]))
     remaining = None if matches is not None else len(records) - len(page)
-    return Listing(records=page, version=version, continue_token=_encode(after), remaining=remaining)
+    return Listing(records=_shown(kind, page), version=version, continue_token=_encode(after), remaining=remaining)
+
+
+def _shown(kind: ResourceKind, records: list[Record]) -> list[Record]:
+    return records if kind.view is None else [kind.shown_record(record) for record in records]
 
 
 def _key(record: Record) -> tuple[str, str]:

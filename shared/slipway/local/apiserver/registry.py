@@ -5,6 +5,7 @@ holds no objects. Invariant: a resource ("pods", "allocations.slipway.dev") name
 of it are served.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,12 @@ import msgspec
 from slipway.local.apiserver import jsonpath
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json
+from slipway.local.apiserver.store import Record
 
 CellReader = Callable[[Json], Any]
 _META_FIELDS = {"metadata.name": ("metadata", "name"), "metadata.namespace": ("metadata", "namespace")}
+_VERSION = re.compile(r"^v(?P<major>[1-9]\d*)((?P<stage>alpha|beta)(?P<minor>[1-9]\d*))?$")
+_STAGES = {"": 0, "beta": 1, "alpha": 2}
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -30,8 +34,18 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     read: CellReader
 
 
+class View(msgspec.Struct, frozen=True):
+    """How the objects of a room look to those who ask for another version or group than the stored one.
+
+    Both ways answer a new object, which may share parts with the one given.
+    """
+
+    show: Callable[[Json], Json]
+    keep: Callable[[Json], Json]
+
+
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource in one version."""
+    """One resource in one version. `room` is where its objects are, when that is not under its own name."""
 
     group: str = ""
     version: str = "v1"
@@ -48,10 +62,31 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     subresources: tuple[str, ...] = ()
     schema: Json = {}
     is_custom: bool = False
+    is_stored: bool = True
+    is_served: bool = True
+    room: str = ""
+    view: View | None = None
 
     @property
     def resource(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+        """The storage room, which also names the resource in messages."""
+        return self.room or (f"{self.plural}.{self.group}" if self.group else self.plural)
+
+    @property
+    def key(self) -> str:
+        """What `Registry.get` finds this very version by."""
+        return self.resource if self.is_stored else f"{self.plural}.{self.version}.{self.group}/{self.resource}"
+
+    def shown(self, obj: Json) -> Json:
+        """A stored object as this version shows it."""
+        return obj if self.view is None else self.view.show(obj)
+
+    def kept(self, obj: Json) -> Json:
+        """An object of this version as it is stored."""
+        return obj if self.view is None else self.view.keep(obj)
+
+    def shown_record(self, record: Record) -> Record:
+        return record if self.view is None else Record(self.view.show(record.obj), record.version)
 
     @property
     def qualified(self) -> str:
@@ -78,26 +113,32 @@ class Registry:
     def __init__(self, kinds: tuple[ResourceKind, ...] = ()) -> None:
         self._by_path: dict[tuple[str, str, str], ResourceKind] = {}
         self._by_resource: dict[str, ResourceKind] = {}
+        self._by_key: dict[str, ResourceKind] = {}
         self._by_kind: dict[tuple[str, str], ResourceKind] = {}
         self.install(kinds)
 
     def install(self, kinds: tuple[ResourceKind, ...] | list[ResourceKind]) -> None:
         for kind in reversed(kinds):
-            self._by_path[kind.group, kind.version, kind.plural] = kind
-            self._by_resource[kind.resource] = kind
+            if kind.is_served:
+                self._by_path[kind.group, kind.version, kind.plural] = kind
             self._by_kind[kind.group, kind.kind] = kind
+            self._by_key[kind.key] = kind
+            if kind.is_stored:
+                self._by_resource[kind.resource] = kind
 
     def remove(self, resource: str) -> None:
-        for path in [path for path, kind in self._by_path.items() if kind.resource == resource]:
-            kind = self._by_path.pop(path)
+        for kind in [kind for kind in self._by_key.values() if kind.resource == resource]:
+            self._by_path.pop((kind.group, kind.version, kind.plural), None)
             self._by_resource.pop(resource, None)
+            self._by_key.pop(kind.key, None)
             self._by_kind.pop((kind.group, kind.kind), None)
 
     def at(self, group: str, version: str, plural: str) -> ResourceKind | None:
         return self._by_path.get((group, version, plural))
 
     def get(self, resource: str) -> ResourceKind | None:
-        return self._by_resource.get(resource)
+        """The stored version of a resource, or the version that a `key` names."""
+        return self._by_key.get(resource)
 
     def of_kind(self, api_version: str, kind: str) -> ResourceKind | None:
         """Any served version of the kind that an owner reference names."""
@@ -106,11 +147,19 @@ class Registry:
 
     def kinds(self) -> list[ResourceKind]:
         """Every served version of every resource."""
-        return sorted(self._by_path.values(), key=lambda kind: (kind.group, kind.version, kind.plural))
+        return sorted(self._by_path.values(), key=lambda kind: (kind.group, precedence(kind.version), kind.plural))
 
     def storage_kinds(self) -> list[ResourceKind]:
         """One per resource."""
         return [self._by_resource[resource] for resource in sorted(self._by_resource)]
+
+
+def precedence(version: str) -> tuple[int, int, int, str]:
+    """The order of versions in discovery: v2, v1, v1beta2, v1beta1, v1alpha1, and other names after them."""
+    match = _VERSION.match(version)
+    if match is None:
+        return (len(_STAGES), 0, 0, version)
+    return (_STAGES[match["stage"] or ""], -int(match["major"]), -int(match["minor"] or 0), "")
 
 
 def read_path(text: str) -> CellReader:

@@ -42,7 +42,7 @@ class Writer:
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
         if found is None:
             raise status.not_found(kind.resource, name)
-        return found
+        return kind.shown_record(found)
 
     def create(self, kind: ResourceKind, namespace: str, obj: Json, options: WriteOptions) -> Json:
         """Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
@@ -68,7 +68,7 @@ class Writer:
         if self._store.find(kind.resource, meta_.get("namespace", ""), meta_["name"]) is not None:
             raise status.already_exists(kind.resource, meta_["name"])
         if not options.dry_run:
-            self._store.commit(kind.resource, "ADDED", new)
+            self._store.commit(kind.resource, "ADDED", kind.kept(new))
         return new
 
     def patch(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
@@ -111,7 +111,7 @@ class Writer:
         if new == old:
             return old
         if not options.dry_run:
-            self._store.commit(kind.resource, "DELETED" if deletion.is_over(kind, new) else "MODIFIED", new)
+            self._store.commit(kind.resource, "DELETED" if deletion.is_over(kind, new) else "MODIFIED", kind.kept(new))
         return new
 
     def _decode(self, kind: ResourceKind, namespace: str, obj: Any, options: WriteOptions) -> Json:
