@@ -133,13 +133,12 @@ async def test_migrated_version_may_go(kube: KubeHttp, gadgets: Gadgets) -> None
 
 
 async def test_stored_versions_are_dropped_through_the_status(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """A migration ends with a patch of the definition's status; the storage version itself stays."""
+    """A migration ends with a patch of the definition's status; then the old version can go."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True))
     await gadgets.redeclare(_version("v1alpha1", SPEC), _version("v1", NEWER, storage=True))
     done = await kube.patch(f"{gadgets.crd}/status", {"status": {"storedVersions": ["v1"]}})
     assert (done.code, done.body["status"]["storedVersions"]) == (200, ["v1"])
-    refused = await kube.patch(f"{gadgets.crd}/status", {"status": {"storedVersions": ["v1alpha1"]}})
-    assert (refused.code, refused.causes[0]["field"]) == (422, "status.storedVersions")
+    assert (await gadgets.redeclare(_version("v1", NEWER, storage=True))).code == 200
 
 
 async def test_unserved_version_is_not_found(kube: KubeHttp, gadgets: Gadgets) -> None:

@@ -112,7 +112,8 @@ class DefinitionStrategy(Strategy):
             for field in ("group", "scope"):
                 if spec.get(field) != old["spec"].get(field):
                     causes.append(bad_value(f"spec.{field}", spec.get(field), "field is immutable"))
-        causes += _stored_causes(obj)
+        if old is None or spec != old["spec"]:
+            causes += _stored_causes(obj)
         return causes + self._version_causes(maps(listing(spec, "versions")))
 
     def _version_causes(self, versions: list[Json]) -> list[Cause]:
