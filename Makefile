@@ -23,10 +23,10 @@ SOURCES := shared services tests bench
 SEEDS ?= 20
 POINTS ?= all
 
-.PHONY: help demo up test check format generate lock bench sim clean
+.PHONY: help demo up test conformance check format generate lock bench sim clean
 
 help: ## What there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # --- the environment --------------------------------------------------------------------------------------------------
 
@@ -60,6 +60,9 @@ up: $(VENV)/.runtime ## Start everything and keep it up until Ctrl-C
 
 test: $(VENV)/.dev ## The whole test suite; its closing line is pytest's
 	@$(BIN)/python -m pytest $(ARGS)
+
+conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
+	@$(BIN)/python -m tests.conformance $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, import contracts, types
 	@$(BIN)/ruff format --check --quiet $(SOURCES)

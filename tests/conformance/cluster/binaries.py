@@ -103,13 +103,40 @@ def go_toolchain() -> str:
     Raises:
         MissingProgramError: there is none.
     """
-    found = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    found = find_go()
     if not found:
         raise MissingProgramError(
             "conformance builds kube-apiserver from its Go module, and there is no Go toolchain on the PATH; "
             "install Go 1.26 or newer, or name a cluster to run on: KUBECONFIG=/path/to/kubeconfig make conformance"
         )
     return found
+
+
+def find_go() -> str:
+    """The path of `go`; empty without one."""
+    return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or ""
+
+
+def build_program(module: Path) -> str:
+    """The path of the program of a small Go module of ours, built into the cache.
+
+    Raises:
+        MissingProgramError: there is no Go toolchain.
+        subprocess.CalledProcessError: the build failed; its output was printed.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(path for path in module.iterdir() if path.is_file()):
+        digest.update(source.name.encode() + source.read_bytes())
+    folder = _cache() / f"{module.name}-{digest.hexdigest()[:16]}"
+    program = folder / module.name
+    if not program.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _say(f"building {module.name}")
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            argv = [go_toolchain(), "build", *FLAGS, "-o", f"{scratch}/{module.name}", "."]
+            subprocess.run(argv, cwd=module, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+            (Path(scratch) / module.name).rename(program)
+    return str(program)
 
 
 def _cache() -> Path:
