@@ -77,9 +77,9 @@ format: $(VENV)/.dev ## Format and mend what can be mended
 	@echo "make format: done"
 
 generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
-	@$(BIN)/python -m slipway.crd.schema helm/crds
+	@$(BIN)/python -m slipway.crd.schema helm/files/crds
 	@$(BIN)/python -m tests.support.generate docs
-	@echo "make generate: helm/crds and docs/reference are up to date"
+	@echo "make generate: helm/files and docs/reference are up to date"
 
 sim: $(VENV)/.dev ## Deterministic simulation: crash points and seeds (SEEDS=, POINTS=)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --points $(POINTS)

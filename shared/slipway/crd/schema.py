@@ -2,7 +2,7 @@
 
 Owns the translation struct -> structural OpenAPI v3 schema, and what surrounds it in a CRD: printer columns, short
 names, selectable fields, the rules of `rules.py`. `crd_manifests()` is what `slipway up` installs and what the chart
-carries; `python -m slipway.crd.schema helm/crds` writes the chart's copies, `--check` fails when they differ.
+carries; `python -m slipway.crd.schema helm/files/crds` writes the chart's copies, `--check` fails when they differ.
 
 Invariants: the output depends on the structs alone (no clock, no environment) and is accepted by a real API server as
 it stands; a scalar's default is a default of the schema too, because our encoder leaves defaults out and rules and

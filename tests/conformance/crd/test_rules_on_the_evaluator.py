@@ -17,7 +17,7 @@ from slipway.crd.rules import RULES, violations
 from tests.support.allocations import Json, a_spec, a_status, a_stored
 
 EVALUATOR = os.environ.get("SLIPWAY_CRD_EVALUATOR", "")
-CRDS = Path(__file__).resolve().parents[3] / "helm" / "crds"
+CRDS = Path(__file__).resolve().parents[3] / "helm" / "files" / "crds"
 WRITES = 4000
 
 pytestmark = pytest.mark.skipif(not EVALUATOR, reason="SLIPWAY_CRD_EVALUATOR names no evaluator")

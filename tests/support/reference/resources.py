@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 TOP = f"""# Custom resources
 
 Group and version `{GROUP_VERSION}`. `spec` is what you ask for, `status` is what was observed; only the services write
-`status`. The definitions are in `helm/crds`; `kubectl explain allocation.spec` shows the same text.
+`status`. The definitions are in `helm/files/crds`; `kubectl explain allocation.spec` shows the same text.
 """
 _SKIPPED = ("apiVersion", "kind", "metadata")
 

@@ -7,9 +7,11 @@ from slipway.api.parts import Parts, connect
 from slipway.api.settings import Settings
 from slipway.errors import InvalidError, InvariantError, NotFoundError, UnavailableError
 from slipway.kube import client
-from slipway.kube.resources import ALLOCATIONS, CRDS
+from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.rest import Timeouts
 from slipway.runtime import log, service, telemetry
+from slipway.runtime.health import HealthApp, HttpServer
+from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.producer import BestEffort
@@ -59,6 +61,8 @@ async def build(context: Context[Settings]) -> None:
         await check(parts)
         return
     context.serve(create_app(parts, context.health))
+    if settings.health_listen:
+        context.tasks.create_task(_serve_health(context), name="http-health")
     context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
     context.tasks.create_task(_until_stop(parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
@@ -73,13 +77,21 @@ async def build(context: Context[Settings]) -> None:
 async def check(parts: Parts) -> None:
     """Whether this process could serve: Kubernetes answers and knows our resources. Raises what is missing."""
     try:
-        await parts.kube.get(CRDS, f"{ALLOCATIONS.plural}.{ALLOCATIONS.group}")
         await parts.kube.list(ALLOCATIONS, limit=1)
     except (NotFoundError, InvalidError) as error:
         raise UnavailableError(
             "the custom resources of slipway.dev are not installed: install the chart, or run slipway up"
         ) from error
     _log.info("checked: Kubernetes answers and the custom resources are there")
+
+
+async def _serve_health(context: Context[Settings]) -> None:
+    """The probes where others can reach them, while the api itself is reachable from this machine only."""
+    settings = context.settings
+    listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
+    _log.info("serving probes", listen=settings.health_listen)
+    app = HealthApp(context.health)
+    await HttpServer(app, listener, drain_timeout_s=settings.drain_timeout_s, websockets=False).serve(context.stop.wait)
 
 
 async def _until_stop(parts: Parts) -> None:

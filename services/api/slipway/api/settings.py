@@ -21,6 +21,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"check": parse_listen},
         ),
     ] = "127.0.0.1:8080"
+    health_listen: Annotated[
+        str,
+        Meta(
+            description="host:port where /livez, /readyz and /metrics, and nothing else, are served too. For a kubelet "
+            "and a Prometheus, which can not reach a loopback address of ours. Empty: nowhere else.",
+            extra={"check": parse_listen},
+        ),
+    ] = ""
     auth: Annotated[
         Literal["none"],
         Meta(description="Who may call. none: everybody who can connect, therefore on loopback addresses only."),

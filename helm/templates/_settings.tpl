@@ -1,0 +1,69 @@
+{{/*
+From values to the environment of a service. A field of `settings` is a setting of the service, spelled as in
+docs/reference/settings.md but in camelCase: `tickMinMs` is SLIPWAY_TICK_MIN_MS. The service itself checks the values
+again at its start, and ends when it does not know one.
+*/}}
+
+{{/* What a service is given, as a map of YAML: the common settings, then its own; an empty one counts as unset. */}}
+{{- define "slipway.environment" -}}
+{{- $settings := mergeOverwrite (deepCopy .root.Values.settings) (deepCopy (index .root.Values .component).settings) -}}
+{{- range $field, $value := $settings -}}
+{{- $name := eq $field "otelEndpoint" | ternary "OTEL_EXPORTER_OTLP_ENDPOINT" (printf "SLIPWAY_%s" (snakecase $field | upper)) -}}
+{{- $text := "" -}}
+{{- if kindIs "slice" $value -}}
+{{- $text = join "," $value -}}
+{{- else if kindIs "string" $value -}}
+{{- $text = $value -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- /* Not `toString`: it writes a million as 1e+06. */ -}}
+{{- $text = toJson $value -}}
+{{- end -}}
+{{- if ne $text "" }}
+{{ $name }}: {{ $text | quote }}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .component "podworker") (not $settings.apiUrl) }}
+SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" .root.Values.api.settings.listen) | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* The port of a host:port. */}}
+{{- define "slipway.port" -}}
+{{- regexFind "[0-9]+$" . -}}
+{{- end -}}
+
+{{/* Where /livez and /readyz can be reached from outside of the pod. */}}
+{{- define "slipway.healthPort" -}}
+{{- $settings := (index .root.Values .component).settings -}}
+{{- include "slipway.port" (default $settings.listen $settings.healthListen) -}}
+{{- end -}}
+
+{{/* The Secret with the URL of Redis, as a map of YAML; empty: no Redis. */}}
+{{- define "slipway.redisSecret" -}}
+{{- $external := .Values.externalRedis -}}
+{{- if and .Values.valkey.enabled (or $external.url $external.existingSecret) -}}
+{{- fail "choose one Redis: set valkey.enabled=false to use externalRedis" -}}
+{{- end -}}
+{{- if and $external.url $external.existingSecret -}}
+{{- fail "externalRedis: give url or existingSecret, not both" -}}
+{{- end -}}
+{{- if .Values.valkey.enabled }}
+name: {{ default (include "slipway.component" (dict "root" . "component" "valkey")) .Values.valkey.auth.existingSecret }}
+key: url
+{{- else if $external.existingSecret }}
+name: {{ $external.existingSecret }}
+key: {{ $external.existingSecretKey }}
+{{- else if $external.url }}
+name: {{ include "slipway.component" (dict "root" . "component" "redis") }}
+key: url
+{{- end -}}
+{{- end -}}
+
+{{/* What the setup is given: the objects to make, as JSON. */}}
+{{- define "slipway.setupEnvironment" -}}
+SLIPWAY_LOG_LEVEL: {{ .Values.settings.logLevel | quote }}
+SLIPWAY_LOG_FORMAT: {{ .Values.settings.logFormat | quote }}
+SLIPWAY_SETUP_POOLS: {{ toJson .Values.setup.pools | quote }}
+SLIPWAY_SETUP_QUEUES: {{ toJson .Values.setup.queues | quote }}
+SLIPWAY_SETUP_WORKSPACES: {{ join "," .Values.setup.workspaces | quote }}
+{{- end -}}

@@ -1,0 +1,252 @@
+"""The chart as tests use it: rendered, installed, and read as the kubelet would read it.
+
+Owns the one Helm process of a test run, and what of a rendered Deployment or Job becomes a process: its command, its
+environment, its account. Nothing here knows what the chart should contain.
+"""
+
+import atexit
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm"
+RELEASE = "slipway"
+NAMESPACE = "slipway-system"
+SERVICES = ("api", "scheduler", "podworker", "watcher")
+SETUP = "setup"
+
+Json = dict[str, Any]
+Values = Mapping[str, Any]
+
+
+class HelmError(Exception):
+    """What Helm refused, in its own words."""
+
+
+def render(
+    values: Values | None = None,
+    *,
+    namespace: str = NAMESPACE,
+    name: str = RELEASE,
+    chart: Path = CHART,
+    is_upgrade: bool = False,
+) -> list[Json]:
+    """Every object that an install with these values makes.
+
+    Raises:
+        HelmError: the values are refused, or a template fails.
+    """
+    templates = _rendered(values, namespace, name, chart, is_upgrade=is_upgrade)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [
+        document
+        for path, text in sorted(templates.items())
+        if not path.endswith("NOTES.txt")
+        for document in yaml.load_all(text, Loader=loader)
+        if document is not None
+    ]
+
+
+def notes(values: Values | None = None, *, namespace: str = NAMESPACE, name: str = RELEASE) -> str:
+    """What Helm prints after an install."""
+    return next(text for path, text in _rendered(values, namespace, name, CHART).items() if path.endswith("NOTES.txt"))
+
+
+def lint(values: Values | None = None, *, chart: Path = CHART) -> list[Json]:
+    """Everything that the linter has to say."""
+    return cast(list[Json], _helm().ask("lint", chart=str(chart), values=dict(values or {})))
+
+
+def install(
+    kubeconfig: Path | str,
+    namespace: str = NAMESPACE,
+    values: Values | None = None,
+    *,
+    name: str = RELEASE,
+    chart: Path = CHART,
+    dry_run: str | None = None,
+) -> Json:
+    """Installs the chart, its namespace included; the release. Does not wait for pods."""
+    return _change("install", kubeconfig, namespace, values, name, chart=str(chart), dry_run=dry_run)
+
+
+def upgrade(
+    kubeconfig: Path | str,
+    namespace: str = NAMESPACE,
+    values: Values | None = None,
+    *,
+    name: str = RELEASE,
+    chart: Path = CHART,
+    dry_run: str | None = None,
+) -> Json:
+    """Upgrades the release."""
+    return _change("upgrade", kubeconfig, namespace, values, name, chart=str(chart), dry_run=dry_run)
+
+
+def rollback(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = RELEASE, revision: int = 0) -> None:
+    """Goes back to a revision; 0 is the one before."""
+    _helm().ask("rollback", kubeconfig=str(kubeconfig), name=name, namespace=namespace, revision=revision)
+
+
+def uninstall(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = RELEASE) -> Json:
+    """Removes the release."""
+    return cast(Json, _helm().ask("uninstall", kubeconfig=str(kubeconfig), name=name, namespace=namespace))
+
+
+# --- reading what was rendered ----------------------------------------------------------------------------------------
+
+
+def find(documents: Iterable[Json], kind: str, name: str) -> Json:
+    """The one object of that kind whose name ends so (`find(documents, "Deployment", "scheduler")`)."""
+    found = [item for item in documents if item["kind"] == kind and _is_called(item, name)]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} objects of kind {kind} are called {name}")
+    return found[0]
+
+
+def pod_spec(documents: Iterable[Json], component: str) -> Json:
+    """The pod of a service (`api`...), of `setup`, or of `valkey`."""
+    workloads = [item for item in documents if item["kind"] in ("Deployment", "Job")]
+    for item in workloads:
+        if item["metadata"]["labels"].get("app.kubernetes.io/component") == component:
+            return cast(Json, item["spec"]["template"]["spec"])
+    raise LookupError(f"nothing runs {component}")
+
+
+def service_account(documents: Iterable[Json], component: str) -> str:
+    """The name of the account that a component runs under, in the release's namespace."""
+    return str(pod_spec(documents, component)["serviceAccountName"])
+
+
+def service_command(documents: Iterable[Json], component: str) -> list[str]:
+    """The command of a component's container."""
+    (container,) = pod_spec(documents, component)["containers"]
+    return [*container.get("command", ()), *container.get("args", ())]
+
+
+def service_environment(documents: Sequence[Json], component: str, *, namespace: str = NAMESPACE) -> dict[str, str]:
+    """`{variable: value}` of a component's container, as the kubelet makes it of references to other objects.
+
+    Raises:
+        LookupError: it refers to something that the chart does not make, such as an existing Secret.
+    """
+    (container,) = pod_spec(documents, component)["containers"]
+    environment: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        environment |= _data(documents, "ConfigMap", source["configMapRef"]["name"])
+    for entry in container.get("env", ()):
+        environment[entry["name"]] = _value(documents, entry, namespace)
+    return environment
+
+
+def _value(documents: Sequence[Json], entry: Json, namespace: str) -> str:
+    match entry:
+        case {"value": value}:
+            return str(value)
+        case {"valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}:
+            return namespace
+        case {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}:
+            return _data(documents, "Secret", name)[key]
+        case {"valueFrom": {"configMapKeyRef": {"name": name, "key": key}}}:
+            return _data(documents, "ConfigMap", name)[key]
+        case _:
+            raise LookupError(f"no value for {entry}")
+
+
+def _data(documents: Sequence[Json], kind: str, name: str) -> dict[str, str]:
+    found = next((item for item in documents if item["kind"] == kind and item["metadata"]["name"] == name), None)
+    if found is None:
+        raise LookupError(f"the chart makes no {kind} {name}")
+    data: dict[str, str] = dict(found.get("data") or {})
+    if kind == "Secret":
+        data = {key: base64.b64decode(value).decode() for key, value in data.items()}
+    return data | dict(found.get("stringData") or {})
+
+
+def _is_called(item: Json, name: str) -> bool:
+    full = str(item["metadata"]["name"])
+    return full == name or full.endswith(f"-{name}")
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def _rendered(
+    values: Values | None, namespace: str, name: str, chart: Path, *, is_upgrade: bool = False
+) -> dict[str, str]:
+    answer = _helm().ask(
+        "render",
+        chart=str(chart),
+        values=dict(values or {}),
+        name=name,
+        namespace=namespace,
+        is_upgrade=is_upgrade,
+    )
+    return cast(dict[str, str], answer)
+
+
+def _change(
+    call: str, kubeconfig: Path | str, namespace: str, values: Values | None, name: str, **more: object
+) -> Json:
+    answer = _helm().ask(
+        call, kubeconfig=str(kubeconfig), namespace=namespace, values=dict(values or {}), name=name, **more
+    )
+    return cast(Json, answer)
+
+
+class _HelmProcess:
+    """Started at the first request, ended with the tests."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, call: str, **arguments: object) -> object:
+        """What the process answers. Raises HelmError when it refuses."""
+        with self._lock:
+            process = self._running()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps({"call": call, **arguments}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        if not line:
+            raise HelmError(f"the Helm process ended with {process.wait()} during {call}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise HelmError(answer["error"])
+        return answer["ok"]
+
+    def close(self) -> None:
+        """The process ends with its input."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            process.wait()
+            process.stdout.close()
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.support.helm_process"]
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            )
+            atexit.register(self.close)
+        return self._process
+
+
+_PROCESS = _HelmProcess()
+
+
+def _helm() -> _HelmProcess:
+    return _PROCESS

@@ -1,0 +1,85 @@
+"""Helm in a process of its own: `python -m tests.support.helm_process`, one JSON request and one answer a line.
+
+Owns the Helm library (Go, with threads and signal handlers of its own), which therefore is in no test's process. A
+request is {call, ...arguments}; the answer is {ok: result} or {error: message}. Ends with its input.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import helm_python as helm
+
+Json = dict[str, Any]
+
+
+def render(*, chart: str, values: Json, name: str, namespace: str, is_upgrade: bool) -> dict[str, str]:
+    """`{template: text}` of every template, NOTES included."""
+    with helm.Chart.load(chart) as loaded:
+        # As an install does it, rendering alone checks no values.
+        loaded.validate_schema(values)
+        return loaded.render(values, name=name, namespace=namespace, is_install=not is_upgrade, is_upgrade=is_upgrade)
+
+
+def lint(*, chart: str, values: Json) -> list[Json]:
+    """What the linter has to say; even advice."""
+    report = helm.lint(chart, values, strict=True)
+    errors = cast(list[str], report.get("errors") or [])
+    return [*cast(list[Json], report.get("messages") or []), *({"error": error} for error in errors)]
+
+
+def install(*, chart: str, kubeconfig: str, name: str, namespace: str, values: Json, dry_run: str | None) -> Json:
+    """The release."""
+    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+        return config.install(
+            chart, name, values, namespace=namespace, create_namespace=dry_run is None, dry_run=dry_run, timeout=60
+        )
+
+
+def upgrade(*, chart: str, kubeconfig: str, name: str, namespace: str, values: Json, dry_run: str | None) -> Json:
+    """The release."""
+    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+        return config.upgrade(chart, name, values, namespace=namespace, dry_run=dry_run, timeout=60)
+
+
+def rollback(*, kubeconfig: str, name: str, namespace: str, revision: int) -> None:
+    """Back to a revision."""
+    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+        config.rollback(name, version=revision, timeout=60)
+
+
+def uninstall(*, kubeconfig: str, name: str, namespace: str) -> Json:
+    """What was kept."""
+    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+        return config.uninstall(name, timeout=60)
+
+
+def version() -> str:
+    """Of Helm."""
+    return helm.helm_sdk_version()
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    call.__name__: call for call in (render, lint, install, upgrade, rollback, uninstall, version)
+}
+
+
+def main() -> int:
+    """Answers until the input ends."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)  # whatever the library prints is no answer
+        for line in sys.stdin:
+            request: Json = json.loads(line)
+            try:
+                answer: Json = {"ok": CALLS[request.pop("call")](**request)}
+            except helm.HelmError as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
