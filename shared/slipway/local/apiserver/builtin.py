@@ -3,7 +3,7 @@
 Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
 """
 
-from slipway.local.apiserver import admission, columns, custom
+from slipway.local.apiserver import admission, columns, custom, disruption
 from slipway.local.apiserver.pods import PodStrategy
 from slipway.local.apiserver.registry import ResourceKind
 
@@ -78,6 +78,10 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
         ResourceKind(
             group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", namespaced=False,
             short_names=("pc",), strategy=admission.PriorityClassStrategy(),
+        ),
+        ResourceKind(
+            group="policy", plural="poddisruptionbudgets", kind="PodDisruptionBudget", short_names=("pdb",),
+            strategy=disruption.BudgetStrategy(), columns=columns.BUDGETS, subresources=("status",),
         ),
         ResourceKind(
             group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition",

@@ -141,6 +141,13 @@ EVENTS = (
     Column(name="Count", type="integer", priority=1, read=_path("count", default=1)),
     Column(name="Name", format="name", priority=1, read=lambda obj: metadata(obj).get("name")),
 )
+BUDGETS = (
+    NAME,
+    Column(name="Min Available", read=_path("spec", "minAvailable", default="N/A")),
+    Column(name="Max Unavailable", read=_path("spec", "maxUnavailable", default="N/A")),
+    Column(name="Allowed Disruptions", type="integer", read=_path("status", "disruptionsAllowed", default=0)),
+    AGE,
+)
 CLAIMS = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
 LEASES = (NAME, Column(name="Holder", read=_path("spec", "holderIdentity", default="")), AGE)
 DEFINITIONS = (NAME, Column(name="Created At", format="date-time", read=created))

@@ -8,11 +8,13 @@ kind, name and uid exists.
 
 from typing import TYPE_CHECKING
 
-from slipway.local.apiserver import custom, deletion, quota
+from slipway.local.apiserver import custom, deletion, disruption, quota
+from slipway.local.apiserver.budgets import Budgets
 from slipway.local.apiserver.objects import (
     Json,
     clone,
     finalizers_of,
+    format_time,
     is_deleting,
     listing,
     mapping,
@@ -48,6 +50,7 @@ class Controllers:
         self._quotas: dict[str, None] = {}
         self._bound: dict[str, dict[ObjectKey, None]] = {}
         self._lost: dict[str, float] = {}
+        self._budgets = Budgets(core)
         core.store.subscribe(self.note)
 
     def note(self, change: Change) -> None:
@@ -65,6 +68,7 @@ class Controllers:
                 self._owned[entry] = None
             if is_deleting(obj):
                 self._deleting[entry] = None
+        self._budgets.note(change)
         if change.resource == "pods":
             self._note_pod(change)
         elif change.resource == "nodes":
@@ -80,6 +84,7 @@ class Controllers:
         self._collect_pods()
         self._expire_events()
         self._update_quotas()
+        self._budgets.run()
         return self._store.version != before
 
     def _note_pod(self, change: Change) -> None:
@@ -226,14 +231,9 @@ class Controllers:
         if record is None:
             return
         if mapping(record.obj, "status").get("phase") not in FINISHED_PHASES:
-            new = clone(record.obj)
-            new["status"] = {**mapping(new, "status"), "phase": "Failed"}
-            message = "PodGC: node no longer exists"
-            conditions = [
-                item for item in listing(new["status"], "conditions") if item.get("type") != "DisruptionTarget"
-            ]
-            target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": message}
-            new["status"]["conditions"] = [*conditions, target]
+            words = "PodGC: node no longer exists"
+            new = disruption.disrupted(record.obj, "DeletionByPodGC", words, format_time(self._core.clock()))
+            new["status"]["phase"] = "Failed"
             self._core.commit_update(self._core.kind("pods"), new)
         if not is_deleting(record.obj) or metadata(record.obj).get("deletionGracePeriodSeconds"):
             self._core.delete("pods", *key, DeleteOptions(grace_period_s=0))

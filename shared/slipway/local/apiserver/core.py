@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipway.local.apiserver import custom, deletion, paging, patch, pods, status
+from slipway.local.apiserver import eviction as evictions
 from slipway.local.apiserver.builtin import builtin_kinds
 from slipway.local.apiserver.controllers import Controllers
 from slipway.local.apiserver.events import WatchEvent, visible
@@ -19,7 +20,6 @@ from slipway.local.apiserver.objects import (
     Json,
     clone,
     format_time,
-    mapping,
     metadata,
     uid_of,
 )
@@ -162,10 +162,9 @@ class ClusterCore:
             self.store.commit(_PODS, "MODIFIED", bound)
         return status.success(code=201)
 
-    def evict(self, namespace: str, name: str, eviction: Json) -> Json:
-        """Deletes a pod as the eviction's options ask (there are no disruption budgets here)."""
-        self.delete(_PODS, namespace, name, mapping(eviction, "deleteOptions"))
-        return status.success(code=201)
+    def evict(self, namespace: str, name: str, eviction: Json, *, dry_run: bool = False) -> Json:
+        """Lets a pod go if its disruption budget can spare it. Raises: StatusError 400, 404, 409, 429."""
+        return evictions.evict(self, namespace, name, eviction, dry_run=dry_run)
 
     def finalize(self, name: str, obj: Json) -> Json:
         """PUT on a namespace's /finalize: its spec.finalizers change."""

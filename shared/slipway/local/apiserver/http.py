@@ -164,7 +164,7 @@ class ApiServer:
         if kind.resource == "pods" and target.subresource == "binding":
             return answers.json(core.bind(place, target.name, body, dry_run=options.dry_run), 201)
         if kind.resource == "pods" and target.subresource == "eviction":
-            return answers.json(core.evict(place, target.name, body), 201)
+            return answers.json(core.evict(place, target.name, body, dry_run=options.dry_run), 201)
         if target.name:
             raise status.not_supported("POST")
         if kind.namespaced and target.namespace is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from slipway.local.apiserver.objects import Json, at_path, mapping, metadata
+from slipway.local.apiserver.objects import Json, at_path, is_map, listing, mapping, maps, metadata
 from slipway.local.apiserver.status import bad_request
 
 Predicate = Callable[[Json], bool]
@@ -19,6 +19,7 @@ FieldReaders = Mapping[str, tuple[str, ...]]
 _SET = re.compile(r"^\s*(?P<key>[^\s!=(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*$")
 _COMPARE = re.compile(r"^\s*(?P<key>[^\s!=(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s!=(),]*)\s*$")
 _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=(),]+)\s*$")
+_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -78,6 +79,24 @@ def selector(labels: str, fields: str, readers: FieldReaders) -> Predicate | Non
         return all((_text(at_path(obj, path)) == value) is equal for path, value, equal in paths)
 
     return matches
+
+
+def selects(selector: object, labels: Json) -> bool:
+    """Whether a LabelSelector (`matchLabels`, `matchExpressions`) selects: None selects nothing, an empty one all."""
+    if not is_map(selector):
+        return False
+    if any(labels.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
+        return False
+    for term in maps(listing(selector, "matchExpressions")):
+        name = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}.get(
+            str(term.get("operator"))
+        )
+        if name is None:
+            return False
+        values = frozenset(str(value) for value in listing(term, "values"))
+        if not Requirement(str(term.get("key")), name, values).holds(labels):
+            return False
+    return True
 
 
 def _terms(text: str) -> list[str]:

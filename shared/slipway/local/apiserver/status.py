@@ -140,6 +140,13 @@ def invalid(kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
     return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {words}', details)
 
 
+def too_many_requests(message: str, causes: list[Json], retry_after_s: int = 0) -> StatusError:
+    details: Json = {"causes": causes}
+    if retry_after_s:
+        details["retryAfterSeconds"] = retry_after_s
+    return StatusError(429, "TooManyRequests", message, details)
+
+
 def expired(message: str) -> StatusError:
     return StatusError(410, "Expired", message)
 

@@ -1,0 +1,244 @@
+"""Disruption budgets: what an eviction may take, and what a budget shows of its pods.
+
+Owns the strategy of PodDisruptionBudget, the question an eviction asks of one, and the status that its pods give it.
+Pure: budgets, pods and the time in, the next status or a refusal out. Invariants: a budget whose status is older than
+its spec allows nothing; a pod that was let go counts as gone for `DELETION_TIMEOUT_S`, also while it still runs.
+
+Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.36).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Any
+
+from slipway.local.apiserver.admission import Strategy
+from slipway.local.apiserver.objects import (
+    Json,
+    clone,
+    format_time,
+    is_deleting,
+    listing,
+    mapping,
+    maps,
+    metadata,
+    name_of,
+    owners_of,
+    parse_time,
+)
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.pods import FINISHED_PHASES
+from slipway.local.apiserver.selectors import selects
+from slipway.local.apiserver.status import Cause, StatusError, bad_value, too_many_requests, unsupported
+
+BUDGETS = "poddisruptionbudgets.policy"
+DELETION_TIMEOUT_S = 120.0
+_WAITING_S = 10
+_PERCENT = re.compile(r"^[0-9]+%$")
+_ALLOWED = "DisruptionAllowed"
+_EMPTY: Json = {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0}
+
+ScaleOf = Callable[[Json, str], int]
+"""(controller reference, namespace) -> how many pods it wants. Raises: ScaleError."""
+
+
+class ScaleError(Exception):
+    """How many pods a budget has to count with can not be told."""
+
+
+class BudgetStrategy(Strategy):
+    has_status = True
+    allows_unconditional_update = False
+    counts_generation = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        obj.setdefault("spec", {})
+
+    def prepare(self, obj: Json) -> None:
+        super().prepare(obj)
+        obj["status"] = dict(_EMPTY)
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        spec = mapping(obj, "spec")
+        causes = list[Cause]()
+        if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+            causes.append(bad_value("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+        for field in ("minAvailable", "maxUnavailable"):
+            causes += _count_causes(f"spec.{field}", spec.get(field))
+        policy = spec.get("unhealthyPodEvictionPolicy")
+        if policy not in (None, "AlwaysAllow", "IfHealthyBudget"):
+            causes.append(unsupported("spec.unhealthyPodEvictionPolicy", policy, ["AlwaysAllow", "IfHealthyBudget"]))
+        return causes
+
+
+def disrupted(pod: Json, reason: str, message: str, now_text: str) -> Json:
+    """The pod with the condition that says who ends it."""
+    marked: Json = clone(pod)
+    status = marked.setdefault("status", {})
+    conditions = maps(listing(status, "conditions"))
+    old = [item for item in conditions if item.get("type") == "DisruptionTarget"]
+    since = old[0].get("lastTransitionTime") if old and old[0].get("status") == "True" else now_text
+    condition: Json = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    condition |= {"lastProbeTime": None, "lastTransitionTime": since}
+    status["conditions"] = [*(item for item in conditions if item not in old), condition]
+    return marked
+
+
+def ignores_budgets(pod: Json) -> bool:
+    """A pod that does not run disrupts nobody when it goes."""
+    phase = mapping(pod, "status").get("phase")
+    return phase in FINISHED_PHASES or phase == "Pending" or is_deleting(pod)
+
+
+def guards(budget: Json, pod: Json) -> bool:
+    return selects(mapping(budget, "spec").get("selector"), mapping(metadata(pod), "labels"))
+
+
+def is_free_to_go(budget: Json, pod: Json) -> bool:
+    """A pod that is not ready, under a budget that lets such pods go."""
+    if is_ready(pod):
+        return False
+    if mapping(budget, "spec").get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = mapping(budget, "status")
+    desired = int(status.get("desiredHealthy", 0))
+    return int(status.get("currentHealthy", 0)) >= desired > 0
+
+
+def spend(budget: Json, pod: Json, now: float) -> Json:
+    """The budget's status after letting `pod` go. Raises: StatusError 429 when it may not."""
+    status, name = mapping(budget, "status"), name_of(budget)
+    if int(status.get("observedGeneration", 0)) < int(metadata(budget).get("generation", 0)):
+        raise still_processing(name)
+    allowed = int(status.get("disruptionsAllowed", 0))
+    if allowed == 0:
+        raise _violates(_why_not(name, status))
+    left: Json = {**status, "disruptionsAllowed": allowed - 1}
+    left["disruptedPods"] = {**mapping(status, "disruptedPods"), name_of(pod): format_time(now)}
+    return left if allowed > 1 else _with_condition(left, now)
+
+
+def still_processing(name: str) -> StatusError:
+    """The answer that asks to come again."""
+    return _violates(f"The disruption budget {name} is still being processed by the server.", retry_after_s=_WAITING_S)
+
+
+def observe(budget: Json, pods: Sequence[Json], scale_of: ScaleOf, now: float) -> tuple[Json, float | None]:
+    """The status that a budget should show, and when to look again."""
+    guarded = [pod for pod in pods if guards(budget, pod)]
+    status = mapping(budget, "status")
+    try:
+        expected, desired = _expected(mapping(budget, "spec"), guarded, scale_of)
+    except ScaleError as exc:
+        failed: Json = {**status, "disruptionsAllowed": 0}
+        return _set_condition(failed, "False", "SyncFailed", str(exc), now), None
+    going = _going(mapping(status, "disruptedPods"), guarded, now)
+    healthy = sum(is_ready(pod) and not is_deleting(pod) and name_of(pod) not in going for pod in guarded)
+    allowed = max(0, healthy - desired) if expected > 0 else 0
+    shown: Json = {
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "disruptionsAllowed": allowed,
+        "expectedPods": expected,
+        "observedGeneration": metadata(budget).get("generation", 0),
+        "conditions": listing(status, "conditions"),
+    }
+    if going:
+        shown["disruptedPods"] = going
+    due = [(parse_time(moment) or now) + DELETION_TIMEOUT_S for moment in going.values()]
+    return _with_condition(shown, now), min(due, default=None)
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = maps(listing(mapping(pod, "status"), "conditions"))
+    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
+
+
+def _count_causes(field: str, value: Any) -> list[Cause]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        if not _PERCENT.match(value):
+            words = "a valid percent string must be a numeric string followed by an ending '%'"
+            return [bad_value(field, value, f"{words} (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')")]
+        return [bad_value(field, value, "must not be greater than 100%")] if int(value[:-1]) > 100 else []
+    return [bad_value(field, value, "must be greater than or equal to 0")] if value < 0 else []
+
+
+def _expected(spec: Json, pods: list[Json], scale_of: ScaleOf) -> tuple[int, int]:
+    """(how many pods there should be, how many of them healthy)."""
+    most_gone, least = spec.get("maxUnavailable"), spec.get("minAvailable")
+    if most_gone is not None:
+        expected = _scale(pods, scale_of)
+        return expected, max(0, expected - _share(most_gone, expected))
+    if isinstance(least, str):
+        expected = _scale(pods, scale_of)
+        return expected, _share(least, expected)
+    return (len(pods), int(least)) if least is not None else (0, 0)
+
+
+def _scale(pods: list[Json], scale_of: ScaleOf) -> int:
+    wanted: dict[str, int] = {}
+    for pod in pods:
+        controller = next((owner for owner in owners_of(pod) if owner.get("controller") is True), None)
+        if controller is None:
+            continue
+        uid = str(controller.get("uid"))
+        if uid not in wanted:
+            try:
+                wanted[uid] = scale_of(controller, str(metadata(pod)["namespace"]))
+            except LookupError as exc:
+                raise ScaleError(f'found no controllers for pod "{name_of(pod)}"') from exc
+    return sum(wanted.values())
+
+
+def _share(value: Any, whole: int) -> int:
+    return ceil(whole * int(value[:-1]) / 100) if isinstance(value, str) else int(value)
+
+
+def _going(disrupted: Json, pods: list[Json], now: float) -> Json:
+    """The pods that were let go and are still there, as long as that may take."""
+    waiting = {name_of(pod) for pod in pods if not is_deleting(pod)}
+    return {
+        name: moment
+        for name, moment in disrupted.items()
+        if name in waiting and (parse_time(moment) or 0.0) + DELETION_TIMEOUT_S > now
+    }
+
+
+def _why_not(name: str, status: Json) -> str:
+    condition = next((item for item in maps(listing(status, "conditions")) if item.get("type") == _ALLOWED), None)
+    if condition is not None and condition.get("reason") == "SyncFailed":
+        words = f"does not allow evicting pods currently because it failed sync: {condition.get('message')}"
+        return f"The disruption budget {name} {words}"
+    healthy, desired = int(status.get("currentHealthy", 0)), int(status.get("desiredHealthy", 0))
+    if healthy <= desired:
+        return f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+    return f"The disruption budget {name} does not allow evicting pods currently"
+
+
+def _violates(why: str, retry_after_s: int = 0) -> StatusError:
+    cause = {"reason": "DisruptionBudget", "message": why}
+    words = "Cannot evict pod as it would violate the pod's disruption budget."
+    return too_many_requests(words, [cause], retry_after_s)
+
+
+def _with_condition(status: Json, now: float) -> Json:
+    if status["disruptionsAllowed"] > 0:
+        return _set_condition(status, "True", "SufficientPods", "", now)
+    return _set_condition(status, "False", "InsufficientPods", "", now)
+
+
+def _set_condition(status: Json, value: str, reason: str, message: str, now: float) -> Json:
+    conditions = maps(listing(status, "conditions"))
+    old = [item for item in conditions if item.get("type") == _ALLOWED]
+    since = old[0].get("lastTransitionTime") if old and old[0].get("status") == value else None
+    condition = {
+        "type": _ALLOWED,
+        "status": value,
+        "observedGeneration": status.get("observedGeneration", 0),
+        "lastTransitionTime": since or format_time(now),
+        "reason": reason,
+        "message": message,
+    }
+    return {**status, "conditions": [*(item for item in conditions if item not in old), condition]}
