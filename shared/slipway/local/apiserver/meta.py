@@ -120,14 +120,14 @@ def validate(obj: Json, form: NameForm) -> list[Cause]:
     meta = metadata(obj)
     causes = _name(meta, form)
     for key, value in mapping(meta, "labels").items():
-        causes += _qualified("metadata.labels", key)
+        causes += qualified("metadata.labels", key)
         if len(value) > LABEL_LENGTH_MAX:
             causes.append(bad_value("metadata.labels", value, f"must be no more than {LABEL_LENGTH_MAX} bytes"))
         elif value and not _QUALIFIED.match(value):
             causes.append(bad_value("metadata.labels", value, _VALUE_RULE))
     size = 0
     for key, value in mapping(meta, "annotations").items():
-        causes += _qualified("metadata.annotations", key.lower())
+        causes += qualified("metadata.annotations", key.lower())
         size += len(key) + len(value)
     if size > ANNOTATIONS_BYTES_MAX:
         causes.append(too_long("metadata.annotations", ANNOTATIONS_BYTES_MAX))
@@ -156,7 +156,8 @@ def _name(meta: Json, form: NameForm) -> list[Cause]:
     return [] if pattern.match(name) else [bad_value("metadata.name", name, rule)]
 
 
-def _qualified(field: str, key: str) -> list[Cause]:
+def qualified(field: str, key: str) -> list[Cause]:
+    """What is wrong with a qualified name, such as the key of a label."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > NAME_LENGTH_MAX or not DNS_SUBDOMAIN.match(prefix)):
         return [bad_value(field, key, f"prefix part {_SUBDOMAIN_RULE}")]
@@ -168,7 +169,7 @@ def _qualified(field: str, key: str) -> list[Cause]:
 def _finalizers(meta: Json) -> list[Cause]:
     causes = list[Cause]()
     for name in listing(meta, "finalizers"):
-        causes += _qualified("metadata.finalizers", str(name))
+        causes += qualified("metadata.finalizers", str(name))
     return causes
 
 

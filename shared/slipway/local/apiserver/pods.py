@@ -9,7 +9,7 @@ Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storag
 
 from typing import Any
 
-from slipway.local.apiserver import meta, quantities
+from slipway.local.apiserver import gates, meta, quantities
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata, type_name
 from slipway.local.apiserver.options import WriteOptions
@@ -80,7 +80,9 @@ class PodStrategy(Strategy):
             if not any(_tolerates(toleration, str(extra["key"])) for toleration in tolerations):
                 tolerations.append(dict(extra))
         spec["tolerations"] = tolerations
-        obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+        conditions = gates.told(spec)
+        told: Json = {"conditions": conditions} if conditions else {}
+        obj["status"] = {"phase": "Pending", "qosClass": _quality(spec), **told}
 
     def prepare_status(self, new: Json, old: Json) -> None:
         super().prepare_status(new, old)
@@ -91,7 +93,7 @@ class PodStrategy(Strategy):
         new["status"] = status
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        causes = _spec_causes(obj["spec"])
+        causes = _spec_causes(obj["spec"]) + gates.causes(obj["spec"], old["spec"] if old is not None else None)
         return causes if old is None else causes + _changed_spec(obj["spec"], old["spec"])
 
 
@@ -111,7 +113,7 @@ def bind(pod: Json, binding: Json, now_text: str) -> Json:
     current = pod["spec"].get("nodeName")
     if current:
         raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{current}"')
-    if listing(pod["spec"], "schedulingGates"):
+    if gates.names_of(pod["spec"]):
         raise conflict("pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
     bound = clone(pod)
     bound["spec"]["nodeName"] = node
@@ -252,10 +254,6 @@ def _exceeds(amount: int, limit: Any) -> bool:
 
 def _changed_spec(new: Json, old: Json) -> list[Cause]:
     causes = list[Cause]()
-    gates = [gate.get("name") for gate in maps(listing(new, "schedulingGates"))]
-    old_gates = [gate.get("name") for gate in maps(listing(old, "schedulingGates"))]
-    if any(gate not in old_gates for gate in gates):
-        causes.append(not_allowed("spec.schedulingGates", "only deletion is allowed, but found new scheduling gate"))
     for toleration in maps(listing(old, "tolerations")):
         if toleration not in listing(new, "tolerations"):
             causes.append(
@@ -263,8 +261,8 @@ def _changed_spec(new: Json, old: Json) -> list[Cause]:
             )
             break
     mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
-    if old_gates:
-        mutable |= {"nodeSelector", "affinity"}
+    is_gated = bool(gates.names_of(old))
+    new, old = gates.without_places(new, is_gated=is_gated), gates.without_places(old, is_gated=is_gated)
     if int(old.get("terminationGracePeriodSeconds", 30)) < 0:
         mutable.add("terminationGracePeriodSeconds")
     if _frozen(new, mutable) != _frozen(old, mutable):
