@@ -43,7 +43,7 @@ from slipway.runtime.clock import Clock, Random
 
 POOL_SIZE = 64
 RENEW_S = 60.0
-"""How often kubeconfig credentials that can expire are looked at again."""
+"""How often credentials that can expire are looked at again: a pod's own token, files and plugins of a kubeconfig."""
 _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kubernetes.aio.config")
 _MODEL_CLIENT = "kubernetes.aio.client.api_client"
 _WHOLE_BYTES_MAX = 512 * 1024
@@ -209,21 +209,29 @@ class _Account:
         self._loading = asyncio.Lock()
 
     async def headers(self) -> dict[str, str]:
-        """Fresh headers with the credentials of the moment (the library re-reads a pod's own token each minute)."""
+        """Fresh headers with the credentials of the moment."""
         if self._load is not None and self._clock.monotonic() - self._loaded_at >= RENEW_S:
             await self.renew()
         token: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
-        return {"Authorization": token} if token else {}
+        # Whoever writes a token into a file by hand ends its line.
+        return {"Authorization": token.strip()} if token else {}
 
     async def renew(self) -> bool:
-        """Loads the credentials again; False when they are of a kind that never changes."""
+        """Loads the credentials again; False when there are no others: theirs never change, or can not be read now.
+
+        What was read before stays in use then: the server says when it is too old, and a file may be being replaced.
+        """
         if self._load is None:
             return False
         before = self._loaded_at
         async with self._loading:
             if self._loaded_at == before:
-                await self._load(self.configuration)
-                self._loaded_at = self._clock.monotonic()
+                try:
+                    await self._load(self.configuration)
+                except (_library().config_error, OSError):
+                    return False
+                finally:
+                    self._loaded_at = self._clock.monotonic()
         return True
 
 
@@ -233,10 +241,10 @@ async def _load(kubeconfig: str | None, clock: Clock) -> _Account:
     configuration = library.configuration()
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         try:
-            library.load_in_cluster(configuration)
-        except library.config_error as error:
+            await library.load_pod_account(configuration)
+        except (library.config_error, OSError) as error:
             raise InvalidError(f"the pod's own account cannot be used: {error}") from error
-        return _Account(configuration, clock, None)
+        return _Account(configuration, clock, library.load_pod_account)
     path = _kubeconfig_path(kubeconfig or "~/.kube/config")
     try:
         loader = await library.load_kubeconfig(path, configuration)
@@ -265,7 +273,7 @@ class _Library:
             rest: Any = import_module("kubernetes.aio.client.rest")
             kubeconfig: Any = import_module("kubernetes.aio.config.kube_config")
             self.configuration: Any = import_module("kubernetes.aio.client.configuration").Configuration
-            self.load_in_cluster: Any = import_module("kubernetes.aio.config.incluster_config").load_incluster_config
+            self._load_in_cluster: Any = import_module("kubernetes.aio.config.incluster_config").load_incluster_config
             self.config_error: Any = import_module("kubernetes.aio.config.config_exception").ConfigException
 
         class Session(rest.RESTClientObject):
@@ -279,6 +287,11 @@ class _Library:
 
     def open_session(self, configuration: Any) -> aiohttp.ClientSession:
         return self._session_factory(configuration).open()
+
+    async def load_pod_account(self, configuration: Any) -> None:
+        """Fills the configuration from what the kubelet has mounted. The library's own renewal is left out: it comes
+        by the minute only, also when the server has refused the token."""
+        self._load_in_cluster(configuration, try_refresh_token=False)
 
     async def load_kubeconfig(self, path: str, configuration: Any) -> Any:
         """Fills the configuration; the answer is the library's loader. The file is never written."""

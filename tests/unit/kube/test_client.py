@@ -374,6 +374,29 @@ async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
             await kube.get(PODS, "p", namespace="n")
 
 
+async def test_a_token_file_that_can_not_be_read(tmp_path: Path) -> None:
+    """A line's end is no part of a token; while the file is gone or empty the token that was read stays in use."""
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    clock = FakeClock()
+
+    async def answer(request: Request) -> Response:
+        return json({"metadata": {"name": "p"}}) if request.headers["authorization"] == "Bearer one" else refusal(401)
+
+    async with client_for(answer, tmp_path, user={"tokenFile": str(token)}, clock=clock) as (kube, _):
+        await kube.get(PODS, "p", namespace="n")
+        token.unlink()
+        clock.advance(61)
+        await kube.get(PODS, "p", namespace="n")
+        token.write_text("")
+        clock.advance(61)
+        await kube.get(PODS, "p", namespace="n")
+        token.write_text("two")
+        clock.advance(61)
+        with pytest.raises(DeniedError):
+            await kube.get(PODS, "p", namespace="n")
+
+
 async def test_exec_plugins(tmp_path: Path) -> None:
     """A credential plugin is run, and run again after a 401."""
     count = tmp_path / "count"
