@@ -78,8 +78,9 @@ format: $(VENV)/.dev ## Format and mend what can be mended
 
 generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
+	@$(BIN)/python -m tests.support.chart_schema helm/values.schema.json
 	@$(BIN)/python -m tests.support.generate docs
-	@echo "make generate: helm/files and docs/reference are up to date"
+	@echo "make generate: helm and docs/reference are up to date"
 
 sim: $(VENV)/.dev ## Deterministic simulation: crash points and seeds (SEEDS=, POINTS=)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --points $(POINTS)

@@ -1,0 +1,102 @@
+"""What each account may do is what helm/README.md gives a reason for; nothing more, and nothing wide."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import chart
+
+Right = tuple[str, str]
+"""(resource as `plural.group/subresource`, verb)."""
+
+README = chart.CHART / "README.md"
+COMPONENTS = (*chart.SERVICES, chart.SETUP)
+ROW = re.compile(r"^\| (?P<resources>`[^|]+) \| (?P<verbs>[a-z, ]+) \| (?P<why>[^|]+) \|$")
+DANGEROUS = {"escalate", "bind", "impersonate", "*"}
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[dict[str, Any]]:
+    """The chart with its default values."""
+    return chart.render()
+
+
+def _documented(component: str) -> Iterator[tuple[Right, str]]:
+    section = README.read_text("utf-8").split(f"### slipway-{component}\n")[1].split("\n#")[0]
+    for line in section.splitlines():
+        row = ROW.match(line)
+        if row is not None:
+            for resource in re.findall(r"`([^`]+)`", row["resources"]):
+                for verb in row["verbs"].split(","):
+                    yield (resource, verb.strip()), row["why"]
+
+
+def _roles(documents: list[dict[str, Any]], component: str) -> Iterator[dict[str, Any]]:
+    """The rules that the bindings of the component's account give it."""
+    account = chart.service_account(documents, component)
+    roles = {(item["kind"], item["metadata"]["name"]): item for item in documents if item["kind"].endswith("Role")}
+    for item in documents:
+        if item["kind"].endswith("RoleBinding") and any(one["name"] == account for one in item["subjects"]):
+            yield roles[item["roleRef"]["kind"], item["roleRef"]["name"]]
+
+
+def _granted(documents: list[dict[str, Any]], component: str) -> set[Right]:
+    return {
+        (_spelled(group, resource), verb)
+        for role in _roles(documents, component)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def _spelled(group: str, resource: str) -> str:
+    plural, slash, subresource = resource.partition("/")
+    return f"{plural}.{group}{slash}{subresource}" if group else resource
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_right_has_a_reason(documents: list[dict[str, Any]], component: str) -> None:
+    """A right that the table does not explain is not granted, and what it explains is."""
+    assert _granted(documents, component) == {right for right, _ in _documented(component)}
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_reasons_name_code(component: str) -> None:
+    """A reason names a file that is there."""
+    for right, why in _documented(component):
+        files = re.findall(r"`((?:shared|services)/[^`]+)`", why)
+        assert files, right
+        assert [name for name in files if not Path(chart.ROOT, name).is_file()] == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_no_account_can_grow(documents: list[dict[str, Any]], component: str) -> None:
+    """No wildcard, no Secrets, no exec, no writes to nodes, and no verb that gives more rights."""
+    granted = _granted(documents, component)
+    assert not {verb for _, verb in granted} & DANGEROUS
+    assert not {resource for resource, _ in granted if "*" in resource or "secrets" in resource or "exec" in resource}
+    assert not {verb for resource, verb in granted if resource == "nodes"} - {"get", "list", "watch"}
+
+
+def test_accounts_are_apart(documents: list[dict[str, Any]]) -> None:
+    """Each program has an account of its own, in the release's namespace, and only its pods mount a token."""
+    accounts = [chart.service_account(documents, component) for component in COMPONENTS]
+    assert len(set(accounts)) == len(COMPONENTS)
+    made = {item["metadata"]["name"]: item for item in documents if item["kind"] == "ServiceAccount"}
+    assert set(made) == set(accounts)
+    assert all(item["automountServiceAccountToken"] is False for item in made.values())
+    assert all(chart.pod_spec(documents, one)["automountServiceAccountToken"] for one in COMPONENTS)
+    assert chart.pod_spec(documents, "valkey")["automountServiceAccountToken"] is False
+
+
+def test_the_setup_may_touch_its_namespaces_only() -> None:
+    """The right to label a namespace is for those that the values name."""
+    documents = chart.render({"setup": {"workspaces": ["team-a", "team-b"], "queues": {"default": None}}})
+    rules = {rule["resources"][0]: rule for role in _roles(documents, chart.SETUP) for rule in role["rules"]}
+    assert rules["namespaces"]["resourceNames"] == ["team-a", "team-b"]
+    assert rules["resourcepools"]["resources"] == ["resourcepools"]

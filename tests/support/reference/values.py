@@ -1,0 +1,86 @@
+"""The reference of the chart's values: what they mean from their schema, what they are from `values.yaml`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from slipway.runtime.settings import describe
+from tests.support import chart_schema
+from tests.support.reference.markdown import code, phrase, table
+
+Json = dict[str, Any]
+
+VALUES = Path(__file__).parents[3] / "helm" / "values.yaml"
+HEAD = ("value", "default", "what", "allowed")
+PROSE = """# Values of the chart
+
+Everything that the chart in `helm` can be told. A value that is not listed, and one that is not allowed, is refused
+before anything is installed. Settings of the services are those of [the settings page](settings.md), one to one:
+`tickMinMs` is `SLIPWAY_TICK_MIN_MS`. These settings have no value:
+
+"""
+_SECTIONS = {
+    "Image and names": ("image", "nameOverride", "fullnameOverride", "labels"),
+    "Custom resources": ("crds",),
+    "What is there from the start": ("setup",),
+    "Redis": ("valkey", "externalRedis"),
+    "Security contexts": ("podSecurityContext", "containerSecurityContext"),
+    "Settings of all services": ("settings",),
+}
+_BOUNDS = {"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "maxLength": "at most {} characters"}
+
+
+def page() -> str:
+    """All values."""
+    schema = chart_schema.schema()
+    values = cast(Json, yaml.safe_load(VALUES.read_text("utf-8")))
+    parts = [PROSE + "\n".join(_without_value()) + "\n"]
+    for title, names in _SECTIONS.items():
+        rows = [row for name in names for row in _rows(name, schema["properties"][name], values[name])]
+        parts += [f"## {title}\n", table(HEAD, rows)]
+    services = list(chart_schema.SERVICES)
+    first = services[0]
+    shape = {key: part for key, part in schema["properties"][first]["properties"].items() if key != "settings"}
+    rows = [row for key, part in shape.items() for row in _rows(f"SERVICE.{key}", part, values[first][key])]
+    names = ", ".join(code(name) for name in services)
+    parts += [f"## Each service\n\n`SERVICE` is one of {names}; the defaults are those of `{first}`.\n"]
+    parts += [table(HEAD, rows)]
+    for name, struct in chart_schema.SERVICES.items():
+        own = {chart_schema.camel(field) for field in chart_schema.own_fields(struct)}
+        known = schema["properties"][name]["properties"]["settings"]["properties"]
+        given = values[name]["settings"]
+        rows = [row for key in known if key in own for row in _rows(f"{name}.settings.{key}", known[key], given[key])]
+        parts += [f"## Settings of the {name}\n", table(HEAD, rows)]
+    return "\n".join(parts)
+
+
+def _without_value() -> Iterator[str]:
+    variables = {row.field: row.variable for struct in chart_schema.SERVICES.values() for row in describe(struct)}
+    for field, why in chart_schema.OWNED.items():
+        yield f"- `{variables[field]}` {why}"
+
+
+def _rows(path: str, schema: Json, value: object) -> Iterator[tuple[str, str, str, str]]:
+    """One row for a leaf; a row for each part of what is closed. What is shaped like Kubernetes is one leaf."""
+    parts = cast(dict[str, Json], schema.get("properties", {}))
+    if parts and isinstance(value, dict) and set(parts) == set(cast(Json, value)):
+        for key, part in parts.items():
+            yield from _rows(f"{path}.{key}", part, cast(Json, value)[key])
+        return
+    default = value if isinstance(value, str) else json.dumps(value)
+    yield code(path), code(default) if default else "", phrase(str(schema.get("description", ""))), _allowed(schema)
+
+
+def _allowed(schema: Json) -> str:
+    if "enum" in schema:
+        return ", ".join(code(str(word)) for word in schema["enum"])
+    kind = schema.get("type", "")
+    said = [" or ".join(cast(list[str], kind)) if isinstance(kind, list) else str(kind)]
+    said = [] if said == ["string"] else said
+    said += [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
+    if "pattern" in schema:
+        said.append(f"matches {code(schema['pattern'])}")
+    return ", ".join(said)
