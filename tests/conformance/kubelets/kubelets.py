@@ -1,0 +1,182 @@
+"""All simulated nodes of one process: the public face of this package.
+
+Owns the parts and their tasks: connections, nodes and their heartbeat, the feed of pods, the desk that serves them,
+the endpoint for logs. See README.md.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from slipway.runtime.clock import Clock, SystemClock
+from tests.conformance.kubelets.access import read_access
+from tests.conformance.kubelets.admission import Room, Taint
+from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
+from tests.conformance.kubelets.desk import WORKERS, Desk, Post, Rules
+from tests.conformance.kubelets.feed import Feed
+from tests.conformance.kubelets.life import Verdict
+from tests.conformance.kubelets.nodes import Registrar, Shape, labels_of, renew_interval_s
+from tests.conformance.kubelets.records import Counters, Records, Run
+from tests.conformance.kubelets.script import Play, Script
+
+SYNC_S = 120.0
+SHUTDOWN_WORDS = "Pod was terminated in response to imminent node shutdown."
+EVICTED_WORDS = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 60Mi. "
+
+
+class Kubelets:
+    """Open it with `async with`; when that returns, the nodes are ready and every bound pod is known."""
+
+    def __init__(
+        self,
+        kubeconfig: str | Path,
+        *,
+        nodes: int | Sequence[str] = 3,
+        shape: Shape | None = None,
+        script: Script | None = None,
+        play: Play | None = None,
+        heartbeat: bool = True,
+        renew_s: float | None = None,
+        reports: bool = True,
+        records: Path | None = None,
+        connections: int = 64,
+        clock: Clock | None = None,
+    ) -> None:
+        self.nodes = [f"node-{index}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
+        self.shape = shape or Shape()
+        self.rules = Rules(default=script or Script(), play=play, is_reporting=reports)
+        self.records = Records(records)
+        self.renew_s = renew_s or renew_interval_s(len(self.nodes))
+        self._clock = clock or SystemClock()
+        self._has_heartbeat = heartbeat
+        self._wire = Connections(read_access(Path(kubeconfig)), limit=connections)
+        self._registrar = Registrar(self._wire, self._clock, self.shape)
+        self._registrar.renew_s = self.renew_s
+        self._desk = Desk(self._wire, self._clock, self.records, self.rules)
+        self._feed = Feed(self._wire, self._desk)
+        self._main: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.add_nodes()
+        # One task for all: a fixture may be left by another task than it was entered by.
+        self._main = asyncio.get_running_loop().create_task(self._run())
+        waiting = asyncio.ensure_future(self._feed.synced.wait())
+        await asyncio.wait({self._main, waiting}, timeout=SYNC_S, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._main.done():
+            await self._main
+        if not self._feed.synced.is_set():
+            raise TimeoutError(f"no list of pods in {SYNC_S:.0f} s")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        main, self._main = self._main, None
+        if main is not None:
+            main.cancel()
+            await asyncio.wait({main})
+            if not main.cancelled() and main.exception() is not None and error is None:
+                await main
+        self._wire.close()
+        self.records.close()
+
+    # --- what ran ---------------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every start of every container, in order."""
+        return self.records.runs
+
+    @property
+    def count(self) -> Counters:
+        """How often what happened."""
+        self.records.count.relists = self._feed.relists
+        return self.records.count
+
+    @property
+    def requests(self) -> int:
+        """How many requests were sent."""
+        return self._wire.sent
+
+    @property
+    def grace_needed_s(self) -> float:
+        """What kube-controller-manager's --node-monitor-grace-period must at least be."""
+        return 2.5 * self.renew_s
+
+    # --- what pods do -----------------------------------------------------------------------------------------------
+
+    def exit(self, pod: str, code: int = 0, container: str = "") -> bool:
+        """The program of that pod (uid or `namespace/name`) ends now; False when it does not run."""
+        return self._desk.exit(pod, code, container)
+
+    def evict(self, pod: str, words: str = EVICTED_WORDS) -> None:
+        """The node is short of memory, and this pod has to go."""
+        self._desk.stop(pod, Verdict(reason="Evicted", message=words, is_disruption=True))
+
+    # --- what nodes do ----------------------------------------------------------------------------------------------
+
+    async def add_nodes(self, *names: str) -> None:
+        """Registers more nodes (without names: those of the constructor)."""
+        self.nodes += [name for name in names if name not in self.nodes]
+        wanted = [(index, name) for index, name in enumerate(self.nodes) if not names or name in names]
+        for index, name in wanted:
+            room, labels = Room(self.shape.allocatable()), labels_of(name, index, self.shape)
+            taints = tuple(self.shape.taints)
+            self._desk.posts[name] = Post(name=name, index=index, room=room, labels=labels, taints=taints)
+        await self._registrar.register(wanted, leases=self._has_heartbeat)
+
+    def lose(self, node: str, *, runs_on: bool = False) -> None:
+        """The node says nothing any more. Its machine is dead; or (`runs_on`) it is only cut off."""
+        self._desk.lose(node, runs_on=runs_on)
+
+    async def recover(self, node: str) -> None:
+        """The node is back: it registers again if it has to, and reports what became of its pods."""
+        post = self._desk.posts[node]
+        await self._registrar.register_one(post.index, node)
+        if self._has_heartbeat:
+            await self._registrar.renew(node)
+        self._desk.recover(node)
+
+    async def shut_down(self, node: str, *, grace_s: float = 5.0) -> None:
+        """The node shuts down in good order: its pods are ended within the grace, and nobody is let in any more."""
+        post = self._desk.posts[node]
+        post.is_closing = True
+        verdict = Verdict(reason="Terminated", message=SHUTDOWN_WORDS, is_disruption=True)
+        for hand in self._desk.on(node):
+            self._desk.stop(hand.pod.uid, verdict, min(grace_s, hand.pod.grace_s))
+        await self._registrar.set_ready(node, ready=False, words="node is shutting down")
+
+    async def taint(self, node: str, *taints: Taint) -> None:
+        """The node has these taints, and no others: `Taint(key="...", effect="NoExecute")`."""
+        self._desk.posts[node].taints = taints
+        await self._registrar.set_taints(node, taints)
+
+    async def delete_node(self, node: str) -> None:
+        """The Node object is deleted, as when a machine is taken away; it is lost, too."""
+        self.lose(node)
+        await self._registrar.delete(node)
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._feed.run())
+            for _ in range(WORKERS):
+                tasks.create_task(self._desk.work())
+            if self._has_heartbeat:
+                tasks.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        """Renews one lease after the other, evenly over the interval."""
+        while True:
+            for name in list(self.nodes):
+                await asyncio.sleep(self.renew_s / len(self.nodes))
+                if not self._desk.posts[name].is_away:
+                    try:
+                        await self._registrar.renew(name)
+                        self.records.count.renewals += 1
+                    except (RefusedError, LostConnectionError) as error:
+                        self.records.refusals.append(str(error))

@@ -1,0 +1,211 @@
+"""The Node objects and leases of simulated nodes: what they look like, how they come, stay ready and go.
+
+Owns the manifests and the writes about nodes. Knows nothing of pods.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from slipway.model.resources import PODS, Resources
+from slipway.model.times import format_time
+from slipway.runtime.clock import Clock
+from tests.conformance.kubelets.admission import Taint
+from tests.conformance.kubelets.connections import MERGE, Connections, RefusedError
+from tests.conformance.kubelets.objects import Json
+
+VERSION = "v1.36.3"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+NODES = "/api/v1/nodes"
+RENEW_MIN_S = 10.0
+RENEWALS_PER_S = 20.0
+"""How many leases a second are renewed at most: what 200 real kubelets do."""
+LEASE_RENEWALS = 4
+"""A lease lasts for so many renewals, as a kubelet's does."""
+_TROUBLES = {
+    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+}
+_ON_START = "node.kubernetes.io/not-ready"
+_encode = msgspec.json.encode
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What each node offers, and how it is labelled; quantities as Kubernetes writes them."""
+
+    cpu: str = "16"
+    memory: str = "64Gi"
+    pods: int = 110
+    storage: str = "100Gi"
+    extended: Mapping[str, str] = {}
+    """such as {"nvidia.com/gpu": "8"}; device plugins offer them"""
+    reserved: Mapping[str, str] = {}
+    """what is capacity and not allocatable"""
+    labels: Mapping[str, str] = {}
+    taints: Sequence[Taint] = ()
+    per_rack: int = 16
+    """nodes with the same topology.kubernetes.io/rack and zone/8 label"""
+
+    def capacity(self) -> Resources:
+        """Everything there is. Raises: ValueError, a quantity that is none."""
+        amounts = {"cpu": self.cpu, "memory": self.memory, PODS: self.pods, "ephemeral-storage": self.storage}
+        return Resources.parse(amounts | dict(self.extended))
+
+    def allocatable(self) -> Resources:
+        """What pods may hold."""
+        return self.capacity() - Resources.parse(self.reserved)
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the nodes' kubelet can be reached."""
+
+    ip: str = "127.0.0.1"
+    port: int = 10250
+
+
+def labels_of(name: str, index: int, shape: Shape) -> dict[str, str]:
+    """The labels of the node of that number."""
+    rack = index // max(1, shape.per_rack)
+    return {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "topology.kubernetes.io/zone": f"zone-{rack // 8}",
+        "topology.kubernetes.io/rack": f"rack-{rack}",
+        **shape.labels,
+    }
+
+
+def manifest(name: str, index: int, shape: Shape, site: Site, now: float) -> Json:
+    """The Node, ready. The API server takes the status of a node with its creation."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": labels_of(name, index, shape),
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        },
+        "spec": {"taints": [msgspec.to_builtins(taint) for taint in shape.taints]} if shape.taints else {},
+        "status": status(name, shape, site, now),
+    }
+
+
+def status(name: str, shape: Shape, site: Site, now: float) -> Json:
+    """What a ready node says of itself."""
+    return {
+        "capacity": shape.capacity().quantities(),
+        "allocatable": shape.allocatable().quantities(),
+        "conditions": conditions(now),
+        "addresses": [{"type": "InternalIP", "address": site.ip}, {"type": "Hostname", "address": name}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": site.port}},
+        "nodeInfo": {
+            "machineID": name,
+            "systemUUID": name,
+            "bootID": name,
+            "kernelVersion": "6.12.0",
+            "osImage": "Simulated Linux",
+            "containerRuntimeVersion": "containerd://2.2.0",
+            "kubeletVersion": VERSION,
+            "kubeProxyVersion": "",
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        },
+    }
+
+
+def conditions(now: float, *, ready: bool = True, words: str = "") -> list[Json]:
+    """The four conditions of a node, as its kubelet writes them."""
+    stamp = format_time(now, "seconds")
+    made: list[Json] = [
+        {"type": name, "status": "False", "reason": reason, "message": message}
+        for name, (reason, message) in _TROUBLES.items()
+    ]
+    reason = "KubeletReady" if ready else "KubeletNotReady"
+    message = words or "kubelet is posting ready status"
+    made.append({"type": "Ready", "status": "True" if ready else "False", "reason": reason, "message": message})
+    return [{**each, "lastHeartbeatTime": stamp, "lastTransitionTime": stamp} for each in made]
+
+
+def renew_interval_s(nodes: int) -> float:
+    """How often each of so many nodes renews its lease."""
+    return max(RENEW_MIN_S, nodes / RENEWALS_PER_S)
+
+
+class Registrar:
+    """All writes about nodes."""
+
+    def __init__(self, wire: Connections, clock: Clock, shape: Shape) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._shape = shape
+        self.site = Site()
+        self.renew_s = RENEW_MIN_S
+
+    async def register(self, names: Sequence[tuple[int, str]], *, leases: bool) -> None:
+        """Creates the nodes, or brings those that are there up to date; as fast as the connections allow."""
+        waiting = iter(names)
+
+        async def work() -> None:
+            for index, name in waiting:
+                await self.register_one(index, name)
+                if leases:
+                    await self.renew(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(64, len(names))):
+                tasks.create_task(work())
+
+    async def register_one(self, index: int, name: str) -> None:
+        """The node is there and ready, and has the taints that it shall have."""
+        made = manifest(name, index, self._shape, self.site, self._clock.now())
+        try:
+            answer = await self._wire.call("POST", NODES, _encode(made))
+        except RefusedError as error:
+            if error.code != 409:
+                raise
+            metadata = {"labels": made["metadata"]["labels"]}
+            await self._wire.call("PATCH", f"{NODES}/{name}", _encode({"metadata": metadata}), MERGE)
+            await self._wire.call("PATCH", f"{NODES}/{name}/status", _encode({"status": made["status"]}), MERGE)
+            return
+        if _ON_START.encode() in answer:
+            # Admission taints every new node; the controller that lifts it may be slow, or not there at all.
+            await self.set_taints(name, self._shape.taints)
+
+    async def set_taints(self, name: str, taints: Sequence[Taint]) -> None:
+        """These taints and no others."""
+        body = {"spec": {"taints": [msgspec.to_builtins(taint) for taint in taints] or None}}
+        await self._wire.call("PATCH", f"{NODES}/{name}", _encode(body), MERGE)
+
+    async def set_ready(self, name: str, *, ready: bool, words: str = "") -> None:
+        """The kubelet says so itself."""
+        body = {"status": {"conditions": conditions(self._clock.now(), ready=ready, words=words)}}
+        await self._wire.call("PATCH", f"{NODES}/{name}/status", _encode(body), MERGE)
+
+    async def delete(self, name: str) -> None:
+        """The Node object and its lease are gone."""
+        for target in (f"{NODES}/{name}", f"{LEASES}/{name}"):
+            try:
+                await self._wire.call("DELETE", target)
+            except RefusedError as error:
+                if error.code != 404:
+                    raise
+
+    async def renew(self, name: str) -> None:
+        """Renews the node's lease, or creates it."""
+        spec = {"renewTime": format_time(self._clock.now(), "microseconds")}
+        try:
+            await self._wire.call("PATCH", f"{LEASES}/{name}", _encode({"spec": spec}), MERGE)
+        except RefusedError as error:
+            if error.code != 404:
+                raise
+            spec |= {"holderIdentity": name, "leaseDurationSeconds": round(LEASE_RENEWALS * self.renew_s)}
+            meta = {"name": name, "namespace": "kube-node-lease"}
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+            try:
+                await self._wire.call("POST", LEASES, _encode(lease))
+            except RefusedError as raced:
+                if raced.code != 409:
+                    raise
