@@ -1,5 +1,8 @@
 """Custom resources -> the compact facts that placement needs. Pure; the LIST path and the feed share it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
 from slipway.crd.roleresources import object_of, objects_of
@@ -188,6 +191,7 @@ def _role(role: RoleSpec, resolved: Resolved) -> RoleFact:
         affinity=role.affinity or dict(object_of(pod_spec.get("affinity"))),
         tolerations=tuple(_toleration(item) for item in role.tolerations),
         topology=TopologyFact(key=role.topology.key, mode=role.topology.mode) if role.topology else None,
+        host_ports=_host_ports(pod_spec, [port.port for port in resolved.spec.ports]),
         images=tuple(str(item["image"]) for item in objects_of(pod_spec.get("containers")) if item.get("image")),
         gpu_milli=requests.get(GPU_MILLI),
     )
@@ -201,6 +205,18 @@ def _toleration(item: TolerationSpec) -> Toleration:
         effect=item.effect,
         toleration_seconds=item.toleration_seconds,
     )
+
+
+def _host_ports(pod_spec: Mapping[str, Any], ports: list[int]) -> tuple[int, ...]:
+    """The node's ports that a rank holds; on the host's network each port of a container is one of the node's."""
+    sidecars = [item for item in objects_of(pod_spec.get("initContainers")) if item.get("restartPolicy") == "Always"]
+    named = [
+        port for item in (*objects_of(pod_spec.get("containers")), *sidecars) for port in objects_of(item.get("ports"))
+    ]
+    is_on_host = pod_spec.get("hostNetwork") is True
+    taken = [port.get("hostPort") or (is_on_host and port.get("containerPort")) for port in named]
+    taken += ports if is_on_host else []
+    return tuple(sorted({port for port in taken if isinstance(port, int) and port > 0}))
 
 
 def _amounts(quantities: Quantities | None) -> Resources | None:

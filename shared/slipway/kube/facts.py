@@ -4,14 +4,13 @@
 the struct is what its data decodes to (JSON). The key of an entry is `object_key`.
 """
 
-from typing import Any
-
 import msgspec
 
 from slipway.crd.facts import allocation_fact, job_fact, pool_fact, queue_fact
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_WORKSPACE, ObjectMeta, condition_of
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
-from slipway.kube.objects import Container, Namespace, Node, Pod
+from slipway.kube.objects import Namespace, Node, Pod
+from slipway.kube.podrequests import host_ports_of, requests_of
 from slipway.model.facts import (
     AllocationFact,
     JobFact,
@@ -22,7 +21,6 @@ from slipway.model.facts import (
     Taint,
     WorkspaceFact,
 )
-from slipway.model.podresources import ContainerAsk, effective_requests
 from slipway.model.resources import Resources
 
 _ENDED_PHASES = ("Succeeded", "Failed")
@@ -115,26 +113,13 @@ def pod_fact(pod: Pod) -> PodFact:
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name,
-        requests=effective_requests(
-            [_ask(item) for item in pod.spec.containers],
-            [_ask(item) for item in pod.spec.init_containers],
-            pod.spec.overhead,
-        ),
+        requests=requests_of(pod),
         live=pod.status.phase not in _ENDED_PHASES,
         allocation_uid=labels.get(LABEL_ALLOCATION_UID, ""),
         attempt=_number(labels.get(LABEL_ATTEMPT), 0),
         rank=_number(labels.get(LABEL_RANK), -1),
         priority=pod.spec.priority,
-        host_ports=tuple(port.host_port for item in pod.spec.containers for port in item.ports if port.host_port),
-    )
-
-
-def _ask(container: Container) -> ContainerAsk:
-    resources: dict[str, Any] = container.resources
-    return ContainerAsk(
-        requests=resources.get("requests") or {},
-        limits=resources.get("limits") or {},
-        sidecar=container.restart_policy == "Always",
+        host_ports=host_ports_of(pod),
     )
 
 

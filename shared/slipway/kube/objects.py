@@ -25,6 +25,10 @@ class Container(Wire, kw_only=True, frozen=True):
     restart_policy: str = ""
 
 
+class ResourceLists(Wire, kw_only=True, frozen=True):
+    requests: dict[str, Any] = {}
+
+
 class SchedulingGate(Wire, kw_only=True, frozen=True):
     name: str
 
@@ -38,6 +42,9 @@ class PodSpec(Wire, kw_only=True, frozen=True):
     scheduling_gates: list[SchedulingGate] = []
     termination_grace_period_seconds: int | None = None
     overhead: dict[str, Any] = {}
+    resources: ResourceLists | None = None
+    affinity: dict[str, Any] = {}
+    host_network: bool = False
 
 
 class StateTerminated(Wire, kw_only=True, frozen=True):
@@ -71,6 +78,8 @@ class ContainerStatus(Wire, kw_only=True, frozen=True):
     ready: bool = False
     restart_count: int = 0
     image: str = ""
+    resources: ResourceLists | None = None
+    allocated_resources: dict[str, Any] = {}
 
 
 class PodStatus(Wire, kw_only=True, frozen=True):
@@ -82,6 +91,8 @@ class PodStatus(Wire, kw_only=True, frozen=True):
     conditions: list[Condition] = []
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
+    resources: ResourceLists | None = None
+    allocated_resources: dict[str, Any] = {}
     start_time: str | None = None
 
 

@@ -1,7 +1,8 @@
 """What a pod asks for, as Kubernetes counts it.
 
-Source: k8s.io/component-helpers/resource/helpers.go (PodRequests): the sum over containers and sidecars, raised to
-the largest init container step, plus overhead. A limit without a request is the request.
+Source: k8s.io/component-helpers/resource/helpers.go v0.36 (PodRequests): the sum over containers and sidecars, raised
+to the largest init container step; what the pod itself asks for takes the place of that; overhead comes on top. A limit
+without a request is the request. During a resize the largest counts: what is asked for, granted and in force.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,27 +10,43 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from slipway.model.quantity import QuantityValue
-from slipway.model.resources import Resources
+from slipway.model.resources import CPU, MEMORY, Resources
+
+Quantities = Mapping[str, QuantityValue]
+HUGE_PAGES_PREFIX = "hugepages-"
 
 
 class ContainerAsk(msgspec.Struct, frozen=True):
-    """One container's resources; `sidecar` is an init container with restartPolicy Always."""
+    """One container's resources; `sidecar` is an init container with restartPolicy Always.
 
-    requests: Mapping[str, QuantityValue] = {}
-    limits: Mapping[str, QuantityValue] = {}
+    `held` is what the kubelet reports as granted and as in force, while that differs from the requests; with
+    `is_resize_refused` the node can never grant these, so that only what is held counts.
+    """
+
+    requests: Quantities = {}
+    limits: Quantities = {}
     sidecar: bool = False
+    held: tuple[Quantities, ...] = ()
+    is_resize_refused: bool = False
 
     def amounts(self) -> Resources:
-        """Requests, filled up from the limits."""
-        return Resources.parse({**self.limits, **self.requests})
+        """Requests, filled up from the limits, at least what is held."""
+        if not self.held:
+            return Resources.parse({**self.limits, **self.requests})
+        amounts = Resources() if self.is_resize_refused else Resources.parse({**self.limits, **self.requests})
+        for held in self.held:
+            amounts = amounts.at_least(Resources.parse(held))
+        return amounts
 
 
 def effective_requests(
     containers: Sequence[ContainerAsk],
     init_containers: Sequence[ContainerAsk] = (),
-    overhead: Mapping[str, QuantityValue] | None = None,
+    overhead: Quantities | None = None,
+    *,
+    own: ContainerAsk | None = None,
 ) -> Resources:
-    """The pod's effective request.
+    """The pod's effective request; `own` is what the pod itself asks for (`spec.resources`).
 
     Raises:
         ValueError: a bad quantity; the message names the resource.
@@ -46,4 +63,13 @@ def effective_requests(
     for container in containers:
         running = running + container.amounts()
     result = (running + sidecars).at_least(peak)
+    if own is not None:
+        amounts = own.amounts()
+        replaced = {name: amounts.get(name) for name in own.requests if is_pod_level(name)}
+        result = Resources.of({**result.amounts, **replaced})
     return result + Resources.parse(overhead) if overhead else result
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether a pod itself can ask for the resource."""
+    return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES_PREFIX)
