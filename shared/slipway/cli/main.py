@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "queue": Entry("listing", "queues, and who waits in them"),
         "pool": Entry("listing", "pools"),
         "nodes": Entry("listing", "nodes, and what is free on them"),
+        "job": Entry("catalog", "groups of allocations"),
     },
     "Change": {
         "kill": Entry("change", "end it"),
@@ -68,6 +69,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "hold": Entry("change", "keep it from starting"),
         "resume": Entry("change", "let it start (again)"),
         "priority": Entry("change", "set its priority"),
+        "template": Entry("catalog", "named partial launches of a workspace: list, show, set, remove"),
     },
     "More": {
         "simulate": Entry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
@@ -78,7 +80,15 @@ GROUPS: dict[str, dict[str, Entry]] = {
 }
 
 VERBS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-ALIASES = {"notebooks": "notebook", "job": "ps", "rm": "kill", "stop": "kill", "log": "logs", "event": "events"}
+ALIASES = {
+    "notebooks": "notebook",
+    "jobs": "job",
+    "templates": "template",
+    "rm": "kill",
+    "stop": "kill",
+    "log": "logs",
+    "event": "events",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,133 @@
+"""`slipway template`, `slipway job`: what launches refer to by name.
+
+A template is a partial launch body of a workspace; `set` adds or replaces it, and what was launched with it is not
+touched. A job groups allocations; what it allows is in its spec.
+"""
+
+import argparse
+from typing import Any, cast
+from urllib.parse import quote
+
+from slipway.cli import main, output, table
+from slipway.cli.http import Answer
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs.apply import documents, read
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+DEFAULT_WORKSPACE = "default"
+_NEEDS_NAME = ("show", "set", "rm")
+
+
+def configure_template(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `template`."""
+    parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_NAME), default="ls")
+    parser.add_argument("name", nargs="?", default="")
+    parser.add_argument("-f", "--filename", metavar="FILE", help="of set: YAML or JSON; - reads standard input")
+    parser.add_argument("-n", "--workspace", metavar="W", help="(default: default; ls: all)")
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def template(arguments: argparse.Namespace, session: Session) -> int:
+    """List, show, set or remove templates."""
+    if arguments.word == "ls":
+        return _list_templates(arguments, session)
+    if not arguments.name:
+        detail = f"name the template: slipway template {arguments.word} NAME"
+        raise InvalidError(f"template {arguments.word}: {detail}")
+    path = f"/templates/{quote(arguments.name, safe='')}"
+    workspace = arguments.workspace or DEFAULT_WORKSPACE
+    match arguments.word:
+        case "show":
+            answer = session.api.call("GET", path, query={"workspace": workspace})
+            _show(arguments, session, answer)
+        case "set":
+            answer = session.api.call("PUT", path, body={"workspace": workspace, "body": _body(arguments)})
+            word = "added" if answer.status == 201 else "replaced"
+            session.terminal.line(f"template {arguments.name} of workspace {workspace} is {word}")
+        case _:
+            session.api.call("DELETE", path, query={"workspace": workspace})
+            session.terminal.line(f"template {arguments.name} of workspace {workspace} is removed")
+    return main.OK
+
+
+def configure_job(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `job`."""
+    parser.add_argument("word", nargs="?", choices=("ls",), default="ls")
+    parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def job(arguments: argparse.Namespace, session: Session) -> int:
+    """The groups of allocations."""
+    answer = session.api.call("GET", "/jobs", query={"workspace": arguments.workspace})
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    items = output.items_of(answer)
+    if arguments.quiet or arguments.output == "name":
+        for item in items:
+            session.terminal.line(str(item["name"]))
+        return main.OK
+    if not items:
+        session.terminal.note("there are no jobs; a job is a Job resource that launches name with --job")
+        return main.OK
+    rows = [_job_row(item) for item in items]
+    session.terminal.line(table.render(["JOB", "WORKSPACE", "WAITING", "RUNNING", "MAX GPUS", "PRIO"], rows))
+    return main.OK
+
+
+def _job_row(item: Json) -> list[str]:
+    spec = cast("Json", item["spec"])
+    limits = [str(spec.get(name, "")) or "-" for name in ("maxSlots", "priority")]
+    return [str(item["name"]), str(item["workspace"]), str(item["pending"]), str(item["live"]), *limits]
+
+
+def _list_templates(arguments: argparse.Namespace, session: Session) -> int:
+    answer = session.api.call("GET", "/templates", query={"workspace": arguments.workspace})
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    items = output.items_of(answer)
+    if arguments.quiet or arguments.output == "name":
+        for item in items:
+            session.terminal.line(str(item["name"]))
+        return main.OK
+    if not items:
+        session.terminal.note("there are no templates; add one with: slipway template set NAME -f FILE")
+        return main.OK
+    moment = table.now()
+    rows = [
+        [
+            str(item["name"]),
+            str(item["workspace"]),
+            table.age(str(item["createdAt"]), moment),
+            " ".join(sorted(cast("Json", item["body"]))),
+        ]
+        for item in items
+    ]
+    session.terminal.line(table.render(["TEMPLATE", "WORKSPACE", "AGE", "SETS"], rows))
+    return main.OK
+
+
+def _show(arguments: argparse.Namespace, session: Session, answer: Answer) -> None:
+    """Its body, as `set -f` takes it; with -o the whole answer."""
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return
+    import yaml
+
+    body = cast("Json", answer.json()["body"])
+    session.terminal.raw(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
+
+
+def _body(arguments: argparse.Namespace) -> Json:
+    if not arguments.filename:
+        raise InvalidError("--filename: say what is in it: slipway template set NAME -f FILE")
+    found = documents(read(arguments.filename))
+    if len(found) > 1:
+        raise InvalidError("--filename: a template is one document")
+    return found[0]
+
+
+VERBS = {"template": Verb(configure_template, template), "job": Verb(configure_job, job)}

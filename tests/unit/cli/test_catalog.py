@@ -1,0 +1,66 @@
+"""Templates and jobs from the command, against the real api."""
+
+from pathlib import Path
+
+from slipway.cli import main
+from slipway.kube.resources import JOBS
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+BODY = "image: python:3.11\nenv:\n  EPOCHS: '3'\n"
+
+
+async def test_a_template_is_set_shown_and_removed(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """`set` adds and then replaces; `show` prints what `set -f` takes; `rm` removes."""
+    file = tmp_path / "team.yaml"
+    file.write_text(BODY)
+    added = await desk.run("template", "set", "team", "-f", str(file))
+    replaced = await desk.run("template", "set", "team", "-f", str(file))
+    assert (added.out, replaced.out) == (
+        "template team of workspace default is added\n",
+        "template team of workspace default is replaced\n",
+    )
+    assert (await desk.run("template", "show", "team")).out == BODY
+    listed = await desk.run("template", "ls")
+    assert listed.out.splitlines()[1].split()[:2] == ["team", "default"]
+    assert listed.out.splitlines()[1].endswith("env image")
+    assert (await desk.run("templates", "-q")).out == "team\n"
+    assert (await desk.run("template", "rm", "team")).code == 0
+    assert (await desk.run("template", "show", "team")).code == main.NOT_FOUND
+
+
+async def test_a_launch_takes_what_its_template_says(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """The template lies under the request."""
+    (tmp_path / "team.yaml").write_text(BODY)
+    assert (await desk.run("template", "set", "team", "-f", f"{tmp_path}/team.yaml")).code == 0
+    words = ("--template", "team", "--env", "SEED=1", "--detach", "--name", "train")
+    assert (await desk.run("run", *words, "--", "true")).code == 0
+    assert (await world.stored("train")).spec.env == {"EPOCHS": "3", "SEED": "1"}
+
+
+async def test_what_is_wrong_with_a_template_is_named(desk: Desk, tmp_path: Path) -> None:
+    """A file that is missing, a name that is missing, a field that nobody knows, one that belongs to a launch."""
+    for words, said in (
+        (("template", "set", "team"), "--filename: say what is in it"),
+        (("template", "show"), "name the template: slipway template show NAME"),
+        (("template", "set", "team", "-f", f"{tmp_path}/none.yaml"), "can not be read"),
+    ):
+        refused = await desk.run(*words)
+        assert refused.code == main.USAGE, words
+        assert said in refused.err
+    for text, said in (("imagee: a\n", "body.imagee"), ("name: a\n", "body.name")):
+        (tmp_path / "bad.yaml").write_text(text)
+        refused = await desk.run("template", "set", "team", "-f", f"{tmp_path}/bad.yaml")
+        assert refused.code == main.USAGE
+        assert said in refused.err
+
+
+async def test_jobs_are_listed_with_what_they_hold(world: ApiWorld, desk: Desk) -> None:
+    """A job with its limits, and how much of it waits; without jobs it says what one is."""
+    assert "there are no jobs" in (await desk.run("job", "ls")).err
+    job = {"metadata": {"name": "sweep", "namespace": "default"}, "spec": {"maxSlots": 4, "priority": 70}}
+    await world.kube.create(JOBS, job)
+    assert (await desk.run("run", "--image", "a", "--job", "sweep", "--detach", "--", "true")).code == 0
+    row = (await desk.run("job", "ls")).out.splitlines()[1].split()
+    assert row == ["sweep", "default", "1", "0", "4", "70"]
+    assert (await desk.run("jobs", "-o", "json")).json["items"][0]["name"] == "sweep"
