@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
-from tests.conformance.kubelets.objects import Pod, PodEvent, PodList, Refusal
+from tests.conformance.kubelets.objects import Meta, Pod, PodEvent, PodList, Refusal
 
 PODS = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
 PAGE = 500
@@ -21,6 +21,15 @@ _event = msgspec.json.Decoder(PodEvent)
 _pod = msgspec.json.Decoder(Pod)
 _list = msgspec.json.Decoder(PodList)
 _refusal = msgspec.json.Decoder(Refusal)
+
+
+class Bookmark(msgspec.Struct, kw_only=True):
+    """The object of a BOOKMARK."""
+
+    metadata: Meta
+
+
+_mark = msgspec.json.Decoder(Bookmark)
 
 
 class Listener(Protocol):
@@ -91,11 +100,15 @@ class Feed:
         if event.type == "ERROR":
             self._is_expired = True
             return
+        if event.type == "BOOKMARK":
+            # Its pod is none: the list of its containers is null.
+            self._position = _mark.decode(event.object).metadata.resource_version
+            return
         pod = _pod.decode(event.object)
         self._position = pod.metadata.resource_version
         if event.type == "DELETED":
             self._known.discard(pod.uid)
             self._listener.forget(pod.uid)
-        elif event.type != "BOOKMARK":
+        else:
             self._known.add(pod.uid)
             self._listener.see(pod)

@@ -1,0 +1,75 @@
+"""One installed Slipway for the whole folder, and the order: what reads the audit log comes last.
+
+A test leaves nothing behind: after each one what still goes on is ended, and every pod, ConfigMap and Service of ours
+has to go.
+"""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from slipway.local.valkey import ServerOptions
+from tests.conformance.cluster.servers import RealCluster
+from tests.conformance.system.deployment import Installation
+from tests.conformance.system.nodes import simulated_nodes
+from tests.conformance.system.operator import Operator
+from tests.conformance.system.system import System
+from tests.support.redis import free_port, running_server
+
+LAST = "test_rbac.py"
+WHOLE = pytest.StashKey[bool]()
+FOLDER = Path(__file__).parent
+QUICK = {
+    "valkey": {"enabled": False},
+    "scheduler": {"settings": {"leaseDurationS": 4, "leaseRenewDeadlineS": 3, "leaseRetryS": 0.5}},
+    "podworker": {"settings": {"workerPatienceS": 3}},
+    "watcher": {
+        "settings": {
+            "resyncIntervalS": 5,
+            "sweepIntervalS": 3,
+            "standbyDelayS": 1,
+            "imagePullLimitS": 2,
+            "restartBackoffS": 0.1,
+            "restartBackoffMaxS": 1,
+            "relayWaitS": 3,
+            "leaseDurationS": 4,
+            "leaseRenewDeadlineS": 3,
+            "leaseRetryS": 0.5,
+        }
+    },
+}
+"""What a test would otherwise wait for; nothing else differs from the chart's own values."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests that judge the audit log run after every other one of the session, however the rest is shuffled."""
+    items.sort(key=lambda item: item.path == FOLDER / LAST)
+    collected = {item.path for item in items}
+    config.stash[WHOLE] = collected >= set(FOLDER.glob("test_*.py")) and not config.getoption("keyword")
+
+
+@pytest.fixture(scope="session")
+def system(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
+    """The chart on a real API server, its services as processes under their own accounts, simulated nodes, Redis 7."""
+    operator = Operator(real)
+    with running_server("redis", ServerOptions(port=free_port())) as server, simulated_nodes(real.kubeconfig) as nodes:
+        values = {**QUICK, "externalRedis": {"url": server.url}}
+        installation = Installation(operator, tmp_path_factory.mktemp("services"), values)
+        try:
+            installation.install()
+            installation.start()
+            yield System(installation, nodes, server)
+        finally:
+            installation.stop()
+            operator.close()
+
+
+@pytest.fixture(autouse=True)
+def _settled(request: pytest.FixtureRequest) -> Generator[None]:
+    yield
+    if "system" in request.fixturenames:
+        system: System = request.getfixturevalue("system")
+        system.installation.await_ready()
+        system.settle()

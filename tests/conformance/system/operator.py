@@ -1,0 +1,106 @@
+"""Whoever administers the cluster: plain calls of the Kubernetes API, and kubectl.
+
+Owns the connection. Must not know what is installed; must not be used by what stands for a service of ours.
+"""
+
+import contextlib
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.conformance.cluster.servers import RealCluster
+from tests.support.cli import Ran
+
+Json = dict[str, Any]
+NOT_FOUND = 404
+GROUP = "/apis/slipway.dev/v1alpha1"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+class Operator:
+    """An administrator of one real cluster; its methods may be called from any thread."""
+
+    def __init__(self, cluster: RealCluster) -> None:
+        self.cluster = cluster
+        self._http = cluster.client()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
+        """An object or a list."""
+        return self._call("GET", path, params=dict(query) if query else None)
+
+    def find(self, path: str) -> Json | None:
+        """An object, or None when it is not there."""
+        try:
+            return self.get(path)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == NOT_FOUND:
+                return None
+            raise
+
+    def items(self, path: str, selector: str = "") -> list[Json]:
+        """The objects of a list."""
+        found: list[Json] = self.get(path, {"labelSelector": selector} if selector else None)["items"]
+        return found
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Json:
+        """POST."""
+        return self._call("POST", path, json=dict(body))
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> Json:
+        """PUT."""
+        return self._call("PUT", path, json=dict(body))
+
+    def change(self, path: str, patch: Mapping[str, Any]) -> Json:
+        """A merge patch."""
+        return self._call("PATCH", path, json=dict(patch), headers=MERGE)
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """DELETE; what is gone already is fine."""
+        with contextlib.suppress(httpx.HTTPStatusError):
+            self._call("DELETE", path, json=dict(body or {}))
+
+    def refusal(self, call: Callable[[], object]) -> tuple[int, str]:
+        """The status and the message with which a call is refused."""
+        try:
+            call()
+        except httpx.HTTPStatusError as error:
+            return error.response.status_code, str(error.response.json()["message"])
+        raise AssertionError("the server took it")
+
+    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> Ran:
+        """The real kubectl."""
+        done = self.cluster.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def apply(self, *manifests: Mapping[str, Any]) -> str:
+        """`kubectl apply` of these objects; what it said."""
+        done = self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([dict(item) for item in manifests]))
+        assert done.code == 0, done.err
+        return done.out
+
+    def _call(self, method: str, path: str, **more: Any) -> Json:
+        with self._lock:
+            answer = self._http.request(method, path, **more)
+        answer.raise_for_status()
+        found: Json = answer.json()
+        return found
+
+
+def must(ran: Ran) -> str:
+    """What a command printed; it has to have worked."""
+    assert ran.code == 0, ran.err or ran.out
+    return ran.out
+
+
+def is_over(process: "subprocess.Popen[Any]") -> bool:
+    """Whether a process has ended."""
+    return process.poll() is not None

@@ -1,0 +1,226 @@
+"""The system under test as its users meet it: the REST API, the command, kubectl, and what the nodes have seen.
+
+Owns the words that the tests are written in. Everything that is asserted about containers comes from the simulated
+nodes' own records, never from what the services say of them.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis
+
+from slipway.cli.address import parse
+from slipway.cli.http import Api
+from slipway.errors import NotFoundError, TransientError
+from slipway.local.valkey import ValkeyProcess
+from tests.conformance.kubelets import PLAY, Run
+from tests.conformance.system.audit import Audit
+from tests.conformance.system.deployment import Installation
+from tests.conformance.system.nodes import Nodes
+from tests.conformance.system.operator import GROUP, Json, Operator, must
+from tests.support.cli import Ran
+from tests.support.wait import wait_until
+
+T = TypeVar("T")
+MANAGED = "app.kubernetes.io/managed-by=slipway"
+OURS = ("pods", "configmaps", "services")
+SETTLED_S = 60.0
+
+
+class System:
+    """An installed Slipway on a real API server with simulated nodes."""
+
+    def __init__(self, installation: Installation, nodes: Nodes, server: ValkeyProcess) -> None:
+        self.installation = installation
+        self.operator: Operator = installation.operator
+        self.nodes = nodes
+        self.audit = Audit(installation.operator.cluster.audit_log)
+        self._server = server
+
+    # --- the REST API and the command -------------------------------------------------------------------------------
+
+    def ask(self, call: Callable[[Api], T]) -> T:
+        """What a call answers, made again while the API is away."""
+        last = "nothing"
+
+        def attempt() -> list[T]:
+            nonlocal last
+            api = Api(parse(self.installation.url, "test"), user="tester")
+            try:
+                return [call(api)]
+            except TransientError as error:
+                last = str(error)
+                return []
+            finally:
+                api.close()
+
+        try:
+            return wait_until(attempt, "an answer of the API")[0]
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the API said: {last}") from None
+
+    def launch(self, body: Json) -> str:
+        """Launch, under one key however often it is tried; the id."""
+        key = uuid.uuid4().hex
+        return str(self.ask(lambda api: api.launch(body, key=key))["id"])
+
+    def get(self, path: str) -> Any:
+        """GET of the REST API."""
+        return self.ask(lambda api: api.get(path))
+
+    def post(self, path: str, body: Json | None = None) -> Any:
+        """POST to the REST API."""
+        return self.ask(lambda api: api.post(path, body))
+
+    def view(self, id_: str) -> Json:
+        """The allocation."""
+        view: Json = self.get(f"/allocations/{id_}")
+        return view
+
+    def wait_for(self, id_: str, *phases: str, timeout_s: float = 40.0) -> Json:
+        """The allocation once it is in one of these phases."""
+        return self.wait_until(id_, lambda view: view["phase"] in phases, f"in {phases}", timeout_s=timeout_s)
+
+    def wait_until(self, id_: str, check: Callable[[Json], bool], what: str, *, timeout_s: float = 40.0) -> Json:
+        """The allocation once it is so."""
+        last: Json = {}
+
+        def reached() -> Json | None:
+            nonlocal last
+            last = self.view(id_)
+            return last if check(last) else None
+
+        try:
+            found = wait_until(reached, f"{id_} {what}", timeout_s=timeout_s)
+        except AssertionError:
+            raise AssertionError(f"{id_} is not {what} after {timeout_s:.0f} s but {json.dumps(last)}") from None
+        assert found is not None
+        return found
+
+    def ended(self, id_: str, result: str, *, timeout_s: float = 40.0) -> Json:
+        """The allocation once it has ended, which must be with this result."""
+        view = self.wait_for(id_, "Terminated", timeout_s=timeout_s)
+        assert view["result"] == result, json.dumps(view)
+        return view
+
+    def events(self, id_: str) -> list[Json]:
+        """Every event of an allocation."""
+        items: list[Json] = self.get(f"/allocations/{id_}/events")["items"]
+        return items
+
+    def story(self, id_: str) -> list[str]:
+        """What happened to it, in one word each."""
+        return [item["type"].rpartition(".")[2] for item in self.events(id_)]
+
+    def cli(self, *words: str, timeout_s: float = 60.0) -> Ran:
+        """`slipway ...` as a process."""
+        env = {**os.environ, "SLIPWAY_SERVER": self.installation.url, "NO_COLOR": "1"}
+        argv = [sys.executable, "-m", "slipway.cli.main", *words]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    # --- Kubernetes -------------------------------------------------------------------------------------------------
+
+    def object(self, id_: str, namespace: str = "default") -> Json:
+        """The Allocation itself."""
+        name = id_.rsplit("-", 1)[0]
+        return self.operator.get(f"{GROUP}/namespaces/{namespace}/allocations/{name}")
+
+    def applied_id(self, name: str, namespace: str = "default") -> str:
+        """The id of an Allocation that was applied by name."""
+        found = self.operator.get(f"{GROUP}/namespaces/{namespace}/allocations/{name}")
+        return f"{name}-{found['metadata']['uid'][:8]}"
+
+    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
+        """What kubectl prints; it has to work."""
+        return must(self.operator.kubectl(*words, stdin=stdin, timeout_s=timeout_s))
+
+    def pods(self, id_: str) -> list[Json]:
+        """The pods of an allocation, by name."""
+        found = self.operator.items("/api/v1/pods", f"slipway.dev/allocation={id_}")
+        return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+    def left(self, uid: str = "") -> list[str]:
+        """What there is of our making, besides custom resources, of one allocation or of all."""
+        selector = MANAGED + (f",slipway.dev/allocation-uid={uid}" if uid else "")
+        return [
+            f"{plural} {item['metadata']['namespace']}/{item['metadata']['name']}"
+            for plural in OURS
+            for item in self.operator.items(f"/api/v1/{plural}", selector)
+        ]
+
+    def nothing_left(self, uid: str = "") -> None:
+        """Waits until nothing of our making is left."""
+        wait_until(lambda: not self.left(uid), "no pod, ConfigMap or Service of ours", timeout_s=SETTLED_S)
+
+    def settle(self) -> None:
+        """End what still goes on, and wait until nothing is left of anything."""
+        for item in self.operator.items(f"{GROUP}/allocations"):
+            if item["status"]["phase"] != "Terminated":
+                path = f"{GROUP}/namespaces/{item['metadata']['namespace']}/allocations/{item['metadata']['name']}"
+                self.operator.change(path, {"spec": {"desired": "Stopped"}})
+        running = f"{GROUP}/allocations?fieldSelector=status.phase!=Terminated"
+        wait_until(lambda: not self.operator.items(running), "every allocation has ended", timeout_s=SETTLED_S)
+        self.nothing_left()
+
+    def runs(self, id_: str) -> list[Run]:
+        """Every start of a container of an allocation, as the nodes have it."""
+        return self.nodes.runs(id_)
+
+    def started_once(self, id_: str, ranks: int, *, attempt: int = 1) -> None:
+        """Each rank of that attempt was started exactly once."""
+        starts = sorted(run.rank for run in self.runs(id_) if run.attempt == attempt)
+        assert starts == list(range(ranks)), self.runs(id_)
+
+    # --- Redis ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def redis(self) -> Generator[Any]:
+        """A connection to the Redis server."""
+        client: Any = redis.Redis.from_url(self._server.url, decode_responses=True)  # pyright: ignore[reportUnknownMemberType]
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def stop_redis(self) -> None:
+        """End the Redis server."""
+        asyncio.run(self._server.stop())
+
+    def start_redis(self) -> None:
+        """Start it again, empty."""
+        asyncio.run(self._server.start())
+
+    def is_gone(self, id_: str) -> bool:
+        """Whether the API knows it no more."""
+        try:
+            self.view(id_)
+        except NotFoundError:
+            return True
+        return False
+
+
+def play(**script: Any) -> Json:
+    """The annotations of a pod that does this (see tests/conformance/kubelets/script.py)."""
+    return {PLAY: json.dumps(script)}
+
+
+def a_body(kind: str = "command", ranks: int = 1, script: Json | None = None, **fields: Any) -> Json:
+    """A launch whose ranks do what the script says."""
+    container = {"name": "main", "image": "example.org/work:1", "command": ["work"]}
+    return {
+        "kind": kind,
+        "template": {
+            "metadata": {"annotations": play(**(script or {}))},
+            "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+        },
+        "ranks": [{"name": "worker", "count": ranks, "resources": {"cpu": "100m", "memory": "64Mi"}}],
+        **fields,
+    }
