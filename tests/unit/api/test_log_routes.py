@@ -51,6 +51,11 @@ async def test_text_is_the_default_and_names_ranks_where_there_are_several(world
         ("?rank=0&tail=2", ["c", "d"]),
         ("?attempt=2", []),
         ("?since=2026-01-02T03:04:03Z", ["c", "d"]),
+        ("?until=2026-01-02T03:04:03Z", ["a", "b"]),
+        ("?since=2026-01-02T03:04:02Z&until=2026-01-02T03:04:04Z", ["b", "c"]),
+        ("?search=C", ["c"]),
+        ("?search=c&tail=3", ["c"]),
+        ("?search=nowhere", []),
     ],
 )
 async def test_filters(world: ApiWorld, query: str, expected: list[str]) -> None:
@@ -59,7 +64,9 @@ async def test_filters(world: ApiWorld, query: str, expected: list[str]) -> None
     assert await texts(world, f"/allocations/{gang}/logs{query}") == expected
 
 
-@pytest.mark.parametrize("query", ["since=soon", "tail=-1", "tail=x", "rank=x", "follow=maybe"])
+@pytest.mark.parametrize(
+    "query", ["since=soon", "until=5", "search=" + "x" * 257, "tail=-1", "tail=x", "rank=x", "follow=maybe"]
+)
 async def test_bad_parameters(world: ApiWorld, query: str) -> None:
     """400, naming the parameter."""
     gang = await a_gang_with_lines(world)

@@ -311,6 +311,8 @@ async def test_logs(world: ApiWorld, desk: Desk) -> None:
     assert [line.split()[:3] for line in sorted(lines)] == [["[0]", "I", "am"], ["[1]", "I", "am"]]
     one = await desk.run("logs", "train", "--rank", "1", "-t")
     assert one.out.startswith("03:04:05.123 I am train-")
+    found = await desk.run("logs", "train", "--search=-1-1", "--until", "2099-01-01T00:00:00Z")
+    assert found.out.splitlines() == lines[1:2]
     assert (await desk.run("logs", "train", "--since", "soon")).code == main.USAGE
 
 

@@ -38,11 +38,13 @@ Emit = Callable[[LogLineView], Awaitable[None]]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines: None means all. `since` is epoch seconds."""
+    """Which lines: None means all. `since` and `until` are epoch seconds; `search` is a text in any case."""
 
     rank: int | None = None
     attempt: int | None = None
+    search: str | None = None
     since: float | None = None
+    until: float | None = None
     tail: int | None = None
     after: str | None = None
 
@@ -52,7 +54,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.attempt is not None and line.attempt != self.attempt:
             return False
-        return self.since is None or not line.time or parse_time(line.time) >= self.since
+        if self.search is not None and self.search.casefold() not in line.text.casefold():
+            return False
+        at = parse_time(line.time) if line.time and (self.since, self.until) != (None, None) else None
+        return at is None or ((self.since is None or at >= self.since) and (self.until is None or at < self.until))
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether every line is wanted, so that the last lines are the last of those that were asked for."""
+        return (self.rank, self.attempt, self.search, self.since, self.until) == (None,) * 5
 
 
 class LogFeed:
@@ -158,8 +168,7 @@ class LogFeed:
 
     async def _stored(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
         allocation_id = id_of(allocation)
-        is_plain = wanted.rank is None and wanted.attempt is None and wanted.since is None
-        if wanted.after is None and wanted.tail is not None and is_plain:
+        if wanted.after is None and wanted.tail is not None and wanted.is_of_all:
             return [_view(stored) for stored in await self._logs.tail(allocation_id, limit=max(1, wanted.tail))]
         found: list[LogLineView] = []
         cursor = wanted.after
@@ -188,7 +197,9 @@ class LogFeed:
     async def _of_pod(self, pod: Pod, wanted: Wanted) -> list[LogLineView]:
         try:
             text = await self._kube.read_log(
-                pod.metadata.namespace, pod.metadata.name, tail_lines=wanted.tail or LINES_MAX
+                pod.metadata.namespace,
+                pod.metadata.name,
+                tail_lines=wanted.tail if wanted.tail and wanted.is_of_all else LINES_MAX,
             )
         except ControlPlaneError:
             return []  # not started yet, or gone

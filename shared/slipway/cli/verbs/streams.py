@@ -76,6 +76,9 @@ def _short(value: Any) -> str:
             return str(value)
 
 
+_LINE_FILTERS = ("rank", "attempt", "tail", "since", "until", "search")
+
+
 def configure_logs(parser: argparse.ArgumentParser) -> None:
     """Arguments of `logs`."""
     parser.add_argument("id", metavar="ID")
@@ -83,7 +86,9 @@ def configure_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="N", type=int, help="only of this rank")
     parser.add_argument("--attempt", metavar="N", type=int, help="only of this attempt")
     parser.add_argument("--tail", metavar="N", type=int, help="only the last lines")
-    parser.add_argument("--since", metavar="10m", default="", help="only of the last time")
+    parser.add_argument("--since", metavar="10m", default="", help="only of the last time, or since this time")
+    parser.add_argument("--until", metavar="1m", default="", help="only until so long ago, or until this time")
+    parser.add_argument("--search", metavar="TEXT", default="", help="only lines with this text, in any case")
     parser.add_argument("-t", "--timestamps", action="store_true", help="with the time of each line")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the answer")
 
@@ -98,7 +103,7 @@ def logs(arguments: argparse.Namespace, session: Session) -> int:
 
 def _logs(arguments: argparse.Namespace, session: Session) -> int:
     view: Json = session.api.get(f"/allocations/{arguments.id}")
-    query = {name: getattr(arguments, name) for name in ("rank", "attempt", "tail", "since")}
+    query = {name: getattr(arguments, name) for name in _LINE_FILTERS}
     lines: Iterable[Json]
     if arguments.follow:
         lines = (cast("Json", entry.data) for entry in lines_of(session.api, str(view["id"]), query))

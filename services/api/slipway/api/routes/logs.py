@@ -26,6 +26,7 @@ from slipway.model.times import parse_time
 
 TAG = "logs"
 TEXT_TYPE = "text/plain"
+SEARCH_MAX = 256
 
 
 async def logs(request: Request) -> Response:
@@ -60,20 +61,28 @@ def _wanted(request: Request, now: float) -> Wanted:
     return Wanted(
         rank=optional_number(request, "rank"),
         attempt=optional_number(request, "attempt"),
-        since=_since(query.get("since", ""), now),
+        search=_search(query.get("search", "")),
+        since=_moment("since", query.get("since", ""), now),
+        until=_moment("until", query.get("until", ""), now),
         tail=number_param(request, "tail", default=0, most=LINES_MAX) if query.get("tail") else None,
         after=request.headers.get("last-event-id") or query.get("after") or None,
     )
 
 
-def _since(text: str, now: float) -> float | None:
+def _search(text: str) -> str | None:
+    if len(text) > SEARCH_MAX:
+        raise bad_param("search", f"must be at most {SEARCH_MAX} characters, not {len(text)}")
+    return text or None
+
+
+def _moment(name: str, text: str, now: float) -> float | None:
     """A time, or a duration back from now."""
     if not text:
         return None
     try:
         return parse_time(text) if "T" in text else now - parse_duration(text)
     except ValueError as error:
-        raise bad_param("since", f"must be a duration such as 10m, or an RFC 3339 time, not {text[:64]!r}") from error
+        raise bad_param(name, f"must be a duration such as 10m, or an RFC 3339 time, not {text[:64]!r}") from error
 
 
 def _text(line: LogLineView, has_prefix: bool) -> bytes:
@@ -95,6 +104,8 @@ ENDPOINTS = (
             Query("follow", "true: go on as lines come, until it has ended", "boolean"),
             Query("tail", f"only the last lines, at most {LINES_MAX}", "integer"),
             Query("since", "only younger lines: a duration such as 10m, or an RFC 3339 time"),
+            Query("until", "only older lines: a duration such as 10m, or an RFC 3339 time"),
+            Query("search", f"only lines with this text, in any case; at most {SEARCH_MAX} characters"),
             Query("rank", "only of this rank", "integer"),
             Query("attempt", "only of this attempt", "integer"),
             Query("prefix", "true: [rank] before each line of text; default when there are several ranks", "boolean"),
