@@ -132,12 +132,25 @@ def service_command(documents: Iterable[Json], component: str) -> list[str]:
     return [*container.get("command", ()), *container.get("args", ())]
 
 
-def service_environment(documents: Sequence[Json], component: str, *, namespace: str = NAMESPACE) -> dict[str, str]:
+def service_environment(
+    documents: Sequence[Json],
+    component: str,
+    *,
+    namespace: str = NAMESPACE,
+    secrets: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, str]:
     """`{variable: value}` of a component's container, as the kubelet makes it of references to other objects.
 
+    `secrets` are those that the values name as there already: {name: {key: value}}.
+
     Raises:
-        LookupError: it refers to something that the chart does not make, such as an existing Secret.
+        LookupError: it refers to something that is neither made by the chart nor given.
     """
+    given = [
+        {"kind": "Secret", "metadata": {"name": name}, "stringData": dict(data)}
+        for name, data in (secrets or {}).items()
+    ]
+    documents = [*documents, *given]
     (container,) = pod_spec(documents, component)["containers"]
     environment: dict[str, str] = {}
     for source in container.get("envFrom", ()):

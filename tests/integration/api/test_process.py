@@ -103,6 +103,28 @@ async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
                 await process.wait()
 
 
+async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
+    """In a pod the kubelet reaches the probes from outside while the api stays inside; nothing else is served there."""
+    port, health_port = free_port(), free_port()
+    async with a_cluster(tmp_path) as kubeconfig:
+        env = environment(
+            kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}", SLIPWAY_HEALTH_LISTEN=f"127.0.0.1:{health_port}"
+        )
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{health_port}", trust_env=False) as client:
+                await _ready(client)
+                codes = {path: (await client.get(path)).status_code for path in ("/livez", "/metrics", "/api/v1/me")}
+            assert codes == {"/livez": 200, "/metrics": 200, "/api/v1/me": 404}
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(EXIT_S):
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
 async def _ready(client: httpx.AsyncClient) -> None:
     async with asyncio.timeout(EXIT_S):
         while True:

@@ -1,0 +1,236 @@
+"""Over every set of values: pods that are restricted, probed and bounded; names that refer to what is there."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from slipway.runtime.settings import load
+from tests.integration.helm.matrix import LINTED, MATRIX, SECRETS, rendered
+from tests.support import chart
+from tests.support.chart_schema import SERVICES
+
+Json = dict[str, Any]
+
+WORKLOADS = ("Deployment", "Job")
+CLUSTER_KINDS = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+@pytest.fixture(scope="module", params=MATRIX)
+def documents(request: pytest.FixtureRequest) -> list[Json]:
+    """The chart with one set of values."""
+    return rendered(request.param)
+
+
+def _pods(documents: list[Json]) -> Iterator[tuple[Json, Json]]:
+    for item in documents:
+        if item["kind"] in WORKLOADS:
+            yield item, item["spec"]["template"]["spec"]
+
+
+def _containers(documents: list[Json]) -> Iterator[tuple[Json, Json, Json]]:
+    for item, pod in _pods(documents):
+        for container in pod["containers"]:
+            yield item, pod, container
+
+
+@pytest.mark.parametrize("name", LINTED)
+def test_the_linter_has_nothing_to_say(name: str) -> None:
+    """Not even advice."""
+    assert chart.lint(MATRIX[name]) == []
+
+
+def test_containers_are_restricted(documents: list[Json]) -> None:
+    """Pod security "restricted": no root, no escalation, no capability, the default seccomp; nothing to write to."""
+    for item, pod, container in _containers(documents):
+        context, own = pod["securityContext"], container["securityContext"]
+        assert context["runAsNonRoot"] is True, item["metadata"]["name"]
+        assert context["runAsUser"] > 0
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["readOnlyRootFilesystem"] is True
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert {next(kind for kind in volume if kind != "name") for volume in pod.get("volumes", ())} <= {"emptyDir"}
+
+
+def test_containers_are_bounded(documents: list[Json]) -> None:
+    """Requests of both, a limit of memory, and none of the processor: that one only slows."""
+    for item, _, container in _containers(documents):
+        resources = container["resources"]
+        assert set(resources["requests"]) == {"cpu", "memory"}, item["metadata"]["name"]
+        assert set(resources["limits"]) == {"memory"}
+
+
+def test_containers_are_probed(documents: list[Json]) -> None:
+    """All three probes, on a port that the container has; a Job ends by itself."""
+    for item, _, container in _containers(documents):
+        if item["kind"] == "Job":
+            continue
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            said = container[probe]
+            target = said.get("httpGet") or said.get("tcpSocket")
+            assert said.get("exec") or target["port"] in ports, (item["metadata"]["name"], probe)
+
+
+def test_probes_reach_the_services(documents: list[Json]) -> None:
+    """The kubelet comes from outside of the pod: the probed port listens on every address."""
+    for service, struct in SERVICES.items():
+        (container,) = chart.pod_spec(documents, service)["containers"]
+        environment = _environment(documents, service)
+        settings: Any = load(struct, environment)
+        listen = getattr(settings, "health_listen", "") or settings.listen
+        host, _, port = listen.rpartition(":")
+        assert host in ("0.0.0.0", "[::]", ""), service
+        assert {item["name"]: item["containerPort"] for item in container["ports"]}["health"] == int(port)
+
+
+def test_pods_end_by_themselves(documents: list[Json]) -> None:
+    """Kubernetes waits longer than a drain may take."""
+    for service, struct in SERVICES.items():
+        settings = load(struct, _environment(documents, service))
+        assert chart.pod_spec(documents, service)["terminationGracePeriodSeconds"] >= settings.drain_timeout_s + 5
+
+
+def test_pods_know_nothing_of_other_services(documents: list[Json]) -> None:
+    """Kubernetes puts no variable per Service into our pods, some of which would look like settings."""
+    assert all(pod["enableServiceLinks"] is False for _, pod in _pods(documents))
+
+
+def test_images_are_named_exactly(documents: list[Json]) -> None:
+    """With a version or a digest, never the newest."""
+    for _, _, container in _containers(documents):
+        assert re.search(r":[^/:]+$|@sha256:[0-9a-f]{64}$", container["image"]), container["image"]
+        assert not container["image"].endswith(":latest")
+
+
+def test_selectors_never_change(documents: list[Json]) -> None:
+    """A selector is immutable: it holds what says which release and which part, and nothing that a value decides."""
+    for item in documents:
+        if item["kind"] != "Deployment":
+            continue
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        selector = item["spec"]["selector"]["matchLabels"]
+        part = selector["app.kubernetes.io/component"]
+        assert set(selector) == {f"app.kubernetes.io/{key}" for key in ("name", "instance", "component")}
+        assert selector["app.kubernetes.io/instance"] == chart.RELEASE
+        assert selector.items() <= labels.items()
+        assert item["metadata"]["name"].endswith(f"-{part}")
+
+
+def test_services_and_budgets_find_their_pods(documents: list[Json]) -> None:
+    """A Service or a disruption budget selects exactly one Deployment, and its ports are there."""
+    pods = {item["metadata"]["name"]: item["spec"]["template"] for item in documents if item["kind"] == "Deployment"}
+    for item in documents:
+        if item["kind"] not in ("Service", "PodDisruptionBudget"):
+            continue
+        selector = item["spec"]["selector"]
+        wanted = selector.get("matchLabels", selector)
+        found = [pod for pod in pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
+        assert len(found) == 1, item["metadata"]["name"]
+        ports = {port["name"] for port in found[0]["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in item["spec"].get("ports", ())} <= ports
+
+
+def test_names_refer_to_what_is_there(documents: list[Json]) -> None:
+    """ConfigMaps, Secrets, accounts and roles that are named are made, or are named in the values as there already."""
+    made = {(item["kind"], item["metadata"]["name"]) for item in documents}
+    assert len(made) == len(documents)
+    for _, pod, container in _containers(documents):
+        if "serviceAccountName" in pod:
+            assert ("ServiceAccount", pod["serviceAccountName"]) in made
+        for source in container.get("envFrom", ()):
+            assert ("ConfigMap", source["configMapRef"]["name"]) in made
+        for entry in container.get("env", ()):
+            secret = entry.get("valueFrom", {}).get("secretKeyRef")
+            if secret is not None:
+                assert ("Secret", secret["name"]) in made or secret["name"] in SECRETS
+    for item in documents:
+        if item["kind"].endswith("Binding"):
+            assert (item["roleRef"]["kind"], item["roleRef"]["name"]) in made
+
+
+def test_objects_say_whose_they_are(documents: list[Json]) -> None:
+    """Good names, the recommended labels, and a namespace for what lives in one."""
+    for item in documents:
+        meta = item["metadata"]
+        assert NAME.fullmatch(meta["name"]), meta["name"]
+        assert len(meta["name"]) <= 63
+        if item["kind"] == "CustomResourceDefinition":
+            continue
+        assert meta["labels"]["app.kubernetes.io/part-of"] == "slipway"
+        assert meta["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+        assert meta.get("namespace") == (None if item["kind"] in CLUSTER_KINDS else chart.NAMESPACE)
+
+
+def test_no_secret_is_shown(documents: list[Json]) -> None:
+    """A password stands in a Secret and nowhere else: no ConfigMap, no argument, no plain variable."""
+    for item in documents:
+        if item["kind"] == "ConfigMap":
+            assert "redis://" not in str(item["data"])
+    for _, _, container in _containers(documents):
+        plain = [entry["value"] for entry in container.get("env", ()) if "value" in entry]
+        assert "redis://" not in str([*plain, *container.get("args", ())])
+
+
+def test_definitions_are_the_generated_ones() -> None:
+    """What the templates make of them is what stands in the files, and the word that keeps them."""
+    folder = chart.CHART / "files" / "crds"
+    generated = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in folder.iterdir()}
+    for keep in (True, False):
+        rendered = chart.render({"crds": {"keep": keep}})
+        found = {f"{item['metadata']['name']}.yaml": item for item in rendered if item["kind"].endswith("Definition")}
+        kept = {name: item["metadata"].pop("annotations", {}) for name, item in found.items()}
+        assert found == generated
+        assert all(("helm.sh/resource-policy" in notes) is keep for notes in kept.values())
+
+
+def test_a_change_of_settings_replaces_pods() -> None:
+    """Settings are read once: the pods of the service whose settings change are replaced, and no others."""
+    before = chart.render()
+    after = chart.render({"watcher": {"settings": {"logDrainS": 11}}})
+    sums = [
+        {service: chart.find(found, "Deployment", service)["spec"]["template"]["metadata"] for service in SERVICES}
+        for found in (before, after)
+    ]
+    assert {service for service in SERVICES if sums[0][service] != sums[1][service]} == {"watcher"}
+
+
+def test_a_change_of_the_setup_is_another_job() -> None:
+    """The template of a Job is immutable; the same content is the same Job, so that an upgrade runs nothing again."""
+    names = {
+        chart.find(chart.render(values), "Job", name)["metadata"]["name"]
+        for values, name in (({}, _job_name({})), ({"setup": {"workspaces": ["a"]}}, _job_name({"workspaces": ["a"]})))
+    }
+    assert len(names) == 2
+    assert _job_name({}) == _job_name({})
+
+
+def test_notes_are_three_commands() -> None:
+    """Reach it, launch something, look; and what is missing is said."""
+    said = chart.notes({"api": {"settings": {"listen": "127.0.0.1:9090"}}})
+    assert "port-forward service/slipway-api 9090:9090" in said
+    assert len(re.findall(r"^\d\. ", said, re.MULTILINE)) == 3
+    assert "no Redis" in chart.notes({"valkey": {"enabled": False}})
+    assert "no Redis" not in said
+    assert "a pool, a queue and a workspace" in chart.notes({"setup": {"enabled": False}})
+
+
+def test_another_release_has_other_names() -> None:
+    """Two releases can stand beside each other in one namespace, as far as names go."""
+    one, two = ({(item["kind"], item["metadata"]["name"]) for item in chart.render(name=name)} for name in ("a", "b"))
+    shared = {kind for kind, _ in one & two}
+    assert shared == {"CustomResourceDefinition"}
+
+
+def _job_name(setup: Json) -> str:
+    found = [item for item in chart.render({"setup": setup}) if item["kind"] == "Job"]
+    return str(found[0]["metadata"]["name"])
+
+
+def _environment(documents: list[Json], service: str) -> dict[str, str]:
+    return chart.service_environment(documents, service, secrets=SECRETS)

@@ -1,0 +1,125 @@
+"""Values and settings agree one to one, and what is misspelt or out of bounds is refused before anything happens."""
+
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from slipway.runtime.settings import SettingRow, describe, load
+from slipway.setup.settings import Settings as Setup
+from tests.integration.helm.matrix import MATRIX, REFUSED, SECRETS, rendered
+from tests.support import chart, chart_schema
+from tests.support.chart_schema import OWNED, SERVICES, camel, common_fields, own_fields
+
+VALUES: dict[str, Any] = yaml.safe_load((chart.CHART / "values.yaml").read_text("utf-8"))
+LISTENS = {"listen", "health_listen"}
+
+
+def test_common_settings_are_values() -> None:
+    """Every setting of all services stands once, with its own default."""
+    rows = {row.field: row for row in describe(next(iter(SERVICES.values())))}
+    assert set(VALUES["settings"]) == {camel(field) for field in common_fields()}
+    for field in common_fields():
+        assert _spelled(VALUES["settings"][camel(field)]) == rows[field].default, field
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_settings_of_a_service_are_values(service: str) -> None:
+    """Every setting of a service stands with it, with its own default; but for where it listens in a pod."""
+    fields = own_fields(SERVICES[service])
+    given = VALUES[service]["settings"]
+    rows = {row.field: row for row in describe(SERVICES[service])}
+    assert set(given) == {camel(field) for field in fields}
+    for field in set(fields) - LISTENS:
+        assert _spelled(given[camel(field)]) == rows[field].default, field
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_setting_has_its_variable(service: str) -> None:
+    """A value changes the variable that the settings page names, and no setting is left without."""
+    rows = [row for row in describe(SERVICES[service]) if row.field not in OWNED]
+    settings = {camel(row.field): _another(row) for row in rows}
+    environment = chart.service_environment(chart.render({service: {"settings": settings}}), service)
+    assert {row.variable: environment[row.variable] for row in rows} == {
+        row.variable: _spelled(_another(row)) for row in rows
+    }
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_services_accept_their_environment(name: str) -> None:
+    """What the chart renders loads as the settings of the service: no variable that it does not know, none refused."""
+    documents = rendered(name)
+    for service, struct in SERVICES.items():
+        settings = load(struct, chart.service_environment(documents, service, secrets=SECRETS))
+        assert settings.namespace == chart.NAMESPACE
+    if MATRIX[name].get("setup", {}).get("enabled", True):
+        load(Setup, chart.service_environment(documents, chart.SETUP))
+
+
+def test_an_own_setting_wins_over_the_common_one() -> None:
+    """For one service a common setting can be another."""
+    documents = chart.render({"settings": {"logLevel": "warning"}, "watcher": {"settings": {"logLevel": "debug"}}})
+    levels = {name: chart.service_environment(documents, name)["SLIPWAY_LOG_LEVEL"] for name in SERVICES}
+    assert levels == {name: "debug" if name == "watcher" else "warning" for name in SERVICES}
+
+
+def test_numbers_keep_their_digits() -> None:
+    """A large number is not written with an exponent, which no service would read."""
+    documents = chart.render(MATRIX["large numbers"])
+    assert chart.service_environment(documents, "watcher")["SLIPWAY_RETENTION_COUNT_MAX"] == "5000000"
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_mistakes_are_refused(mistake: str) -> None:
+    """The refusal names the value."""
+    values, word = REFUSED[mistake]
+    with pytest.raises(chart.HelmError, match=word):
+        chart.render(values)
+
+
+def test_the_schema_is_closed() -> None:
+    """Wherever names are listed, others are refused; but for what is shaped like Kubernetes itself."""
+
+    def walk(part: dict[str, Any], at: str) -> None:
+        if "properties" in part:
+            assert part.get("additionalProperties") is False, at
+        for key, inner in part.items():
+            if isinstance(inner, dict):
+                walk(cast(dict[str, Any], inner), f"{at}/{key}")
+
+    walk(chart_schema.schema(), "")
+
+
+def test_no_default_is_undocumented() -> None:
+    """Each value has a description in the schema, from which the values page is made."""
+    text = (chart.ROOT / "docs" / "reference" / "values.md").read_text("utf-8")
+    for key in VALUES:
+        assert f"`{key}" in text or f"`SERVICE.{key}" in text or key in SERVICES, key
+
+
+def _another(row: SettingRow) -> Any:
+    """A value that is not the default, and allowed."""
+    match row.field, row.type:
+        case ("listen" | "health_listen") as field, _:
+            return "127.0.0.1:9999" if field == "listen" else "0.0.0.0:9998"
+        case "trace_ratio", _:
+            return 0.25
+        case _, "int":
+            return int(row.default or 0) + 1
+        case _, "float":
+            return float(row.default or 0) + 1
+        case _, "comma-separated list":
+            return ["one", "two"]
+        case _ if " | " in row.type:
+            return row.type.split(" | ")[-1]
+        case "auth", _:
+            return "none"  # the only one there is
+        case _:
+            return "http://other"
+
+
+def _spelled(value: Any) -> str:
+    """A value as one would write it in the environment."""
+    if isinstance(value, list):
+        return ",".join(str(part) for part in value)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return f"{value:g}" if isinstance(value, float) else str(value)

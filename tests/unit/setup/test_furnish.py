@@ -1,0 +1,134 @@
+"""The setup makes what is missing, changes nothing that is there, and says what it can not make."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from slipway.crd.meta import LABEL_WORKSPACE, RawObject
+from slipway.crd.schema import crd_manifests
+from slipway.errors import InvalidError, UnavailableError
+from slipway.kube.resources import CRDS, NAMESPACES, QUEUES, RESOURCE_POOLS
+from slipway.runtime.settings import load
+from slipway.setup.furnish import SERVED_WITHIN_S, Furnisher
+from slipway.setup.settings import Settings
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+POOLS: dict[str, RawObject] = {"default": {}}
+QUEUE_SPECS: dict[str, RawObject] = {"default": {"pool": "default"}}
+
+
+class World:
+    """A core, a client, and the furnisher under test, in virtual time."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.kube: CoreKube = a_client(a_core(self.clock.now))
+        self._furnisher = Furnisher(self.kube, self.clock)
+
+    async def define(self) -> None:
+        for manifest in crd_manifests():
+            await self.kube.create(CRDS, manifest)
+
+    async def furnish(self, *workspaces: str, pools: dict[str, RawObject] | None = None) -> None:
+        pools = POOLS if pools is None else pools
+        await self._furnisher.furnish(pools=pools, queues=QUEUE_SPECS, workspaces=workspaces)
+
+
+def _run(play: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await play(World())
+
+    run_virtual(main)
+
+
+def test_it_makes_what_is_missing() -> None:
+    """A pool, a queue, and a workspace of a namespace that keeps its other labels."""
+
+    async def play(world: World) -> None:
+        await world.define()
+        await world.kube.create(NAMESPACES, {"metadata": {"name": "default", "labels": {"team": "a"}}})
+        await world.furnish("default")
+        assert (await world.kube.get(QUEUES, "default")).spec.pool == "default"
+        assert (await world.kube.get(RESOURCE_POOLS, "default")).metadata.name == "default"
+        labels = (await world.kube.get(NAMESPACES, "default")).metadata.labels
+        assert (labels["team"], labels[LABEL_WORKSPACE]) == ("a", "true")
+
+    _run(play)
+
+
+def test_what_is_there_is_not_changed() -> None:
+    """A second time, with other values, changes nothing."""
+
+    async def play(world: World) -> None:
+        await world.define()
+        await world.furnish(pools={"default": {"binding": "delegate"}})
+        before = await world.kube.get(RESOURCE_POOLS, "default")
+        await world.furnish(pools={"default": {"binding": "direct"}})
+        assert await world.kube.get(RESOURCE_POOLS, "default") == before
+        assert before.spec.binding == "delegate"
+
+    _run(play)
+
+
+def test_definitions_are_waited_for() -> None:
+    """They are installed at the same time, and served a moment later."""
+
+    async def play(world: World) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.furnish())
+            await world.clock.sleep(5.0)
+            await world.define()
+        assert (await world.kube.list(QUEUES)).items
+
+    _run(play)
+
+
+def test_definitions_are_not_waited_for_for_ever() -> None:
+    """Then it is to be tried again, and the reason is said."""
+
+    async def play(world: World) -> None:
+        began = world.clock.monotonic()
+        with pytest.raises(UnavailableError, match=r"resourcepools\.slipway\.dev"):
+            await world.furnish()
+        assert world.clock.monotonic() - began >= SERVED_WITHIN_S
+
+    _run(play)
+
+
+def test_a_namespace_is_not_created() -> None:
+    """It belongs to somebody; until it is there, the setup is to be tried again."""
+
+    async def play(world: World) -> None:
+        await world.define()
+        with pytest.raises(UnavailableError, match="team-a"):
+            await world.furnish("team-a")
+
+    _run(play)
+
+
+def test_a_bad_spec_is_said() -> None:
+    """Trying again would not help."""
+
+    async def play(world: World) -> None:
+        await world.define()
+        with pytest.raises(InvalidError):
+            await world.furnish(pools={"default": {"binding": "sideways"}})
+
+    _run(play)
+
+
+def test_settings_are_json_objects() -> None:
+    """As the chart writes them."""
+    settings = load(
+        Settings,
+        {
+            "SLIPWAY_SETUP_POOLS": '{"default": {}}',
+            "SLIPWAY_SETUP_QUEUES": '{"default": {"pool": "default"}}',
+            "SLIPWAY_SETUP_WORKSPACES": "default,team-a",
+        },
+    )
+    assert (settings.setup_pools, settings.setup_queues) == (POOLS, QUEUE_SPECS)
+    assert settings.setup_workspaces == ("default", "team-a")
