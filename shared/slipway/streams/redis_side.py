@@ -38,15 +38,16 @@ class RedisWake:
         await self._client.run(command("XADD", key, "MAXLEN", "~", keys.WAKE.length_max, "*", "reason", reason))
 
     async def wait(self, after: str | None, *, timeout_s: float) -> WakeUp:
-        last = await self._last()
-        # A cursor above the end is from before a loss; from there nothing would be heard for a long time.
-        position = last if after is None else min(codec.cursor_parts(after), last)
+        position = await self._last() if after is None else codec.cursor_parts(after)
         block_ms = max(1, int(timeout_s * 1_000))
         args = ("XREAD", "BLOCK", block_ms, "STREAMS", keys.WAKE.prefix, pages.id_text(position))
         reply = await self._client.block(Command(keys.WAKE.prefix, args), block_s=timeout_s)
         found = [entry for _, page in rows.by_stream(reply) for entry in page]
+        if not found:
+            # A cursor above the end is from before a loss; from there nothing would be heard for a long time.
+            return WakeUp(cursor=pages.id_text(min(position, await self._last())), reasons=())
         reasons = tuple(fields.get("reason", b"").decode("utf-8", "replace") for _, fields in found)
-        return WakeUp(cursor=pages.id_text(found[-1][0] if found else position), reasons=reasons)
+        return WakeUp(cursor=pages.id_text(found[-1][0]), reasons=reasons)
 
     async def _last(self) -> pages.Id:
         newest = rows.entries(await self._client.run(command("XREVRANGE", keys.WAKE.prefix, "+", "-", "COUNT", 1)))

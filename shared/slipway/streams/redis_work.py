@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from slipway.errors import ControlPlaneError, UnavailableError
+from slipway.errors import ControlPlaneError, TransientError, UnavailableError
 from slipway.streams import codec, keys, rows, scripts
-from slipway.streams.client import Command, GroupMissingError, RedisClient, command
+from slipway.streams.client import Command, RedisClient, command
 from slipway.streams.pages import id_text
 from slipway.streams.ports import Claimed, Tally, WorkHint
+from slipway.streams.replies import GroupMissingError
 from slipway.streams.routes import Reply
 
-_POLL_S: Final = 0.05
 _SCAN_ROUNDS_MAX: Final = 100
 _BATCH: Final = 512
 
@@ -42,10 +42,15 @@ class RedisHints:
                 self._tally.count("hints_dropped")
             else:
                 commands.append(command("XADD", keys.work(shard), "*", *rows.flat(codec.encode_hint(hint))))
+        sent = len(commands)
         touched = sorted(set(shards))
         commands += [command("XLEN", keys.work(shard)) for shard in touched]
-        replies = rows.checked(await self._client.pipeline(commands))
-        for shard, length in zip(touched, replies[-len(touched) :], strict=True):
+        replies = await self._client.pipeline(commands)
+        if self._client.is_cluster and sent:
+            await self._client.run(
+                command("XADD", keys.BELL.prefix, "MAXLEN", "~", keys.BELL.length_max, "*", "n", sent)
+            )
+        for shard, length in zip(touched, rows.checked(replies)[-len(touched) :], strict=True):
             (self._full.add if length >= keys.WORK_BACKLOG_MAX else self._full.discard)(shard)
 
 
@@ -55,6 +60,8 @@ class RedisWorkQueue:
     def __init__(self, client: RedisClient, consumer: str) -> None:
         self._client, self._consumer = client, consumer
         self._turn = itertools.count()
+        self._heard: str | None = None
+        """The last ring of the bell, on a Redis Cluster."""
 
     async def claim(self, *, limit: int, block_s: float) -> list[Claimed]:
         for attempt in itertools.count():
@@ -116,9 +123,10 @@ class RedisWorkQueue:
 
     async def _claim(self, limit: int, block_s: float) -> list[Claimed]:
         count = max(1, limit // keys.SHARDS)
-        if block_s <= 0 or self._client.is_cluster:
-            found = await self._read_each(count)
-            return found if found or block_s <= 0 else await self._poll(count, block_s)
+        if block_s <= 0:
+            return await self._read_each(count)
+        if self._client.is_cluster:
+            return await self._read_at_bell(count, block_s)
         head = ("XREADGROUP", "GROUP", keys.WORK_GROUP, self._consumer, "COUNT", count)
         block = ("BLOCK", max(1, int(block_s * 1_000)), "STREAMS", *keys.WORK_KEYS, *(">" for _ in keys.WORK_KEYS))
         reply = await self._client.block(Command(keys.WORK_KEYS[0], (*head, *block)), block_s=block_s)
@@ -128,21 +136,34 @@ class RedisWorkQueue:
         """One non-blocking read of every shard, in one pipeline (a Redis Cluster has them on different nodes)."""
         head = ("XREADGROUP", "GROUP", keys.WORK_GROUP, self._consumer, "COUNT", count, "STREAMS")
         replies = await self._client.pipeline([Command(key, (*head, key, ">")) for key in keys.WORK_KEYS])
-        found = [each for reply in replies if not isinstance(reply, ControlPlaneError) for each in _delivered(reply)]
-        if not found:
-            rows.checked(replies)
-        elif any(isinstance(reply, GroupMissingError) for reply in replies):
+        good = [reply for reply in replies if not isinstance(reply, ControlPlaneError)]
+        found = [each for reply in good for each in _delivered(reply)]
+        missing = [reply for reply in replies if isinstance(reply, GroupMissingError)]
+        if missing and not found:
+            raise missing[0]
+        if missing:
             await self._create_groups()
-        return found
+        elif not good:
+            rows.checked(replies)
+        return found  # a node of a cluster that is away keeps nobody from the hints of the others
 
-    async def _poll(self, count: int, block_s: float) -> list[Claimed]:
+    async def _read_at_bell(self, count: int, block_s: float) -> list[Claimed]:
+        """Read every shard whenever the bell rings, and at the end of `block_s`."""
         clock = self._client.clock
         deadline_s = clock.monotonic() + block_s
-        while clock.monotonic() < deadline_s:
-            await clock.sleep(_POLL_S)
-            if found := await self._read_each(count):
+        if self._heard is None:
+            newest = rows.entries(await self._client.run(command("XREVRANGE", keys.BELL.prefix, "+", "-", "COUNT", 1)))
+            self._heard = id_text(newest[-1][0]) if newest else "0-0"
+        while True:
+            # What is sent after this read rings after `heard`.
+            found = await self._read_each(count)
+            remaining_s = deadline_s - clock.monotonic()
+            if found or remaining_s <= 0:
                 return found
-        return []
+            args = ("XREAD", "BLOCK", max(1, int(remaining_s * 1_000)), "STREAMS", keys.BELL.prefix, self._heard)
+            reply = await self._client.block(Command(keys.BELL.prefix, args), block_s=remaining_s)
+            for _, page in rows.by_stream(reply):
+                self._heard = id_text(page[-1][0])
 
     async def _create_groups(self) -> None:
         calls = [Command(key, ("XGROUP", "CREATE", key, keys.WORK_GROUP, "0", "MKSTREAM")) for key in keys.WORK_KEYS]
@@ -159,8 +180,10 @@ class RedisWorkQueue:
         )
         found: list[tuple[int, rows.Entry]] = []
         gone: list[Command] = []
+        if all(isinstance(reply, TransientError) for reply in replies):
+            rows.checked(replies)
         for shard, reply in zip(shards, replies, strict=True):
-            if isinstance(reply, GroupMissingError):
+            if isinstance(reply, GroupMissingError | TransientError):  # the latter: one node of a cluster is away
                 del cursors[shard]
                 continue
             following, page, *deleted = rows.checked([reply])[0]
@@ -212,6 +235,8 @@ def _delivered(reply: Reply) -> list[Claimed]:
 
 
 def _backlog(groups: Reply | ControlPlaneError, length: Reply | ControlPlaneError) -> int:
+    if isinstance(groups, TransientError):
+        raise groups
     if isinstance(groups, ControlPlaneError):
         return 0  # no such stream
     for group in groups:

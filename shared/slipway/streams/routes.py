@@ -4,8 +4,9 @@ Owns URLs and topology. `client.py` owns connections and what travels over them.
 the first command, so an absent Redis costs nothing at construction.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -16,7 +17,7 @@ from redis.asyncio.connection import (
     UnixDomainSocketConnection,
     parse_url,
 )
-from redis.crc import key_slot
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from slipway.errors import InvalidError, UnavailableError
 
@@ -24,7 +25,7 @@ Reply = Any
 """What a server answers: None, int, bytes or a list of these (RESP 2)."""
 Ask = Callable[["Address", tuple[str, ...]], Awaitable[Reply]]
 
-_SENTINEL_SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+_MANY_SCHEMES: Final = frozenset({"redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"})
 _SENTINEL_PORT: Final = 26_379
 _REDIS_PORT: Final = 6_379
 
@@ -57,6 +58,8 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 class Route(Protocol):
     """Names the server for a key; `forget` drops what was learned when an answer shows that it is out of date."""
 
+    @property
+    def is_known(self) -> bool: ...
     async def find(self, key: str) -> Address: ...
     def forget(self) -> None: ...
 
@@ -64,11 +67,13 @@ class Route(Protocol):
 class Single:
     """One server at a fixed address."""
 
+    is_known = True
+
     def __init__(self, address: Address) -> None:
-        self._address = address
+        self.address = address
 
     async def find(self, key: str) -> Address:
-        return self._address
+        return self.address
 
     def forget(self) -> None:
         """Nothing was learned."""
@@ -80,6 +85,11 @@ class SentinelMaster:
     def __init__(self, sentinels: tuple[Address, ...], service: str, ask: Ask) -> None:
         self._sentinels, self._service, self._ask = sentinels, service, ask
         self._master: Address | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `find` answers without asking."""
+        return self._master is not None
 
     async def find(self, key: str) -> Address:
         if self._master is None:
@@ -101,52 +111,82 @@ class SentinelMaster:
         raise UnavailableError("no sentinel names a master")
 
 
-class ClusterSlots:
-    """The masters of a Redis Cluster by slot."""
+class UncoveredError(UnavailableError):
+    """No node of the cluster serves the slot; other slots may well be served."""
 
-    def __init__(self, seed: Address, ask: Ask) -> None:
-        self._seed, self._ask = seed, ask
-        self._ranges: list[tuple[int, int, Address]] = []
-        self._known: set[Address] = {seed}
+
+class ClusterSlots:
+    """The masters of a Redis Cluster by slot: learned from any node, corrected by every MOVED."""
+
+    def __init__(self, seeds: tuple[Address, ...], ask: Ask) -> None:
+        self._seeds, self._ask = seeds, ask
+        self._known: list[Address] = list(seeds)
+        self._slots: list[Address | None] = []
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `find` answers without asking."""
+        return bool(self._slots)
 
     async def find(self, key: str) -> Address:
-        if not self._ranges:
-            await self._discover()
-        slot = key_slot(key.encode())
-        for first, last, address in self._ranges:
-            if first <= slot <= last:
-                return address
-        self.forget()
-        raise UnavailableError("the cluster does not serve the slot")
+        while not self._slots:
+            async with self._turn:
+                if not self._slots:
+                    await self._discover()
+        address = self._slots[key_slot(key.encode())]
+        if address is None:
+            self.forget()
+            raise UncoveredError("no node of the redis cluster serves the slot")
+        return address
 
     def forget(self) -> None:
-        self._ranges = []
+        self._slots = []
+
+    def learn(self, slot: int, address: Address) -> None:
+        """A node has said who serves the slot."""
+        if self._slots:
+            self._slots[slot] = address
 
     async def _discover(self) -> None:
-        for address in (self._seed, *sorted(self._known - {self._seed}, key=repr)):
+        for address in tuple(self._known):
             try:
-                reply: list[Reply] = await self._ask(address, ("CLUSTER", "SLOTS"))
+                reply = await self._ask(address, ("CLUSTER", "SLOTS"))
             except UnavailableError:
                 continue
-            self._ranges = [(row[0], row[1], self._node(row[2], address)) for row in reply]
-            self._known |= {address for _, _, address in self._ranges}
+            if not isinstance(reply, list):
+                continue  # not a cluster, or still loading
+            slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+            nodes: dict[Address, None] = {}
+            for row in cast("list[list[Any]]", reply):
+                first, last, *members = row
+                found = [_node(member, address) for member in members]
+                slots[first : last + 1] = [found[0]] * (last + 1 - first)
+                nodes |= dict.fromkeys(found)
+            # Who answered last is asked first; the seeds stay, should all others be replaced.
+            self._known = list(dict.fromkeys((address, *nodes, *self._seeds)))
+            self._slots = slots
             return
-        raise UnavailableError("no node of the cluster answers")
-
-    def _node(self, node: list[Reply], asked: Address) -> Address:
-        host = bytes(node[0] or b"").decode()
-        return Address(host if host not in ("", "?") else asked.host, int(node[1]))
+        raise UnavailableError("no node of the redis cluster answers")
 
 
-def parse(url: str, *, cluster: bool, ask: Ask) -> tuple[Route, Login]:
+def _node(member: list[Any], asked: Address) -> Address:
+    """A node as CLUSTER SLOTS names it; an unknown host is the one that was asked."""
+    host = bytes(member[0] or b"").decode()
+    return Address(host if host not in ("", "?") else asked.host, int(member[1]))
+
+
+def parse(url: str, *, ask: Ask) -> tuple[Route, Login]:
     """The route and the login of a URL. Raises `InvalidError` (which never repeats the URL: it may hold a password)."""
     scheme = url.partition("://")[0]
     try:
-        if scheme in _SENTINEL_SCHEMES:
-            return _parse_sentinel(url, ask)
+        if scheme in _MANY_SCHEMES:
+            return _parse_many(url, ask)
         options: dict[str, Any] = dict(parse_url(url))
     except ValueError as exc:
-        raise InvalidError("not a Redis URL: redis://, rediss://, unix:// or redis+sentinel://") from exc
+        raise InvalidError(
+            "not a Redis URL: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://"
+        ) from exc
     tls = options.pop("connection_class", None) is SSLConnection
     address = Address(
         host=options.pop("host", "localhost") if scheme != "unix" else "",
@@ -160,28 +200,43 @@ def parse(url: str, *, cluster: bool, ask: Ask) -> tuple[Route, Login]:
         tls=tls,
         options=options,
     )
-    return (ClusterSlots(address, ask) if cluster else Single(address)), login
+    return Single(address), login
 
 
-def _parse_sentinel(url: str, ask: Ask) -> tuple[Route, Login]:
-    """`redis+sentinel://[user[:password]@]host[:port],host[:port]/<service>[/<db>]`."""
+def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:
+    """`redis+cluster://[[user]:password@]host[:port],...` or `redis+sentinel://.../<service>[/<db>]`.
+
+    A query sets options of the connections, as it does for one server (`?ssl_ca_certs=/path`).
+    """
     parts = urlsplit(url)
+    is_cluster = parts.scheme.endswith("+cluster")
+    base = parts.scheme.partition("+")[0]
     credentials, _, hosts = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
-    sentinels: list[Address] = []
-    for each in hosts.split(","):
-        host, _, port = each.partition(":")
-        sentinels.append(Address(host, int(port or _SENTINEL_PORT)))
+    nodes = tuple(_host_and_port(each, _REDIS_PORT if is_cluster else _SENTINEL_PORT) for each in hosts.split(","))
     service, _, db = parts.path.strip("/").partition("/")
-    if not service:
+    if is_cluster:
+        if service not in ("", "0") or db:
+            raise ValueError("a Redis Cluster has no databases")
+    elif not service:
         raise ValueError("a Sentinel URL names a service")
+    options: dict[str, Any] = dict(parse_url(f"{base}://?{parts.query}"))
+    tls = options.pop("connection_class", None) is SSLConnection
     login = Login(
         username=unquote(username) or None,
         password=unquote(password) or None,
         db=int(db or 0),
-        tls=parts.scheme.startswith("rediss"),
+        tls=tls,
+        options=options,
     )
-    return SentinelMaster(tuple(sentinels), service, ask), login
+    return (ClusterSlots(nodes, ask) if is_cluster else SentinelMaster(nodes, service, ask)), login
+
+
+def _host_and_port(text: str, port: int) -> Address:
+    parts = urlsplit(f"//{text}")  # knows the brackets of IPv6
+    if not parts.hostname:
+        raise ValueError("a node without a host")
+    return Address(parts.hostname, parts.port or port)
 
 
 def make_connection(address: Address, login: Login, *, timeout_s: float, name: str) -> AbstractConnection:

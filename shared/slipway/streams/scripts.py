@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 
 from slipway.errors import ControlPlaneError, PermanentError
-from slipway.streams.client import Argument, Command, RedisClient, ScriptMissingError
+from slipway.streams.client import Argument, Command, RedisClient
+from slipway.streams.replies import ScriptMissingError
 from slipway.streams.routes import Reply
 
 

@@ -21,7 +21,9 @@ from slipway.streams.pages import Id, id_text
 _ROUND_S: Final = 1.0
 _PAGE: Final = 256
 _INBOX_PAGES_MAX: Final = 4
-_CLUSTER_POLL_S: Final = 0.05
+_ALONE_MAX: Final = 256
+"""On a Redis Cluster so many followers wait each on a connection of its own; the others look now and then."""
+_POLL_S: Final = 0.25
 
 
 class _Follower:
@@ -47,6 +49,7 @@ class Tail:
         self._followers: set[_Follower] = set()
         self._round: set[_Follower] = set()
         self._is_led = False
+        self._alone = 0
 
     async def pages(self, key: str, position: Id) -> AsyncGenerator[list[rows.Entry]]:
         """Non-empty pages of entries after the position, for ever."""
@@ -63,8 +66,7 @@ class Tail:
 
     async def _fill(self, follower: _Follower) -> None:
         if self._client.is_cluster:
-            await self._client.clock.sleep(_CLUSTER_POLL_S)
-            follower.offer(rows.entries(await self._client.run(_range(follower))))
+            await self._read_alone(follower)
         elif not self._is_led:
             await self._lead()
         elif follower in self._round:
@@ -72,9 +74,21 @@ class Tail:
             await follower.woken.wait()
         else:
             # The round that is under way began without this follower: it reads for itself until the next one.
+            await self._read_alone(follower)
+
+    async def _read_alone(self, follower: _Follower) -> None:
+        """One stream by itself (on a Redis Cluster always: no command reads streams of different slots)."""
+        if self._alone >= _ALONE_MAX:
+            await self._client.clock.sleep(_POLL_S)
+            follower.offer(rows.entries(await self._client.run(_range(follower))))
+            return
+        self._alone += 1
+        try:
             reply = await self._client.block(_read({follower.key: follower.position}), block_s=_ROUND_S)
-            for _, page in rows.by_stream(reply):
-                follower.offer(page)
+        finally:
+            self._alone -= 1
+        for _, page in rows.by_stream(reply):
+            follower.offer(page)
 
     async def _lead(self) -> None:
         self._is_led = True

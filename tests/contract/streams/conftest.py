@@ -1,34 +1,40 @@
-"""Every test here runs on the in-memory model and on each real server of this machine."""
+"""Every test here runs on the in-memory model and on each real server, single and as a cluster, of this machine."""
 
-from collections.abc import AsyncGenerator, Generator
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
 
 import pytest
 
-from slipway.local.valkey import ValkeyProcess
 from slipway.streams.ports import Streams
-from tests.support.redis import BACKENDS, Backend, MemoryBackend, RedisBackend, running_server
+from tests.support.redis import TARGETS, Backend, MemoryBackend, RedisBackend, running_server, server_binary
+from tests.support.redis_cluster import Cluster
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
-def server(request: pytest.FixtureRequest) -> Generator[ValkeyProcess | None]:
-    """One server for the whole session; None stands for the model."""
-    if request.param == "memory":
-        yield None
-        return
-    with running_server(request.param) as process:
-        yield process
+@pytest.fixture(scope="session", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Generator[Callable[[], Backend]]:
+    """What makes the backend of a test; servers run for the whole session."""
+    name: str = request.param
+    if name == "memory":
+        yield MemoryBackend
+    elif name.endswith("-cluster"):
+        cluster = Cluster(server_binary(name))
+        try:
+            asyncio.run(cluster.start())
+            yield cluster.backend
+        finally:
+            asyncio.run(cluster.stop())
+    else:
+        with running_server(name) as process:
+            yield lambda: RedisBackend(process.url)
 
 
 @pytest.fixture
-async def backend(server: ValkeyProcess | None) -> AsyncGenerator[Backend]:
+async def backend(target: Callable[[], Backend]) -> AsyncGenerator[Backend]:
     """An empty server."""
-    if server is None:
-        yield MemoryBackend()
-        return
-    real = RedisBackend(server.url)
-    await real.flush()
-    yield real
-    await real.aclose()
+    found = target()
+    await found.flush()
+    yield found
+    await found.aclose()
 
 
 @pytest.fixture

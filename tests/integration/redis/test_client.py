@@ -20,9 +20,10 @@ from slipway.errors import (
 )
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.runtime.clock import SeededRandom, SystemClock
-from slipway.streams.client import Command, GroupMissingError, RedisClient, RedisSettings, command
+from slipway.streams.client import Command, RedisClient, RedisSettings, command
 from slipway.streams.ports import Entry, Outcome
 from slipway.streams.redis_streams import RedisStreams, connect
+from slipway.streams.replies import GroupMissingError
 from tests.support.redis import an_event, an_id, server_process
 
 

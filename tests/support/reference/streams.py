@@ -23,6 +23,7 @@ _CONTENT = {
     keys.EVENTS.prefix: "the same entries of all allocations, for integrations; at least once",
     keys.WORK.prefix: "work hints: the key of an allocation",
     keys.CLUSTER.prefix: "compact changes of nodes, pods and allocations, for the scheduler",
+    keys.BELL.prefix: "rung after work hints, on a Redis Cluster only",
     keys.WAKE.prefix: "wake-ups for the scheduler",
     keys.LOGS.prefix: "log lines of one allocation",
     keys.DEAD.prefix: "dead letters with their cause",

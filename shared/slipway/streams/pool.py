@@ -1,0 +1,84 @@
+"""Connections to one address, and when not to try it.
+
+Owns the rule that keeps replies with their requests: a connection comes back to its pool only after every reply was
+read; after a cancel, a timeout or any error it is closed. Must not know what travels over a connection.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from redis.asyncio.connection import AbstractConnection
+
+from slipway.errors import UnavailableError
+from slipway.runtime.clock import Clock, Random
+
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 2.0
+_FAILURES_BEFORE_OPEN: Final = 3
+
+
+class Circuit:
+    """Fails fast while the server is away: after a failure nothing is tried until a jittered backoff has passed."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self._clock, self._random = clock, random
+        self._failures = 0
+        self._closed_at_s = 0.0
+
+    def check(self) -> None:
+        """Raise `UnavailableError` while it is open."""
+        remaining_s = self._closed_at_s - self._clock.monotonic()
+        if remaining_s > 0:
+            raise UnavailableError("redis is away", retry_after_s=remaining_s)
+
+    def succeeded(self) -> None:
+        """The server answered."""
+        self._failures, self._closed_at_s = 0, 0.0
+
+    def failed(self, *, at_once: bool) -> None:
+        """It did not; a refused connection opens the circuit at once, a single reset or timeout does not."""
+        self._failures += 1
+        steps = self._failures if at_once else self._failures - _FAILURES_BEFORE_OPEN + 1
+        if steps > 0:
+            limit_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(steps - 1, 16))
+            self._closed_at_s = self._clock.monotonic() + limit_s * (0.5 + 0.5 * self._random.random())
+
+
+class Pool:
+    """Connections to one address."""
+
+    def __init__(self, open_connection: Callable[[], Awaitable[AbstractConnection]], size: int) -> None:
+        self._open = open_connection
+        self._idle: list[AbstractConnection] = []
+        self._slots = asyncio.Semaphore(size)
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncGenerator[AbstractConnection]:
+        """A connection for one exchange; it comes back only when the block ends without any exception."""
+        async with self._slots:
+            connection = await self._take()
+            clean = False
+            try:
+                yield connection
+                clean = True
+            finally:
+                if clean:
+                    self._idle.append(connection)
+                else:
+                    await connection.disconnect(nowait=True)
+
+    async def close_idle(self) -> None:
+        """Close what nobody uses now."""
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
+
+    async def _take(self) -> AbstractConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            # Bytes that nobody asked for, or an end of file: this connection must not serve anybody.
+            if connection.is_connected and not await connection.can_read():
+                return connection
+            await connection.disconnect(nowait=True)
+        return await self._open()

@@ -1,0 +1,88 @@
+"""What a server answers: replies as values, its errors in our tree.
+
+Owns the meaning of error replies; the only place that tells them apart. Must not know what a command was for.
+Invariant: an error reply is a value, so that the replies behind it are still read.
+"""
+
+from typing import Final, cast
+
+from redis import exceptions as library
+from redis.asyncio.connection import AbstractConnection
+
+from slipway.errors import (
+    ControlPlaneError,
+    DeniedError,
+    PermanentError,
+    ThrottledError,
+    UnavailableError,
+)
+from slipway.streams.routes import Address, Reply
+
+_TRANSIENT_WORDS: Final = ("BUSY ", "MISCONF", "NOREPLICAS")
+
+
+class GroupMissingError(PermanentError):
+    """NOGROUP: the consumer group, or its stream, is not there (any more)."""
+
+
+class ScriptMissingError(PermanentError):
+    """NOSCRIPT: the server does not hold the script."""
+
+
+class MovedError(UnavailableError):
+    """The command did not run here: `target` serves the slot.
+
+    With `is_asked` only for the keys that are on their way there (the slot is being moved), else from now on. An empty
+    host is the one that was asked.
+    """
+
+    def __init__(self, slot: int, target: Address, *, is_asked: bool) -> None:
+        super().__init__(
+            "another node of the redis cluster serves the key; a cluster's URL begins with redis+cluster://"
+        )
+        self.slot, self.target, self.is_asked = slot, target, is_asked
+
+
+class TopologyError(UnavailableError):
+    """Whom we asked is not, or not now, the server for this: look again who is."""
+
+
+async def read_reply(connection: AbstractConnection) -> Reply | ControlPlaneError:
+    """The next reply; an error reply is a value."""
+    try:
+        return cast("Reply", await connection.read_response())  # pyright: ignore[reportUnknownMemberType]
+    except library.ResponseError as exc:
+        return translate(exc)
+
+
+def translate(error: library.ResponseError) -> ControlPlaneError:
+    """What an error reply means in our tree."""
+    text = str(error)
+    match error:
+        case library.NoScriptError():
+            found: ControlPlaneError = ScriptMissingError("the script is not loaded")
+        case library.OutOfMemoryError():
+            found = ThrottledError("redis is out of memory")
+        case library.ReadOnlyError():
+            found = TopologyError("redis is a read-only replica")
+        case library.AskError():  # the library derives MOVED from it
+            target = Address(str(error.host), int(error.port))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            found = MovedError(int(error.slot_id), target, is_asked=not isinstance(error, library.MovedError))
+        case library.NoPermissionError() | library.AuthenticationWrongNumberOfArgsError():
+            found = DeniedError("redis refuses our account the command or key")
+        case library.ClusterDownError():  # also MASTERDOWN
+            found = TopologyError("the redis cluster is not ready")
+        case library.TryAgainError():
+            found = UnavailableError("a slot of the redis cluster is being moved")
+        case library.ClusterCrossSlotError():
+            found = PermanentError("redis is a cluster: its URL must begin with redis+cluster://")
+        case _ if text.startswith(("NOGROUP", "UNBLOCKED the stream key")):  # the latter: Redis 7.0, FLUSHALL
+            found = GroupMissingError("the consumer group is not there")
+        case _ if text.startswith("UNBLOCKED"):
+            found = TopologyError("redis was made a replica while we waited")
+        case _ if text.startswith(_TRANSIENT_WORDS):
+            found = UnavailableError(f"redis can not now: {text.partition(' ')[0]}")
+        case _:
+            found = PermanentError(f"redis answered: {text[:200]}")
+    found.__cause__ = error
+    return found
