@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
-from tests.conformance.kubelets.objects import Meta, Pod, PodEvent, PodList, Refusal
+from tests.conformance.kubelets.objects import Mark, Pod, PodEvent, PodList
 
 PODS = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
 PAGE = 500
@@ -19,17 +19,8 @@ WATCH_S = 600
 
 _event = msgspec.json.Decoder(PodEvent)
 _pod = msgspec.json.Decoder(Pod)
+_mark = msgspec.json.Decoder(Mark)
 _list = msgspec.json.Decoder(PodList)
-_refusal = msgspec.json.Decoder(Refusal)
-
-
-class Bookmark(msgspec.Struct, kw_only=True):
-    """The object of a BOOKMARK."""
-
-    metadata: Meta
-
-
-_mark = msgspec.json.Decoder(Bookmark)
 
 
 class Listener(Protocol):

@@ -206,6 +206,12 @@ class PodList(msgspec.Struct, kw_only=True):
     items: list[Pod] = []
 
 
+class Mark(msgspec.Struct, kw_only=True):
+    """The object of a bookmark: everything but its version is empty."""
+
+    metadata: ListMeta
+
+
 class PodEvent(msgspec.Struct, kw_only=True):
     """One line of a watch; the object of an ERROR is a Status, of a BOOKMARK only a version."""
 
