@@ -6,12 +6,15 @@ import importlib
 import sys
 import time
 
+import uvloop
+
 from bench.runner import RUNS_MIN, Row, machine_line, table, write
 
 BENCHMARKS = {
     "startup": "the command's start, `slipway up`, memory at rest",
     "launch": "one launch on the idle local cluster, from the POST to the last bind",
     "throughput": "sustained launches against the local cluster, and what each costs",
+    "conformance": "sustained launches on a real kube-apiserver, beside a bare client",
     "planner": "planning alone, against kube-scheduler's workloads",
     "streams": "appends, hints, hand-over and feed on a real Valkey",
 }
@@ -40,7 +43,8 @@ def main() -> int:
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    rows = asyncio.run(run(names, options.runs))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        rows = runner.run(run(names, options.runs))
     print(table(rows))
     missed = ", ".join(each.id for each in rows if each.meets_must is False) or "none"
     print(f"{machine_line()}; {len(rows)} rows; short of their target: {missed}")

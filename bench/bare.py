@@ -1,7 +1,9 @@
-"""The peer of P3: a client that writes what one launch writes, and does nothing else, to an API server of its own.
+"""The peer of P3: a client that writes what our launches write, and does nothing else.
 
-Owns the copies: bodies are taken from a launch that our services made, so that both sides write the same bytes. Must
-not read, watch, wait or decide.
+Owns the copies: bodies are taken from a launch that our services made, so that both sides write the same bytes under
+names of the same length, owned by the allocation that they belong to. Must not read, watch, wait or decide. The order
+within one launch is kept (allocation, admission, ConfigMap, pods, release, bindings); pods and bindings of a gang go
+out at once, and many launches are under way together.
 """
 
 import asyncio
@@ -11,23 +13,53 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
+import aiohttp
 import msgspec
 
-from bench.stand import Stand
 from slipway.kube import client
 from slipway.local.furnish import furnish
 from slipway.local.layout import Layout
 from slipway.local.process import Child
 from slipway.runtime.clock import SystemClock, SystemRandom
 
+CONNECTIONS = 64
 ALLOCATIONS = "/apis/slipway.dev/v1alpha1/namespaces/default/allocations"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+SERVICES = "/api/v1/namespaces/default/services"
 PODS = "/api/v1/namespaces/default/pods"
-SERVER_MADE = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "ownerReferences")
+SERVER_MADE = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
+SERVER_GIVEN = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy", "sessionAffinity")
+POD_DEFAULTS = (
+    "dnsPolicy",
+    "serviceAccount",
+    "serviceAccountName",
+    "priority",
+    "preemptionPolicy",
+    "terminationGracePeriodSeconds",
+)
+CONTAINER_DEFAULTS = ("terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy")
+"""What the server adds to a pod's spec: our services do not send it, so the copies must not either."""
+JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+
+Read = Callable[[str], Awaitable[dict[str, Any]]]
+
+
+class Made(msgspec.Struct):
+    uid: str = ""
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class Answer(msgspec.Struct):
+    """What is decoded of an answer."""
+
+    metadata: Made = msgspec.field(default_factory=Made)
+
+
+_ANSWER = msgspec.json.Decoder(Answer)
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,48 +68,138 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     allocation: bytes
     admitted: dict[str, Any]
     released: dict[str, Any]
-    configmap: bytes
-    pod: bytes
-    name: bytes
-    node: str
+    shared: tuple[tuple[str, bytes], ...]
+    """(path, body) of the ConfigMap and, for a gang, of its Service"""
+    pods: tuple[bytes, ...]
+    name: str
+    uid: str
+    nodes: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The AllocationID of the original."""
+        return f"{self.name}-{self.uid[:8]}"
 
     @classmethod
-    async def of(cls, stand: Stand, allocation_id: str) -> Self:
-        """Read back what a launch wrote."""
+    async def of(cls, read: Read, allocation_id: str) -> Self:
+        """Read back what a launch wrote; `read` gives the object at a path."""
         name = allocation_id.rpartition("-")[0]
-        allocation = await stand.read(f"{ALLOCATIONS}/{name}")
-        configmap = await stand.read(f"{CONFIG_MAPS}/{allocation_id}-1")
-        pod = await stand.read(f"{PODS}/{allocation_id}-1-0")
-        status = allocation["status"]
-        node = str(pod["spec"].pop("nodeName"))
-        pod.pop("status")
-        released = {
-            key: status[key] for key in ("phase", "seq", "attempt", "admission", "transitions", "conditions", "release")
-        }
-        released["phase"] = "Assigned"
-        admitted = {key: value for key, value in released.items() if key != "release"}
-        allocation.pop("status")
+        allocation = await read(f"{ALLOCATIONS}/{name}")
+        status = allocation.pop("status")
+        ranks = len(status["release"]["podUIDs"])
+        shared = [(CONFIG_MAPS, _fresh(await read(f"{CONFIG_MAPS}/{allocation_id}-1")))]
+        if ranks > 1:
+            service = await read(f"{SERVICES}/{allocation_id}-1")
+            service.pop("status", None)
+            for given in SERVER_GIVEN[1:]:
+                service["spec"].pop(given, None)
+            shared.append((SERVICES, _fresh(service)))
+        pods = [await read(f"{PODS}/{allocation_id}-1-{rank}") for rank in range(ranks)]
+        nodes = [str(pod["spec"].pop("nodeName")) for pod in pods]
+        for pod in pods:
+            _undefault(pod)
+        released = {key: status[key] for key in ("attempt", "admission", "release")}
+        # As the scheduler wrote it: what the watcher has added since is not part of a launch.
+        released |= {"phase": "Assigned", "seq": 2, "transitions": status["transitions"][:2]}
+        released["conditions"] = [item for item in status["conditions"] if item["type"] == "Admitted"]
         return cls(
             allocation=_fresh(allocation),
-            admitted=admitted,
+            admitted={key: value for key, value in released.items() if key != "release"},
             released=released,
-            configmap=_fresh(configmap),
-            pod=_fresh(pod),
-            name=name.encode(),
-            node=node,
+            shared=tuple(shared),
+            pods=tuple(_fresh(pod) for pod in pods),
+            name=name,
+            uid=str(allocation["metadata"]["uid"]),
+            nodes=tuple(nodes),
         )
 
 
-class BareCluster:
-    """An API server with our definitions and nobody watching."""
+class BareClient:
+    """Writes launches over its own connections, `CONNECTIONS` at most."""
 
-    def __init__(self, stand: Stand, url: str) -> None:
-        self._session = stand.session
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
         self._url = url
+        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._count = 0
+
+    async def burst(self, copied: Copied, count: int, clients: int) -> None:
+        """So many launches, `clients` of them at a time."""
+        left = iter(range(count))
+
+        async def worker() -> None:
+            for _ in left:
+                await self._launch(copied)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(worker())
+
+    async def _launch(self, copied: Copied) -> None:
+        self._count += 1
+        name = f"bare-{self._count:0{max(1, len(copied.name) - 5)}d}"
+        made = await self._send("POST", ALLOCATIONS, copied.allocation.replace(copied.name.encode(), name.encode()))
+        renamed = _renaming(copied, name, made.uid)
+        made = await self._put_status(name, made, copied.admitted)
+        for path, body in copied.shared:
+            await self._send("POST", path, renamed(body))
+        pods = await self._all([self._send("POST", PODS, renamed(body)) for body in copied.pods])
+        released = {**copied.released, "release": {"attempt": 1, "podUIDs": [pod.uid for pod in pods]}}
+        await self._put_status(name, made, released)
+        id_ = f"{name}-{made.uid[:8]}"
+        await self._all(
+            [
+                self._bind(f"{id_}-1-{rank}", pod.uid, node)
+                for rank, (pod, node) in enumerate(zip(pods, copied.nodes, strict=True))
+            ]
+        )
+
+    async def _put_status(self, name: str, made: Made, status: dict[str, Any]) -> Made:
+        body = {
+            "apiVersion": "slipway.dev/v1alpha1",
+            "kind": "Allocation",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "uid": made.uid,
+                "resourceVersion": made.resource_version,
+            },
+            "status": status,
+        }
+        return await self._send("PUT", f"{ALLOCATIONS}/{name}/status", msgspec.json.encode(body))
+
+    async def _bind(self, pod: str, uid: str, node: str) -> Made:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": "default", "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        return await self._send("POST", f"{PODS}/{pod}/binding", msgspec.json.encode(binding))
+
+    async def _all(self, calls: list[Any]) -> list[Made]:
+        return [await calls[0]] if len(calls) == 1 else list(await asyncio.gather(*calls))
+
+    async def _send(self, method: str, path: str, body: bytes) -> Made:
+        async with (
+            self._slots,
+            self._session.request(method, self._url + path, data=body, headers=JSON_HEADERS) as answer,
+        ):
+            answered = await answer.read()
+            if answer.status >= 300:
+                raise RuntimeError(f"{method} {path}: {answer.status} {answered[:500]!r}")
+        return _ANSWER.decode(answered).metadata
+
+
+class BareCluster:
+    """A local API server with our definitions and nobody watching."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._client = BareClient(session, url)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls, stand: Stand) -> AsyncGenerator[Self]:
+    async def started(cls, session: aiohttp.ClientSession) -> AsyncGenerator[Self]:
         """One in a process and a folder of its own, kept on disk as the stack's is."""
         clock = SystemClock()
         with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
@@ -95,49 +217,41 @@ class BareCluster:
             try:
                 async with client.connect(str(layout.kubeconfig), clock=clock, random=SystemRandom()) as kube:
                     await furnish(kube, clock, system_namespace="slipway-system", local_defaults=True)
-                yield cls(stand, f"http://{listen}")
+                yield cls(session, f"http://{listen}")
             finally:
                 await child.stop(5.0)
 
-    async def burst(self, copied: Copied, count: int, clients: int, run: int) -> float:
+    async def burst(self, copied: Copied, count: int, clients: int) -> float:
         """Launches per second, `clients` at a time."""
-        left = iter(range(count))
         started_s = time.perf_counter()
-
-        async def worker() -> None:
-            for number in left:
-                await self._launch(copied, b"bare-%03d-%05d" % (run, number))
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(clients):
-                group.create_task(worker())
+        await self._client.burst(copied, count, clients)
         return count / (time.perf_counter() - started_s)
 
-    async def _launch(self, copied: Copied, name: bytes) -> None:
-        allocation = await self._send("POST", ALLOCATIONS, copied.allocation.replace(copied.name, name))
-        path = f"{ALLOCATIONS}/{name.decode()}/status"
-        allocation = await self._send("PUT", path, msgspec.json.encode({**allocation, "status": copied.admitted}))
-        await self._send("POST", CONFIG_MAPS, copied.configmap.replace(copied.name, name))
-        pod = await self._send("POST", PODS, copied.pod.replace(copied.name, name))
-        uids = [pod["metadata"]["uid"]]
-        released = {**copied.released, "release": {**copied.released["release"], "podUIDs": uids}}
-        await self._send("PUT", path, msgspec.json.encode({**allocation, "status": released}))
-        pod_name = pod["metadata"]["name"]
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": pod_name, "uid": uids[0]},
-            "target": {"kind": "Node", "name": copied.node},
-        }
-        await self._send("POST", f"{PODS}/{pod_name}/binding", msgspec.json.encode(binding))
 
-    async def _send(self, method: str, path: str, body: bytes) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"}
-        async with self._session.request(method, self._url + path, data=body, headers=headers) as answer:
-            answered = await answer.read()
-            if answer.status >= 300:
-                raise RuntimeError(f"{method} {path}: {answer.status} {answered[:500]!r}")
-        return msgspec.json.decode(answered)
+def _renaming(copied: Copied, name: str, uid: str) -> Callable[[bytes], bytes]:
+    """The id first: it holds the name."""
+    pairs = [(copied.id, f"{name}-{uid[:8]}"), (copied.uid, uid), (copied.name, name)]
+    changes = [(old.encode(), new.encode()) for old, new in pairs]
+
+    def renamed(body: bytes) -> bytes:
+        for old, new in changes:
+            body = body.replace(old, new)
+        return body
+
+    return renamed
+
+
+def _undefault(pod: dict[str, Any]) -> None:
+    pod.pop("status")
+    spec = pod["spec"]
+    spec["tolerations"] = [
+        item for item in spec.get("tolerations", ()) if not str(item.get("key")).startswith("node.kubernetes.io/")
+    ]
+    for parts, added in ((spec, POD_DEFAULTS), *((item, CONTAINER_DEFAULTS) for item in spec["containers"])):
+        for key in added:
+            parts.pop(key, None)
+    if not spec["tolerations"]:
+        del spec["tolerations"]
 
 
 def _fresh(found: dict[str, Any]) -> bytes:

@@ -177,14 +177,7 @@ class Stand:
 
     async def post(self, body: bytes) -> tuple[str, float, float]:
         """Launch; (the AllocationID, when it was sent, when it was answered)."""
-        sent = time.perf_counter()
-        headers = {"Content-Type": "application/json"}
-        async with self.session.post(f"{self.stack.api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
-            answered = await answer.read()
-            now = time.perf_counter()
-            if answer.status != 201:
-                raise RuntimeError(f"{answer.status}: {answered[:500]!r}")
-        return str(msgspec.json.decode(answered)["id"]), sent, now
+        return await launch_through(self.session, self.stack.api_url, body)
 
     async def create(self, path: str, body: dict[str, Any]) -> None:
         """Create an object in the cluster."""
@@ -201,15 +194,34 @@ class Stand:
 
     async def metrics(self, service: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """{(name, labels): value} of one service's /metrics."""
-        from prometheus_client.parser import text_string_to_metric_families
+        return await metrics_of(self.session, self.stack.children[service].url)
 
-        async with self.session.get(f"{self.stack.children[service].url}/metrics") as answer:
-            text = await answer.text()
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+
+async def launch_through(session: aiohttp.ClientSession, api_url: str, body: bytes) -> tuple[str, float, float]:
+    """Launch; (the AllocationID, when it was sent, when it was answered)."""
+    sent = time.perf_counter()
+    headers = {"Content-Type": "application/json"}
+    async with session.post(f"{api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
+        answered = await answer.read()
+        now = time.perf_counter()
+        if answer.status != 201:
+            raise RuntimeError(f"{answer.status}: {answered[:500]!r}")
+    return str(msgspec.json.decode(answered)["id"]), sent, now
+
+
+async def metrics_of(
+    session: aiohttp.ClientSession, service_url: str
+) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """{(name, labels): value} of one service's /metrics."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    async with session.get(f"{service_url}/metrics") as answer:
+        text = await answer.text()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def launch_body(ranks: int = 1, *, command: tuple[str, ...] = ("true",)) -> bytes:

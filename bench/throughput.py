@@ -38,19 +38,19 @@ NODE: dict[str, Any] = {
 
 async def measure(runs: int) -> list[Row]:
     """Rows of this benchmark."""
-    async with a_stand(nodes=0) as stand, BareCluster.started(stand) as bare:
+    async with a_stand(nodes=0) as stand, BareCluster.started(stand.session) as bare:
         for number in range(NODES):
             name = f"fake-{number}"
             labels = {"kubernetes.io/hostname": name}
             await stand.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, **NODE})
         allocation, _, _ = await stand.post(launch_body(1))
         await stand.watching.until_bound(1)
-        copied = await Copied.of(stand, allocation)
+        copied = await Copied.of(stand.read, allocation)
         costs = Costs(stand)
         await _burst(stand, 1, SINGLES // 3)
         await costs.begin()
         ours, theirs = await paired(
-            runs, lambda _run: _burst(stand, 1, SINGLES), lambda run: bare.burst(copied, SINGLES, CLIENTS, run)
+            runs, lambda _run: _burst(stand, 1, SINGLES), lambda _run: bare.burst(copied, SINGLES, CLIENTS)
         )
         per_launch = await costs.per_launch(runs * SINGLES)
         gangs = [await _burst(stand, GANG, GANGS) for _ in range(runs)]

@@ -1,0 +1,157 @@
+"""P3 on a real kube-apiserver: what our services launch per second beside a bare client that writes the same objects.
+
+Both sides use one API server in turn, five times or more: the four services with a client that POSTs, then a client
+with 64 connections that writes what those launches wrote. A rate is from the first request to the last binding, as a
+watch that is told of bound pods only counts them. Nodes are objects without kubelets.
+
+SLIPWAY_BENCH_SINGLES, SLIPWAY_BENCH_GANGS (0 leaves them out) change the size of a run, for profiling.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from bench.bare import CONNECTIONS, Copied
+from bench.real import RealStand, a_real_stand
+from bench.runner import Row, Target, row
+from bench.stand import launch_body
+
+SINGLES = int(os.environ.get("SLIPWAY_BENCH_SINGLES", "600"))
+GANGS = int(os.environ.get("SLIPWAY_BENCH_GANGS", "4"))
+RANKS = 512
+WARM_UP = 64
+QUIET_S = 2.5
+OURS = ("api", "scheduler", "podworker", "watcher")
+
+
+class Side:
+    """What one side of the comparison has shown."""
+
+    def __init__(self) -> None:
+        self.singles: list[float] = []
+        self.gangs: list[float] = []
+        self.cpu_s: dict[str, list[float]] = {}
+        self.calls: Counter[str] = Counter()
+
+    def cpu_line(self) -> str:
+        """CPU seconds per 1,000 single-rank launches, by process."""
+        return ", ".join(f"{name} {statistics.median(spent):.2f}" for name, spent in sorted(self.cpu_s.items()))
+
+
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    ours, bare = Side(), Side()
+    async with a_real_stand() as stand:
+        single, gang = await _copies(stand)
+
+        def post(ranks: int, count: int) -> Awaitable[None]:
+            return _launch(stand, ranks, count)
+
+        def write(ranks: int, count: int) -> Awaitable[None]:
+            return stand.bare.burst(single if ranks == 1 else gang, count, CONNECTIONS)
+
+        for number in range(runs):
+            sides = [(ours, post), (bare, write)]
+            for side, launch in sides if number % 2 == 0 else reversed(sides):
+                await _turn(stand, side, launch, is_ours=side is ours)
+            _say(f"pair {number + 1}: ours {ours.singles[-1]:.0f}, bare {bare.singles[-1]:.0f} launches/s")
+            if GANGS:
+                _say(f"        ours {ours.gangs[-1]:.0f}, bare {bare.gangs[-1]:.0f} pods/s in gangs")
+    return _rows(ours, bare, runs)
+
+
+async def _copies(stand: RealStand) -> tuple[Copied, Copied]:
+    """What the bare client writes: copies of a launch of each sort; leaves nothing, and the services halted."""
+    async with stand.bound.counting():
+        single = await stand.post(launch_body(1))
+        gang = await stand.post(launch_body(RANKS))
+        await stand.bound.until(1 + RANKS)
+    copies = await Copied.of(stand.read, single), await Copied.of(stand.read, gang)
+    await stand.halt()
+    await stand.clean()
+    return copies
+
+
+async def _turn(stand: RealStand, side: Side, launch: Callable[[int, int], Awaitable[None]], *, is_ours: bool) -> None:
+    """One side's run, from a clean cluster to a clean cluster."""
+    if is_ours:
+        await stand.resume()
+    await _burst(stand, launch, 1, WARM_UP)
+    calls = await stand.calls() if is_ours else Counter[str]()
+    cpu_s = stand.cpu_s()
+    side.singles.append(await _burst(stand, launch, 1, SINGLES))
+    await asyncio.sleep(QUIET_S)
+    for name, after_s in stand.cpu_s().items():
+        if is_ours or name not in OURS:
+            side.cpu_s.setdefault(name, []).append((after_s - cpu_s[name]) / SINGLES * 1_000)
+    if is_ours:
+        side.calls += await stand.calls() - calls
+    if GANGS:
+        side.gangs.append(RANKS * await _burst(stand, launch, RANKS, GANGS))
+    if is_ours:
+        await stand.halt()
+    await stand.clean()
+
+
+async def _burst(stand: RealStand, launch: Callable[[int, int], Awaitable[None]], ranks: int, count: int) -> float:
+    """Launches per second, from the first request to the last binding."""
+    async with stand.bound.counting():
+        started_s = time.perf_counter()
+        await launch(ranks, count)
+        ended_s = await stand.bound.until(count * ranks)
+    return count / (ended_s - started_s)
+
+
+async def _launch(stand: RealStand, ranks: int, count: int) -> None:
+    body = launch_body(ranks)
+    left = iter(range(count))
+
+    async def client() -> None:
+        for _ in left:
+            await stand.post(body)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(client())
+
+
+def _say(text: str) -> None:
+    print(f"  {text} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
+
+
+def _rows(ours: Side, bare: Side, runs: int) -> list[Row]:
+    peer = "bare client, 64 connections, same writes"
+    cpu_s = [sum(spent) for spent in zip(*(ours.cpu_s[name] for name in OURS), strict=True)]
+    per_launch = {name: count / (runs * SINGLES) for name, count in ours.calls.items()}
+    calls = ", ".join(
+        f"{name} {count:.2f}" for name, count in sorted(per_launch.items(), key=lambda item: -item[1]) if count >= 0.005
+    )
+    work = f"{SINGLES} single ranks, {CONNECTIONS} clients, POST to last bind"
+    target = Target(must=0.6, moonshot=0.85, better="higher")
+    rows = [
+        row("P3-real", work, ours.singles, "launches/s", peer=bare.singles, peer_name=peer, target=target),
+        row(
+            "P11-real",
+            "CPU of the four services per 1,000 single-rank launches",
+            cpu_s,
+            "s",
+            target=Target(must=12, moonshot=5),
+            note=f"ours: {ours.cpu_line()}; bare: {bare.cpu_line()}",
+        ),
+        row(
+            "T-real-kube-calls",
+            "Kubernetes calls of the services per single-rank launch",
+            [sum(per_launch.values())],
+            "calls",
+            note=calls,
+        ),
+    ]
+    if GANGS:
+        work = f"{GANGS} gangs of {RANKS}, POST to last bind"
+        target = Target(must=0.7, moonshot=0.9, better="higher")
+        rows.insert(1, row("P3-real-gangs", work, ours.gangs, "pods/s", peer=bare.gangs, peer_name=peer, target=target))
+    return rows

@@ -1,0 +1,248 @@
+"""The stand on a real kube-apiserver: a control plane of its own, fake nodes, our four services, and a counting watch.
+
+Owns their lives and what is counted about them: CPU of every process from the kernel's accounts, Kubernetes calls from
+our services' metrics. Both sides of a comparison use the same API server in turn: the services are halted while the
+bare client works, and what a side has written is deleted before the other begins.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.bare import ALLOCATIONS, CONFIG_MAPS, CONNECTIONS, PODS, SERVICES, BareClient
+from bench.stand import launch_through, metrics_of
+from slipway.local.stack import SERVICES as OURS
+from slipway.local.stack import Stack, StackOptions
+from tests.conformance.cluster.servers import PARTS, ClusterOptions, RealCluster, running_cluster
+
+NODES = 32
+NODE_SIZE = {"cpu": "64", "memory": "256Gi", "pods": "1000"}
+WATCH_BYTES = 8 * 1024 * 1024
+DEADLINE_S = 180.0
+SETTLE_S = 1.5
+POLL_S = 0.2
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
+KUBE_CALLS = "slipway_kube_calls_total"
+
+
+class Bound:
+    """Counts pods as they get a node, by a watch that is told of nothing else; bodies are not decoded."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = f"{url}/api/v1/pods"
+        self._changed = asyncio.Event()
+        self._ready = asyncio.Event()
+        self.at: list[float] = []
+
+    async def until(self, count: int) -> float:
+        """When the `count`-th pod was bound. Raises RuntimeError when that takes too long."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while len(self.at) < count:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise RuntimeError(f"{len(self.at)} of {count} pods bound after {DEADLINE_S:.0f} s") from None
+        return self.at[count - 1]
+
+    @contextlib.asynccontextmanager
+    async def counting(self) -> AsyncGenerator[None]:
+        """From now on, starting at 0."""
+        self.at.clear()
+        self._ready.clear()
+        task = asyncio.ensure_future(self._follow())
+        try:
+            await self._ready.wait()
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _follow(self) -> None:
+        params = {"fieldSelector": "spec.nodeName!=", "limit": "1"}
+        async with self._session.get(self._url, params=params) as answer:
+            version = (await answer.json())["metadata"]["resourceVersion"]
+        while True:
+            # A busy API server cuts off whoever it has waited for: go on from there.
+            version = await self._watch(version)
+
+    async def _watch(self, version: str) -> str:
+        """One watch until the server ends it; where the next one goes on."""
+        params = {"fieldSelector": "spec.nodeName!=", "watch": "true", "resourceVersion": version}
+        async with self._session.get(self._url, params=params, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+            self._ready.set()
+            async for line in answer.content:
+                if line.startswith(b'{"type":"ADDED"'):
+                    self.at.append(time.perf_counter())
+                    self._changed.set()
+                found = _VERSION.search(line)
+                if found is None or line.startswith(b'{"type":"ERROR"'):
+                    raise RuntimeError(f"the watch of pods says {line[:300]!r}")
+                version = found.group(1).decode()
+        return version
+
+
+class RealStand:
+    """A control plane with our services beside it, and clients."""
+
+    def __init__(self, cluster: RealCluster, stack: Stack, kube: aiohttp.ClientSession, web: aiohttp.ClientSession):
+        self.cluster = cluster
+        self.stack = stack
+        self.bound = Bound(kube, cluster.url)
+        self.bare = BareClient(kube, cluster.url)
+        self._kube = kube
+        self._web = web
+
+    async def post(self, body: bytes) -> str:
+        """Launch; the AllocationID."""
+        return (await launch_through(self._web, self.stack.api_url, body))[0]
+
+    async def read(self, path: str) -> dict[str, Any]:
+        """An object of the cluster."""
+        return await self._call("GET", path)
+
+    async def halt(self) -> None:
+        """End our services."""
+        await asyncio.gather(*(self.stack.halt(name) for name in OURS))
+
+    async def resume(self) -> None:
+        """Start our services again."""
+        await asyncio.gather(*(self.stack.resume(name) for name in OURS))
+
+    async def clean(self) -> None:
+        """Delete what was launched, without a grace; our services must be halted."""
+        for path in (PODS, ALLOCATIONS):
+            names = [item["metadata"]["name"] for item in (await self.read(path))["items"]]
+            for start in range(0, len(names), CONNECTIONS):
+                await asyncio.gather(*(self._let_go(f"{path}/{name}") for name in names[start : start + CONNECTIONS]))
+            await self._call("DELETE", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background")
+        ours = "labelSelector=app.kubernetes.io/managed-by%3Dslipway"
+        for path in (CONFIG_MAPS, SERVICES):
+            await self._call("DELETE", f"{path}?{ours}")
+
+        async def is_empty() -> bool:
+            return not any([(await self.read(path))["items"] for path in (PODS, ALLOCATIONS)])
+
+        await _poll(is_empty, "nothing is left of the launches")
+        await asyncio.sleep(SETTLE_S)
+
+    async def add_nodes(self) -> None:
+        """Nodes without a kubelet; waits until the controllers take them to be ready."""
+        for number in range(NODES):
+            name = f"fake-{number:03d}"
+            body = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "status": {
+                    "capacity": NODE_SIZE,
+                    "allocatable": NODE_SIZE,
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }
+            await self._call("POST", "/api/v1/nodes", body)
+
+        async def are_ready() -> bool:
+            return not any(node["spec"].get("taints") for node in (await self.read("/api/v1/nodes"))["items"])
+
+        await _poll(are_ready, "the nodes are ready")
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds that each process has spent since its start, and this client."""
+        pids = {name: self.stack.children[name].pid for name in OURS}
+        pids |= {part: self.cluster.pid(part) for part in PARTS if part != "scheduler"}
+        pids["client"] = os.getpid()
+        if self.stack.valkey is not None and self.stack.valkey.pid is not None:
+            pids["redis"] = self.stack.valkey.pid
+        return {("kcm" if name == "controller-manager" else name): _cpu_s(pid) for name, pid in pids.items()}
+
+    async def calls(self) -> Counter[str]:
+        """{service:verb resource code: Kubernetes calls} of our services since their start."""
+        found: Counter[str] = Counter()
+        for service in OURS:
+            for (name, labels), value in (await metrics_of(self._web, self.stack.children[service].url)).items():
+                if name == KUBE_CALLS:
+                    label = dict(labels)
+                    found[f"{service}:{label['verb']} {label['resource']} {label['code']}"] += int(value)
+        return found
+
+    async def _let_go(self, path: str) -> None:
+        await self._call("PATCH", path, {"metadata": {"finalizers": None}}, content="application/merge-patch+json")
+
+    async def _call(
+        self, method: str, path: str, body: Any = None, content: str = "application/json"
+    ) -> dict[str, Any]:
+        headers = {"Content-Type": content}
+        async with self._kube.request(method, self.cluster.url + path, json=body, headers=headers) as answer:
+            if answer.status >= 300 and not (answer.status == 404 and method == "PATCH"):
+                raise RuntimeError(f"{method} {path}: {answer.status} {await answer.text()}")
+            return await answer.json()
+
+
+@contextlib.asynccontextmanager
+async def a_real_stand() -> AsyncGenerator[RealStand]:
+    """All of it, stopped always; the services are up at the beginning."""
+    # Nobody renews the leases of our nodes.
+    options = ClusterOptions(scheduler=False, audit=False, node_monitor_grace_s=86_400)
+    with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
+        cluster = await asyncio.to_thread(_entered, running_cluster(Path(folder) / "cluster", options))
+        async with contextlib.AsyncExitStack() as stopping:
+            stopping.push(cluster.leave)
+            stack = Stack(
+                StackOptions(
+                    folder=Path(folder) / "stack", port=0, nodes=0, kubeconfig=str(cluster.it.kubeconfig), keep=True
+                )
+            )
+            await stack.start()
+            stopping.push_async_callback(stack.stop)
+            connector = aiohttp.TCPConnector(limit=0, ssl=cluster.it.credentials.tls())
+            timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+            kube = await stopping.enter_async_context(
+                aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=WATCH_BYTES)
+            )
+            web = await stopping.enter_async_context(
+                aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+            )
+            stand = RealStand(cluster.it, stack, kube, web)
+            await stand.add_nodes()
+            yield stand
+
+
+class _Entered:
+    """A cluster that was started in a thread, with its way out."""
+
+    def __init__(self, it: RealCluster, leave: Any) -> None:
+        self.it = it
+        self.leave = leave
+
+
+async def _poll(check: Callable[[], Awaitable[bool]], what: str) -> None:
+    for _ in range(round(DEADLINE_S / POLL_S)):
+        if await check():
+            return
+        await asyncio.sleep(POLL_S)
+    raise RuntimeError(f"not within {DEADLINE_S:.0f} s: {what}")
+
+
+def _entered(context: Any) -> _Entered:
+    return _Entered(context.__enter__(), context.__exit__)
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
