@@ -62,18 +62,13 @@ spec:
       {{- /* A service ends by itself when its drain time is over; the rest is for it to be told and to exit. */}}
       terminationGracePeriodSeconds: {{ add 5 (ceil $settings.drainTimeoutS) }}
       {{- include "slipway.podSpec" (dict "root" .root "values" $values) | nindent 6 }}
-      {{- if $values.topologySpreadConstraints }}
+      {{- $own := dict "labelSelector" (dict "matchLabels" (include "slipway.selector" . | fromYaml)) }}
+      {{- $soft := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" }}
       topologySpreadConstraints:
-        {{- toYaml $values.topologySpreadConstraints | nindent 8 }}
-      {{- else }}
-      topologySpreadConstraints:
-        - maxSkew: 1
-          topologyKey: kubernetes.io/hostname
-          whenUnsatisfiable: ScheduleAnyway
-          labelSelector:
-            matchLabels:
-              {{- include "slipway.selector" . | nindent 14 }}
-      {{- end }}
+        {{- range default (list $soft) $values.topologySpreadConstraints }}
+        {{- /* One that selects nothing would spread nothing. */}}
+        - {{- merge (deepCopy .) $own | toYaml | nindent 10 }}
+        {{- end }}
       containers:
         - name: {{ .component }}
           image: {{ include "slipway.image" (dict "image" .root.Values.image "tag" .root.Chart.AppVersion) }}

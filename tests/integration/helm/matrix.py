@@ -71,7 +71,13 @@ MATRIX: Mapping[str, Values] = {
             "priorityClassName": "system-cluster-critical",
             "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
             "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+            "affinity": {
+                "nodeAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+                    ]
+                }
+            },
         }
         for name in ("api", "scheduler", "podworker", "watcher", "setup", "valkey")
     },

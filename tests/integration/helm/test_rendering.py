@@ -122,6 +122,14 @@ def test_selectors_never_change(documents: list[Json]) -> None:
         assert item["metadata"]["name"].endswith(f"-{part}")
 
 
+def test_pods_spread_over_nodes(documents: list[Json]) -> None:
+    """Each constraint counts the pods of the same service."""
+    for service in SERVICES:
+        deployment = chart.find(documents, "Deployment", service)["spec"]
+        for constraint in deployment["template"]["spec"]["topologySpreadConstraints"]:
+            assert constraint["labelSelector"] == deployment["selector"]
+
+
 def test_services_and_budgets_find_their_pods(documents: list[Json]) -> None:
     """A Service or a disruption budget selects exactly one Deployment, and its ports are there."""
     pods = {item["metadata"]["name"]: item["spec"]["template"] for item in documents if item["kind"] == "Deployment"}

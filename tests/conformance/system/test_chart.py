@@ -1,0 +1,245 @@
+"""The chart on a real API server: accepted strictly, restricted, upgraded with its definitions, gone without loss.
+
+It has a control plane of its own: definitions belong to one release, and the other tests have theirs installed.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from slipway.kube.resources import CRDS
+from tests.conformance.cluster.servers import ClusterOptions, RealCluster, running_cluster
+from tests.integration.helm.matrix import MATRIX, rendered
+from tests.support import chart
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+
+PODS = 10
+"""Two of each service, the Valkey, the setup."""
+COLLECTIONS = {
+    "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
+    "ConfigMap": "api/v1/namespaces/{}/configmaps",
+    "Secret": "api/v1/namespaces/{}/secrets",
+    "Service": "api/v1/namespaces/{}/services",
+    "Deployment": "apis/apps/v1/namespaces/{}/deployments",
+    "Job": "apis/batch/v1/namespaces/{}/jobs",
+    "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "CustomResourceDefinition": "apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+}
+ALLOCATIONS = "apis/slipway.dev/v1alpha1/namespaces/default/allocations"
+DEFINITION = f"{CRDS.path()}/allocations.slipway.dev"
+
+
+class Ground:
+    """A cluster, and what is asked of it as an administrator."""
+
+    def __init__(self, cluster: RealCluster, client: httpx.Client) -> None:
+        self.cluster = cluster
+        self.client = client
+
+    def get(self, path: str) -> Json:
+        """An object or a list; it must be there."""
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def create(self, path: str, body: Json) -> Json:
+        answer = self.client.post(path, json=body, params={"fieldValidation": "Strict"})
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    def install(self, values: Json | None = None, path: Path = chart.CHART) -> Json:
+        release = chart.install(self.cluster.kubeconfig, values=values, chart=path)
+        self.served()
+        return release
+
+    def upgrade(self, values: Json | None = None, path: Path = chart.CHART) -> Json:
+        return chart.upgrade(self.cluster.kubeconfig, values=values, chart=path)
+
+    def served(self) -> None:
+        wait_until(lambda: self.client.get(ALLOCATIONS).status_code == 200, "allocations are served")
+
+    def names(self, kind: str) -> set[str]:
+        """Of our objects of that kind."""
+        listed = self.get(COLLECTIONS[kind].format(chart.NAMESPACE))["items"]
+        return {item["metadata"]["name"] for item in listed if "slipway" in item["metadata"]["name"]}
+
+    def clean(self) -> None:
+        """As before any install."""
+        for release in self.get(f"api/v1/namespaces/{chart.NAMESPACE}/secrets")["items"]:
+            if release["type"].startswith("helm.sh/release"):
+                chart.uninstall(self.cluster.kubeconfig, name=release["metadata"]["labels"]["name"])
+                break
+        for name in self.names("CustomResourceDefinition"):
+            self.client.delete(f"{CRDS.path()}/{name}")
+        wait_until(lambda: not self.names("CustomResourceDefinition"), "the definitions are gone")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
+    """Without a scheduler: pods are made, and run nowhere."""
+    if os.environ.get("SLIPWAY_CONFORMANCE") != "1" or os.environ.get("KUBECONFIG"):
+        pytest.skip("needs a control plane that nobody else uses: make conformance, without KUBECONFIG")
+    with running_cluster(tmp_path_factory.mktemp("chart"), ClusterOptions(scheduler=False, audit=False)) as started:
+        yield started
+
+
+@pytest.fixture
+def ground(cluster: RealCluster) -> Generator[Ground]:
+    """The cluster with nothing of ours but a namespace, which enforces and warns of pod security "restricted"."""
+    with cluster.client() as client:
+        levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
+        client.post("api/v1/namespaces", json={"metadata": {"name": chart.NAMESPACE, "labels": levels}})
+        found = Ground(cluster, client)
+        yield found
+        found.clean()
+
+
+def an_allocation(name: str = "kept") -> Json:
+    return {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "Allocation",
+        "metadata": {"name": name},
+        "spec": {"kind": "command", "template": {"spec": {"containers": [{"name": "main", "command": ["true"]}]}}},
+    }
+
+
+def a_newer_chart(folder: Path) -> Path:
+    """The chart of a later version: its allocations have one field more, and it says so of itself."""
+    path = folder / "helm"
+    shutil.copytree(chart.CHART, path)
+    file = path / "files" / "crds" / "allocations.slipway.dev.yaml"
+    definition = yaml.safe_load(file.read_text("utf-8"))
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["note"] = {"type": "string", "maxLength": 64}
+    file.write_text(json.dumps(definition), "utf-8")  # which is YAML, and leaves no word to be taken for a boolean
+    about = path / "Chart.yaml"
+    about.write_text(about.read_text("utf-8").replace("ersion: 0.1.0", "ersion: 0.2.0"), "utf-8")
+    return path
+
+
+def test_every_object_is_accepted_strictly(ground: Ground) -> None:
+    """Over all value sets: no unknown field, no warning (of deprecation or pod security), nothing refused."""
+    complaints: dict[str, str] = {}
+    seen: set[str] = set()
+    for name in MATRIX:
+        for item in rendered(name):
+            text = json.dumps(item, sort_keys=True)
+            if text in seen:
+                continue
+            seen.add(text)
+            path = COLLECTIONS[item["kind"]].format(chart.NAMESPACE)
+            answer = ground.client.post(path, json=item, params={"dryRun": "All", "fieldValidation": "Strict"})
+            if answer.status_code != 201 or "warning" in answer.headers:
+                what = f"{name}: {item['kind']} {item['metadata']['name']}"
+                complaints[what] = answer.headers.get("warning") or answer.text
+    assert complaints == {}
+
+
+def test_an_install_makes_restricted_pods(ground: Ground) -> None:
+    """In a namespace that enforces "restricted" every pod is made; nothing runs them here."""
+    release = ground.install()
+    assert release["status"] == "deployed"
+    pods = f"api/v1/namespaces/{chart.NAMESPACE}/pods"
+    wait_until(lambda: len(ground.get(pods)["items"]) == PODS, f"{PODS} pods are made")
+    events = ground.get(f"api/v1/namespaces/{chart.NAMESPACE}/events")["items"]
+    assert [event["message"] for event in events if event["reason"] == "FailedCreate"] == []
+
+
+def test_definitions_are_established(ground: Ground) -> None:
+    """The API server finds nothing to complain about in them."""
+    ground.install()
+    for name in sorted(ground.names("CustomResourceDefinition")):
+        conditions = {
+            item["type"]: item["status"] for item in ground.get(f"{CRDS.path()}/{name}")["status"]["conditions"]
+        }
+        assert conditions["Established"] == conditions["NamesAccepted"] == "True", name
+        assert "NonStructuralSchema" not in conditions
+
+
+def test_an_upgrade_brings_changed_definitions(ground: Ground, tmp_path: Path) -> None:
+    """A field that a later version adds is in the live definition, and what was there before is untouched."""
+    ground.install()
+    before = ground.create(ALLOCATIONS, an_allocation())
+    release = ground.upgrade(path=a_newer_chart(tmp_path))
+    assert (release["revision"], release["status"]) == (2, "deployed")
+    version = ground.get(DEFINITION)["spec"]["versions"][0]
+    assert version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["note"]["maxLength"] == 64
+    assert ground.get(f"{ALLOCATIONS}/kept") == before
+    noted = an_allocation("noted")
+    noted["spec"]["note"] = "of the later version"
+
+    def is_taken() -> bool:
+        answer = ground.client.post(ALLOCATIONS, json=noted, params={"fieldValidation": "Strict"})
+        return answer.status_code == 201
+
+    wait_until(is_taken, "the field is known")
+    labels = ground.get(f"{COLLECTIONS['Deployment'].format(chart.NAMESPACE)}/slipway-api")["metadata"]["labels"]
+    assert labels["app.kubernetes.io/version"] == "0.2.0"
+
+
+def test_a_rollback_goes_back(ground: Ground, tmp_path: Path) -> None:
+    """The definitions too; what a field held that they do not know is dropped when the object is written again."""
+    ground.install()
+    ground.upgrade(path=a_newer_chart(tmp_path))
+    chart.rollback(ground.cluster.kubeconfig, revision=1)
+    version = ground.get(DEFINITION)["spec"]["versions"][0]
+    assert "note" not in version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+
+
+def test_an_upgrade_without_a_change_changes_nothing(ground: Ground) -> None:
+    """No Deployment gets another generation, the password stays, and the setup is not run again."""
+    ground.install()
+
+    def state() -> dict[str, object]:
+        found: dict[str, object] = {}
+        for kind in ("Deployment", "Job", "CustomResourceDefinition"):
+            for item in ground.get(COLLECTIONS[kind].format(chart.NAMESPACE))["items"]:
+                found[f"{kind}/{item['metadata']['name']}"] = (item["metadata"]["uid"], item["metadata"]["generation"])
+        secret = ground.get(f"{COLLECTIONS['Secret'].format(chart.NAMESPACE)}/slipway-valkey")
+        return found | {"password": secret["data"]}
+
+    before = state()
+    ground.upgrade()
+    assert state() == before
+
+
+def test_an_uninstall_keeps_what_people_made(ground: Ground) -> None:
+    """Definitions and allocations stay, everything else goes; an install afterwards takes them over."""
+    ground.install()
+    made = ground.create(ALLOCATIONS, an_allocation())
+    chart.uninstall(ground.cluster.kubeconfig)
+    assert ground.get(f"{ALLOCATIONS}/kept") == made
+    left = {kind: ground.names(kind) for kind in COLLECTIONS}
+    assert {kind for kind, names in left.items() if names} == {"CustomResourceDefinition"}
+    ground.install()
+    assert ground.get(f"{ALLOCATIONS}/kept")["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+def test_definitions_go_when_asked(ground: Ground) -> None:
+    """With `crds.keep=false` nothing is left."""
+    ground.install({"crds": {"keep": False}})
+    chart.uninstall(ground.cluster.kubeconfig)
+    wait_until(lambda: not ground.names("CustomResourceDefinition"), "the definitions go")
+
+
+def test_definitions_of_others_are_left_alone(ground: Ground) -> None:
+    """Where somebody else manages them: applied from the files, and not part of the release."""
+    folder = chart.CHART / "files" / "crds"
+    applied = ground.cluster.kubectl("apply", "--server-side", "-f", str(folder))
+    assert applied.returncode == 0, applied.stderr
+    ground.install({"crds": {"enabled": False}})
+    chart.uninstall(ground.cluster.kubeconfig)
+    assert len(ground.names("CustomResourceDefinition")) == len(list(folder.iterdir()))
