@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.paging import ListQuery
 from slipway.local.apiserver.status import StatusError
 from tests.contract.kube.samples import a_config
@@ -77,7 +78,8 @@ def test_pages_are_one_snapshot(before: list[Step], between: list[Step], limit: 
     while page.continue_token:
         if pending:
             _, name, label = pending.pop()
-            core.patch("configmaps", "default", name, a_config(name, labels={"on": label}), media=_APPLY)
+            config, mine = a_config(name, labels={"on": label}), WriteOptions(writer="me", force=True)
+            core.patch("configmaps", "default", name, config, media=_APPLY, options=mine)
         page = core.list("configmaps", None, ListQuery(limit=limit, continue_token=page.continue_token))
         found += [obj["metadata"]["name"] for obj in page.items]
     assert found == whole

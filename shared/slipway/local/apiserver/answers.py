@@ -84,7 +84,8 @@ def written(call: Call, core: ClusterCore, kind: ResourceKind, obj: Json, option
     else:
         meta = metadata(obj)
         found = core.store.find(kind.resource, meta.get("namespace", ""), meta["name"])
-        body = found.raw if found is not None and found.obj is obj else msgspec.json.encode(obj)
+        stored = found.whole if found is not None and found.obj is obj else b""
+        body = stored or msgspec.json.encode(options.ownership.shown_on(obj))
     return Answer(code, body, headers=headers)
 
 
@@ -94,7 +95,7 @@ def single(call: Call, kind: ResourceKind, record: Record, now: float) -> Answer
         return json(table.render(kind, [record.obj], meta, now, call.query.get("includeObject", "Metadata")))
     if call.wants_metadata:
         return json(table.partial(record.obj))
-    return Answer(200, record.raw)
+    return Answer(200, record.whole)
 
 
 def collection(call: Call, kind: ResourceKind, listing: Listing, now: float) -> Answer:
@@ -111,7 +112,7 @@ def collection(call: Call, kind: ResourceKind, listing: Listing, now: float) -> 
         kind_name = "PartialObjectMetadataList"
         return json({**head, "kind": kind_name, "apiVersion": "meta.k8s.io/v1", "items": items})
     opening = msgspec.json.encode(head)[:-1] + b',"items":['
-    return Answer(200, opening + b",".join([record.raw for record in listing.records]) + b"]}")
+    return Answer(200, opening + b",".join([record.whole for record in listing.records]) + b"]}")
 
 
 def event_encoder(call: Call, kind: ResourceKind, clock: Callable[[], float]) -> Callable[[WatchEvent], bytes]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from slipway.local.apiserver import meta, structural, validation
 from slipway.local.apiserver.admission import Strategy, carry_status
+from slipway.local.apiserver.decoding import complain
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import Column, ResourceKind, View, read_path
@@ -25,21 +26,16 @@ class CustomStrategy(Strategy):
     allows_unconditional_update = False
     counts_generation = True
 
-    def __init__(self, kind: str, version: str, entry: Json, twins: validation.RuleTwins) -> None:
+    def __init__(self, entry: Json, twins: validation.RuleTwins) -> None:
         source = mapping(mapping(entry, "schema"), "openAPIV3Schema")
         self.schema = structural.compile_schema(source)
         self.has_status = is_map(mapping(entry, "subresources").get("status"))
         self._preserves_all = self.schema.preserve and not self.schema.properties
-        self._words = f'{kind} in version "{version}" cannot be handled as a {kind}'
         self._twins = twins
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
         unknown = structural.shape(self.schema, obj, is_root=True)
-        if unknown and options.field_validation != "Ignore":
-            listed = [f'unknown field "{field}"' for field in unknown]
-            if options.field_validation == "Strict":
-                raise refuse(f"{self._words}: strict decoding error: {', '.join(listed)}")
-            options.warnings += listed
+        complain(options, [*options.dropped, *sorted(unknown)])
 
     def prepare(self, obj: Json) -> None:
         super().prepare(obj)
@@ -163,7 +159,7 @@ def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKi
         is_served, is_stored = entry.get("served") is True, entry["name"] == stored
         if not (is_served or is_stored):
             continue
-        strategy = CustomStrategy(names["kind"], entry["name"], entry, twins)
+        strategy = CustomStrategy(entry, twins)
         kind = ResourceKind(
             group=spec["group"],
             version=entry["name"],

@@ -18,12 +18,16 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from slipway.local.apiserver import answers, discovery, documents, patch, reviews, routes, status, wire
+from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, status, wire
+from slipway.local.apiserver.access import Authorization, Gate
+from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.answers import Answer, Call
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.logs import LogSource, NodeLogSource
 from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
 from slipway.local.apiserver.routes import Target
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.reviews import Asked, Reviews
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
 
@@ -159,8 +163,8 @@ class ApiServer:
 
     def _post(self, call: Call, target: Target) -> Answer:
         core, kind, place = self._core, target.kind, target.place
-        options = routes.write_options(call.query)
-        body = _object(call)
+        options = _options(call, "CreateOptions")
+        body = _object(call, options)
         if kind.resource == "pods" and target.subresource == "binding":
             return answers.json(core.bind(place, target.name, body, dry_run=options.dry_run), 201)
         if kind.resource == "pods" and target.subresource == "eviction":
@@ -178,15 +182,15 @@ class ApiServer:
             return None if review is None else answers.json(review, 201)
         if parts[:3] == ["api", "v1", "namespaces"] and parts[4:] == ["bindings"]:
             body = _object(call)
-            options = routes.write_options(call.query)
+            options = _options(call, "CreateOptions")
             return answers.json(self._core.bind(parts[3], name_of(body), body, dry_run=options.dry_run), 201)
         return None
 
     def _put(self, call: Call, target: Target) -> Answer:
         core, kind = self._core, target.kind
         _need_name(target, "PUT")
-        options = routes.write_options(call.query)
-        place, body = target.place, _object(call)
+        options = _options(call, "UpdateOptions")
+        place, body = target.place, _object(call, options)
         match target.subresource:
             case "status":
                 obj = core.update_status(kind.key, place, target.name, body, options)
@@ -201,7 +205,6 @@ class ApiServer:
     def _patch(self, call: Call, target: Target) -> Answer:
         core, kind = self._core, target.kind
         _need_name(target, "PATCH")
-        options = routes.write_options(call.query)
         media = call.content_type
         if media not in (patch.MERGE, patch.JSON, patch.STRATEGIC, patch.APPLY):
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
@@ -210,9 +213,10 @@ class ApiServer:
             kind.key,
             target.place,
             target.name,
-            _decode(call),
+            _decode(call, options),
             media=media,
             subresource=target.subresource,
+        options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
             options=options,
         )
         return answers.written(call, core, kind, obj, options, 200 if existed else 201)
@@ -299,19 +303,26 @@ async def _stream(chunks: AsyncIterator[bytes], receive: Receive, send: Send, *,
         sending = tasks.create_task(forward())
 
 
-def _decode(call: Call) -> Any:
+def _options(call: Call, kind: str, *, is_apply: bool = False) -> WriteOptions:
+    return routes.write_options(call.query, kind, call.header(b"user-agent"), is_apply=is_apply)
+
+
+def _decode(call: Call, options: WriteOptions | None = None) -> Any:
     if call.content_type == wire.MEDIA_TYPE:
         return wire.decode(call.body)
     try:
         if "yaml" in call.content_type and not call.body.lstrip().startswith((b"{", b"[")):
             return yaml.safe_load(call.body)
-        return msgspec.json.decode(call.body)
+        document = msgspec.json.decode(call.body)
+        if options is not None and options.field_validation != "Ignore":
+            options.duplicates, options.order = duplicates.find(call.body, document)
+        return document
     except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise status.bad_request(f"the object provided is unrecognized: {exc}") from exc
 
 
-def _object(call: Call) -> Json:
-    body = _decode(call)
+def _object(call: Call, options: WriteOptions | None = None) -> Json:
+    body = _decode(call, options)
     if not is_map(body):
         raise status.bad_request("the body of the request is not an object")
     return body

@@ -13,6 +13,7 @@ import msgspec
 
 from slipway.errors import InvariantError
 from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.fields import ownership
 from slipway.local.apiserver.store import Change, ChangeType, Record
 
 SNAPSHOT_EVERY = 20_000
@@ -73,13 +74,14 @@ class Journal:
                 self._put(entry)
 
     def _put(self, entry: _Entry) -> None:
-        change = self._core.store.restore(entry.resource, entry.type, entry.obj, entry.version)
+        claims = ownership.read(entry.obj["metadata"].pop("managedFields", ()))
+        change = self._core.store.restore(entry.resource, entry.type, entry.obj, entry.version, claims)
         self._core.follow_definitions(change)
         self._core.controllers.note(change)
 
     def _append(self, change: Change) -> None:
         head = msgspec.json.encode([change.version, change.type, change.resource])[:-1]
-        line = head + b"," + change.record.raw + b"]\n"
+        line = head + b"," + change.record.whole + b"]\n"
         if self._is_broken or os.write(self._log, line) != len(line):
             self._is_broken = True
             raise InvariantError(f"the log in {self._folder} can not be written: the cluster is no longer kept")
@@ -95,7 +97,10 @@ class Journal:
             ((resource, record) for resource in store.resources() for record in store.scan(resource)),
             key=lambda item: item[1].version,
         )
-        entries = [_Entry(record.version, "ADDED", resource, record.obj) for resource, record in records]
+        entries = [
+            _Entry(record.version, "ADDED", resource, record.ownership.shown_on(record.obj))
+            for resource, record in records
+        ]
         temporary = self._folder / (_SNAPSHOT + ".new")
         with temporary.open("wb") as file:
             file.write(msgspec.json.encode(_Snapshot(store.version, entries)))

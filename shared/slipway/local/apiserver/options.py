@@ -5,16 +5,29 @@ Owns their reading from JSON. Invariant: an option that does not parse is refuse
 
 import msgspec
 
+from slipway.local.apiserver.fields.ownership import NOBODY, Ownership
 from slipway.local.apiserver.objects import Json, mapping
 from slipway.local.apiserver.status import bad_request
 
 
 class WriteOptions(msgspec.Struct):
-    """`warnings` is filled by the server while it works; each becomes a Warning header."""
+    """What a caller may add to a write, and what the server tells of it.
+
+    writer: the field manager, "" when the caller has no name. force: an apply takes fields from others. warnings:
+    filled by the server while it works; each becomes a Warning header. ownership: of the object as it was written.
+    duplicates: fields that came twice; order: where each field stood in the document, known only when some did;
+    dropped: fields of the metadata that do not exist.
+    """
 
     dry_run: bool = False
     field_validation: str = "Warn"
+    writer: str = ""
+    force: bool = False
     warnings: list[str] = []
+    ownership: Ownership = NOBODY
+    duplicates: list[str] = []
+    order: dict[str, int] = {}
+    dropped: list[str] = []
 
 
 class DeleteOptions(msgspec.Struct, kw_only=True):

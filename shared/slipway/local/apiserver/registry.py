@@ -86,7 +86,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
         return obj if self.view is None else self.view.keep(obj)
 
     def shown_record(self, record: Record) -> Record:
-        return record if self.view is None else Record(self.view.show(record.obj), record.version)
+        return record if self.view is None else Record(self.view.show(record.obj), record.version, record.ownership)
 
     @property
     def qualified(self) -> str:

@@ -10,9 +10,19 @@ import msgspec
 from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_delete_options
 from slipway.local.apiserver.paging import ListQuery
 from slipway.local.apiserver.registry import Registry, ResourceKind
-from slipway.local.apiserver.status import StatusError, bad_request, no_such_path
+from slipway.local.apiserver.status import (
+    Cause,
+    bad_request,
+    bad_value,
+    invalid_options,
+    no_such_path,
+    not_allowed,
+    too_long,
+    unsupported,
+)
 
 Query = Mapping[str, str]
+WRITER_LENGTH_MAX = 128
 _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
 
@@ -68,13 +78,25 @@ def number(query: Query, name: str) -> int:
     return value
 
 
-def write_options(query: Query) -> WriteOptions:
-    """Raises: StatusError 400, 422."""
+def write_options(query: Query, kind: str, agent: str = "", *, is_apply: bool = False) -> WriteOptions:
+    """`kind`: CreateOptions, UpdateOptions or PatchOptions. `agent`: the user agent. Raises: StatusError 422."""
+    causes = list[Cause]()
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
-        words = f'fieldValidation: Unsupported value: "{validation}": supported values: "Ignore", "Strict", "Warn"'
-        raise StatusError(422, "Invalid", words)
-    return WriteOptions(dry_run=_dry_run(query), field_validation=validation, warnings=[])
+        causes.append(unsupported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
+    force, writer = query.get("force"), query.get("fieldManager", "")
+    if force is not None and kind == "PatchOptions" and not is_apply:
+        causes.append(not_allowed("force", "may not be specified for non-apply patch"))
+    if len(writer) > WRITER_LENGTH_MAX:
+        causes.append(too_long("fieldManager", WRITER_LENGTH_MAX))
+    elif not writer.isprintable():
+        causes.append(bad_value("fieldManager", writer, "should only contain printable characters"))
+    if causes:
+        raise invalid_options(kind, causes)
+    name = writer if writer or is_apply else _agent_name(agent)
+    return WriteOptions(
+        dry_run=_dry_run(query, kind), field_validation=validation, writer=name, force=force in _TRUE, warnings=[]
+    )
 
 
 def delete_options(query: Query, body: object) -> DeleteOptions:
@@ -84,7 +106,7 @@ def delete_options(query: Query, body: object) -> DeleteOptions:
         given.setdefault("gracePeriodSeconds", number(query, "gracePeriodSeconds"))  # pyright: ignore[reportUnknownMemberType]
     if "propagationPolicy" in query:
         given.setdefault("propagationPolicy", query["propagationPolicy"])  # pyright: ignore[reportUnknownMemberType]
-    if _dry_run(query):
+    if _dry_run(query, "DeleteOptions"):
         given["dryRun"] = ["All"]
     return read_delete_options(given)  # pyright: ignore[reportUnknownArgumentType]
 
@@ -104,8 +126,13 @@ def list_query(query: Query, name: str = "") -> ListQuery:
     )
 
 
-def _dry_run(query: Query) -> bool:
+def _dry_run(query: Query, kind: str) -> bool:
     value = query.get("dryRun", "")
     if value not in ("", "All"):
-        raise bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
+        raise invalid_options(kind, [unsupported("dryRun", [value], ["All"])])
     return value == "All"
+
+
+def _agent_name(agent: str) -> str:
+    """The name that a caller without a field manager goes by."""
+    return "".join(char for char in agent.partition("/")[0] if char.isprintable())[:WRITER_LENGTH_MAX]

@@ -155,6 +155,13 @@ def too_large_version(asked: int, current: int) -> StatusError:
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
     return StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
+def invalid_options(kind: str, causes: Sequence[Cause]) -> StatusError:
+    """422 for what stands in the query: `kind` is CreateOptions, PatchOptions..."""
+    error = invalid(f"{kind}.meta.k8s.io", "", causes)
+    listed = [cause.to_json() for cause in causes]
+    return StatusError(422, "Invalid", error.message, {"group": "meta.k8s.io", "kind": kind, "causes": listed})
+
+
 
 
 def unsupported_media(accepted: list[str]) -> StatusError:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from slipway.local.apiserver.fields.ownership import NOBODY, Ownership
 from slipway.local.apiserver.objects import Json, name_of, namespace_of, owners_of
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -21,17 +22,27 @@ ObjectKey = tuple[str, str]
 
 
 class Record(msgspec.Struct):
-    """One version of one object, with its JSON made at most once."""
+    """One version of one object, with its JSON made at most once. `ownership`: who set its fields."""
 
     obj: Json
     version: int
+    ownership: Ownership = NOBODY
     encoded: bytes = b""
+    shown: bytes = b""
 
     @property
     def raw(self) -> bytes:
+        """The object without its managed fields."""
         if not self.encoded:
             self.encoded = msgspec.json.encode(self.obj)
         return self.encoded
+
+    @property
+    def whole(self) -> bytes:
+        """The object as it goes over the wire: with its managed fields."""
+        if not self.shown:
+            self.shown = msgspec.json.encode(self.ownership.shown_on(self.obj))
+        return self.shown
 
 
 class Change(msgspec.Struct):
@@ -49,7 +60,7 @@ class Change(msgspec.Struct):
     def line(self) -> bytes:
         """The watch event of this change, newline included."""
         if not self.encoded:
-            self.encoded = b'{"type":"' + self.type.encode() + b'","object":' + self.record.raw + b"}\n"
+            self.encoded = b'{"type":"' + self.type.encode() + b'","object":' + self.record.whole + b"}\n"
         return self.encoded
 
 
@@ -132,20 +143,28 @@ class Store:
         start = bisect_right(room.history, version, key=_version)
         return room.history[start:]
 
-    def commit(self, resource: str, type: ChangeType, obj: Json) -> Change:
-        """Stores `obj` (which the store then owns) at the next version and tells the subscribers."""
+    def commit(self, resource: str, type: ChangeType, obj: Json, ownership: Ownership | None = None) -> Change:
+        """Stores `obj` (which the store then owns) at the next version and tells the subscribers.
+
+        Without an `ownership` it stays what it was.
+        """
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
-        change = self.restore(resource, type, obj, self.version)
+        change = self.restore(resource, type, obj, self.version, ownership)
         for subscriber in tuple(self._subscribers):
             subscriber(change)
         return change
 
-    def restore(self, resource: str, type: ChangeType, obj: Json, version: int) -> Change:
+    def restore(
+        self, resource: str, type: ChangeType, obj: Json, version: int, ownership: Ownership | None = None
+    ) -> Change:
         """Puts a change made earlier back into place, silently; versions must rise."""
         room = self._room(resource)
         key = (namespace_of(obj), name_of(obj))
-        change = Change(version, type, resource, key, Record(obj, version), room.records.get(key))
+        previous = room.records.get(key)
+        if ownership is None:
+            ownership = previous.ownership if previous is not None else NOBODY
+        change = Change(version, type, resource, key, Record(obj, version, ownership), previous)
         self._index_owners(change)
         if type == "DELETED":
             room.records.pop(key, None)

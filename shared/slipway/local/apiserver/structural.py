@@ -140,7 +140,10 @@ def _shape_map(schema: Schema, value: Json, path: str, pruned: list[str], *, is_
         if keeps_meta and name in ("apiVersion", "kind", "metadata"):
             continue
         if node is not None:
-            pruned += shape(node, value[name], where)
+            if value[name] is None and not node.nullable and not node.preserve:
+                del value[name]
+            else:
+                pruned += shape(node, value[name], where)
         elif not schema.preserve:
             del value[name]
             pruned.append(where)

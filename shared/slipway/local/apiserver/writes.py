@@ -10,8 +10,12 @@ from typing import Any
 
 import msgspec
 
-from slipway.local.apiserver import deletion, meta, patch, quota, status
-from slipway.local.apiserver.objects import Json, clone, format_time, is_deleting, is_map, metadata
+from slipway.local.apiserver import decoding, deletion, meta, patch, podadmission, quota, status
+from slipway.local.apiserver.decoding import UndecodableError
+from slipway.local.apiserver.fields import applying, ownership
+from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, Ownership, Scope
+from slipway.local.apiserver.fields.scopes import Scopes
+from slipway.local.apiserver.objects import Json, format_time, is_deleting, is_map, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.status import Cause, StatusError
@@ -19,6 +23,8 @@ from slipway.local.apiserver.store import Record, Store
 
 _NAMESPACES = "namespaces"
 _PODS = "pods"
+_NAMELESS = "unknown"
+ClaimsOf = Callable[[Json], Ownership]
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -36,6 +42,7 @@ class Writer:
         self._store = store
         self._clock = clock
         self._new_uid = new_uid
+        self._scopes = Scopes()
 
     def record(self, kind: ResourceKind, namespace: str, name: str) -> Record:
         """Raises: StatusError 404."""
@@ -44,9 +51,12 @@ class Writer:
             raise status.not_found(kind.resource, name)
         return kind.shown_record(found)
 
-    def create(self, kind: ResourceKind, namespace: str, obj: Json, options: WriteOptions) -> Json:
-        """Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
-        new = self._decode(kind, namespace, obj, options)
+    def create(
+        self, kind: ResourceKind, namespace: str, obj: Json, options: WriteOptions, claims: Ownership | None = None
+    ) -> Json:
+        """`claims`: on an object that an apply makes. Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
+        scope = self._scopes.of(kind)
+        new = self._decode(kind, scope, namespace, obj, options)
         meta_ = new["metadata"]
         if meta_.pop("resourceVersion", None) not in (None, "", "0"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -60,43 +70,86 @@ class Writer:
         meta_["creationTimestamp"] = format_time(self._clock())
         if kind.strategy.counts_generation:
             meta_["generation"] = 1
+        sent = {**new, "spec": dict(new["spec"])} if is_map(new.get("spec")) else new
         if meta_.get("name"):
             kind.strategy.prepare(new)
+        if kind.resource == _PODS:
+            podadmission.admit(self._store, new, namespace)
         self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) or kind.strategy.check(new, None))
         if kind.resource == _PODS:
             quota.check_pod(self._store, new, namespace)
         if self._store.find(kind.resource, meta_.get("namespace", ""), meta_["name"]) is not None:
             raise status.already_exists(kind.resource, meta_["name"])
+        options.ownership = claims or NOBODY.noted(scope, scope.empty, sent, _author(kind, options), self._now_text())
         if not options.dry_run:
-            self._store.commit(kind.resource, "ADDED", kind.kept(new))
+            self._store.commit(kind.resource, "ADDED", kind.kept(new), options.ownership)
         return new
 
     def patch(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
         """Raises: StatusError 400, 404, 409, 415, 422."""
-        media = wanted.media
-        found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
-        if media == patch.APPLY and found is None and not wanted.subresource:
-            return self.create(kind, namespace, wanted.change, options)
-        if kind.is_custom and media == patch.STRATEGIC:
+        if wanted.media == patch.APPLY:
+            return self._apply(kind, namespace, name, wanted, options)
+        if kind.is_custom and wanted.media == patch.STRATEGIC:
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.APPLY])
         record = self.record(kind, namespace, name)
-        if media == patch.APPLY and not kind.is_custom:
-            media = patch.STRATEGIC
-        new = patch.apply_patch(media, record.obj, wanted.change)
+        shape = self._scopes.of(kind).shape
+        base = record.ownership.shown_on(record.obj) if "managedFields" in str(wanted.change) else record.obj
+        new = patch.apply_patch(wanted.media, base, wanted.change, shape)
         if not metadata(new).get("resourceVersion"):
             new = {**new, "metadata": {**metadata(new), "resourceVersion": str(record.version)}}
-        return self.put(kind, namespace, name, new, options, subresource=wanted.subresource)
+        try:
+            return self.put(kind, namespace, name, new, options, subresource=wanted.subresource)
+        except UndecodableError as exc:
+            shown = record.ownership.shown_on(new) if wanted.media != patch.STRATEGIC else wanted.change
+            raise decoding.patch_refusal(str(exc), shown) from exc
 
     def put(
         self, kind: ResourceKind, namespace: str, name: str, obj: Json, options: WriteOptions, *, subresource: str = ""
     ) -> Json:
-        """The whole object, or with a subresource that part of it. Raises: StatusError 400, 404, 409, 422."""
-        strategy = kind.strategy
-        new = self._decode(kind, namespace, obj, options)
+        """The whole object, or with a subresource that part of it.
+
+        Raises: StatusError 400, 404, 409, 422; UndecodableError.
+        """
+        scope = self._scopes.of(kind)
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
-        if found is None and strategy.allows_create_on_update and not subresource:
-            return self.create(kind, namespace, {**new, "metadata": {**new["metadata"], "name": name}}, options)
-        old = self.record(kind, namespace, name).obj
+        if found is None and kind.strategy.allows_create_on_update and not subresource:
+            return self.create(kind, namespace, {**obj, "metadata": {**metadata(obj), "name": name}}, options)
+        new = decoding.decode(kind, scope.shape, namespace, obj, options)
+        record = self.record(kind, namespace, name)
+        given = metadata(obj).get("managedFields") if "metadata" in obj else None
+        before = record.ownership if subresource or given is None else _given(given, record.ownership)
+        writer = _author(kind, options, subresource)
+
+        def claims(after: Json) -> Ownership:
+            if after == record.obj or not (before.claims_known or before.claims):
+                return before
+            return before.noted(scope, record.obj, after, writer, self._now_text())
+
+        return self._replace(kind, record, new, options, subresource, claims)
+
+    def _apply(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
+        """Server-side apply: makes the object when there is none."""
+        scope = self._scopes.of(kind)
+        document = applying.check(kind, scope.shape, namespace, name, wanted.change, options)
+        found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
+        if found is None and wanted.subresource:
+            raise status.not_found(kind.resource, name)
+        record = None if found is None else kind.shown_record(found)
+        writer = _author(kind, options, wanted.subresource, operation=APPLY)
+        applied = applying.apply(scope, record, document, writer, self._now_text(), force=options.force)
+        try:
+            if record is None:
+                return self.create(kind, namespace, applied.obj, options, applied.ownership)
+            new = decoding.decode(kind, scope.shape, namespace, applied.obj, options)
+        except UndecodableError as exc:
+            raise decoding.refusal(kind, str(exc)) from exc
+        return self._replace(kind, record, new, options, wanted.subresource, lambda _: applied.ownership)
+
+    def _replace(
+        self, kind: ResourceKind, record: Record, new: Json, options: WriteOptions, subresource: str, claims: ClaimsOf
+    ) -> Json:
+        """`new` in the place of `record`; `claims` answers whose its fields then are."""
+        strategy, old = kind.strategy, record.obj
         self._check_fences(kind, new, old)
         meta.keep_server_fields(new["metadata"], old["metadata"])
         if subresource == "status":
@@ -108,31 +161,22 @@ class Writer:
         causes = meta.validate_update(new, old) + meta.validate(new, strategy.name_form)
         self._refuse(kind, new, causes or strategy.check(new, old))
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-        if new == old:
+        options.ownership = claims(new)
+        if new == old and options.ownership.same_as(record.ownership):
             return old
         if not options.dry_run:
-            self._store.commit(kind.resource, "DELETED" if deletion.is_over(kind, new) else "MODIFIED", kind.kept(new))
+            type = "DELETED" if deletion.is_over(kind, new) else "MODIFIED"
+            self._store.commit(kind.resource, type, kind.kept(new), options.ownership)
         return new
 
-    def _decode(self, kind: ResourceKind, namespace: str, obj: Any, options: WriteOptions) -> Json:
-        if not is_map(obj):
-            raise status.bad_request("the body of the request is not an object")
-        new: Json = {"apiVersion": kind.api_version, "kind": kind.kind, **clone(obj)}
-        if (new["apiVersion"], new["kind"]) != (kind.api_version, kind.kind):
-            got = f"{new['apiVersion']}, Kind={new['kind']}"
-            words = f"the object provided is unrecognized (must be of type {kind.kind}): got {got}"
-            raise status.bad_request(f"{words}, expected {kind.api_version}, Kind={kind.kind}")
-        meta.check_shape(new)
-        own = new["metadata"].get("namespace")
-        if kind.namespaced:
-            if own and own != namespace:
-                words = "the namespace of the provided object does not match the namespace sent on the request"
-                raise status.bad_request(words)
-            new["metadata"]["namespace"] = namespace
-        else:
-            new["metadata"].pop("namespace", None)
-        kind.strategy.decode(new, options)
-        return new
+    def _decode(self, kind: ResourceKind, scope: Scope, namespace: str, obj: Any, options: WriteOptions) -> Json:
+        try:
+            return decoding.decode(kind, scope.shape, namespace, obj, options)
+        except UndecodableError as exc:
+            raise decoding.refusal(kind, str(exc)) from exc
+
+    def _now_text(self) -> str:
+        return format_time(self._clock())
 
     def _check_namespace(self, kind: ResourceKind, namespace: str, name: str) -> None:
         if not kind.namespaced:
@@ -164,3 +208,16 @@ class Writer:
     def _refuse(self, kind: ResourceKind, new: Json, causes: Sequence[Cause]) -> None:
         if causes:
             raise status.invalid(kind.qualified, str(metadata(new).get("name", "")), causes)
+
+
+def _author(kind: ResourceKind, options: WriteOptions, subresource: str = "", *, operation: str = UPDATE) -> Author:
+    name = options.writer or _NAMELESS
+    return Author(name=name, operation=operation, api_version=kind.api_version, subresource=subresource)
+
+
+def _given(entries: Any, current: Ownership) -> Ownership:
+    """The managed fields of a replace: an empty list, or one empty entry, forgets all; nothing readable keeps all."""
+    if entries in ([], [{}]):
+        return NOBODY
+    told = ownership.read(entries if isinstance(entries, list) else ())  # pyright: ignore[reportUnknownArgumentType]
+    return told if told.claims else current

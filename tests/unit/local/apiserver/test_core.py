@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.local.apiserver.core import ClusterCore, StatusError
+from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
 from slipway.local.apiserver.paging import ListQuery
 from tests.contract.kube.samples import a_config, a_pod, a_widget, definition
 from tests.unit.local.apiserver.support import DEFINITIONS, WIDGETS, HandClock, a_core, meta_of, with_widgets
@@ -135,8 +135,9 @@ def test_apply_creates_then_merges() -> None:
     """An apply patch of a missing object creates it."""
     core = with_widgets(a_core())
     media = "application/apply-patch+yaml"
-    made = core.patch(WIDGETS, "default", "w", a_widget(), media=media)
-    merged = core.patch(WIDGETS, "default", "w", a_widget(size=2), media=media)
+    mine = WriteOptions(writer="me")
+    made = core.patch(WIDGETS, "default", "w", a_widget(), media=media, options=mine)
+    merged = core.patch(WIDGETS, "default", "w", a_widget(size=2), media=media, options=mine)
     assert meta_of(made)["uid"] == meta_of(merged)["uid"]
     assert merged["spec"]["size"] == 2
 

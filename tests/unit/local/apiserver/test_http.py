@@ -157,4 +157,4 @@ async def test_bad_numbers_are_refused(kube: KubeHttp) -> None:
     for name in ("limit", "resourceVersion"):
         assert (await kube.get(CONFIGS, **{name: "x"})).code == 400
     assert (await kube.get(CONFIGS, watch="1", timeoutSeconds="x")).code == 400
-    assert (await kube.post(CONFIGS, a_config(), dryRun="Some")).code == 400
+    assert (await kube.post(CONFIGS, a_config(), dryRun="Some")).code == 422

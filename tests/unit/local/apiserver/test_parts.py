@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
-from slipway.local.apiserver import jsonpath, patch, table, wire
+from slipway.local.apiserver import jsonpath, table, wire
+from slipway.local.apiserver.fields import strategic
+from slipway.local.apiserver.fields.shapes import ANY, builtin_shapes
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.structural import compile_schema
 from slipway.local.apiserver.validation import RuleTwin, validate
+
+POD = builtin_shapes().of_kind("v1", "Pod") or ANY
 
 Json = dict[str, Any]
 
@@ -170,8 +174,8 @@ def test_rules_wait_for_a_valid_structure() -> None:
 def test_strategic_merge_deletes_and_replaces_by_directive() -> None:
     """$patch: delete and $patch: replace."""
     current: Json = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}}
-    dropped = patch.apply_patch(patch.STRATEGIC, current, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})
+    dropped = strategic.merge(POD, current, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})
     assert dropped == {"spec": {"containers": [{"name": "b", "image": "2"}]}}
-    replaced = patch.apply_patch(patch.STRATEGIC, current, {"spec": {"$patch": "replace", "containers": []}})
+    replaced = strategic.merge(POD, current, {"spec": {"$patch": "replace", "containers": []}})
     assert replaced == {"spec": {"containers": []}}
     assert len(current["spec"]["containers"]) == 2

@@ -1,0 +1,148 @@
+"""One apply request: what it must carry, and how its refusals read.
+
+Owns the checks of an applied document against its path and its shape, the rule for objects that `kubectl apply` made
+on the client's side, and the wording of conflicts. Knows no store. Invariant: an apply that conflicts changes nothing.
+
+Source: k8s.io/apimachinery/pkg/util/managedfields, k8s.io/apiserver/pkg/endpoints/handlers (behaviour, v1.36).
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.local.apiserver import status
+from slipway.local.apiserver.fields import merging, ownership, paths
+from slipway.local.apiserver.fields.ownership import Applied, ApplyRequest, Author, ConflictError, Scope
+from slipway.local.apiserver.fields.paths import FieldSet
+from slipway.local.apiserver.fields.shapes import Shape
+from slipway.local.apiserver.objects import Json, is_list, is_map, mapping, metadata
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.registry import ResourceKind
+from slipway.local.apiserver.status import StatusError, bad_request
+from slipway.local.apiserver.store import Record
+
+KUBECTL = "kubectl"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_MANAGED = "metadata.managedFields must be nil"
+
+
+def check(kind: ResourceKind, shape: Shape, namespace: str, name: str, document: Any, options: WriteOptions) -> Json:
+    """The document to apply. Raises: StatusError 400, 409, 422, 500."""
+    if not options.writer:
+        cause = status.missing("fieldManager", "is required for apply patch")
+        raise status.invalid_options("PatchOptions", [cause])
+    if not is_map(document):
+        raise bad_request("error decoding YAML: json: cannot unmarshal into Go value of type map[string]interface {}")
+    given = document.get("metadata")
+    if given is not None and not is_map(given):
+        raise bad_request("metadata must be an object")
+    if document.get("apiVersion") != kind.api_version:
+        words = f"Specified patch version: {document.get('apiVersion', '')}, expected: {kind.api_version}"
+        raise bad_request(f"Incorrect version specified in apply patch. {words}")
+    if metadata(document).get("managedFields") is not None:
+        raise bad_request(_MANAGED)
+    wanted = metadata(document).get("name")
+    if wanted and wanted != name:
+        words = f"the name of the object ({wanted}) does not match the name on the URL ({name})"
+        raise bad_request(words)
+    unknown = _undeclared(shape, document, "")
+    if unknown:
+        place = f"{namespace}/{name}; {kind.api_version if kind.group else '/' + kind.version}, Kind={kind.kind}"
+        raise StatusError(500, "", f"failed to create typed patch object ({place}): {_all(unknown)}")
+    return {**document, "metadata": {**metadata(document), "name": name}}
+
+
+def apply(scope: Scope, record: Record | None, document: Json, writer: Author, time: str, *, force: bool) -> Applied:
+    """Raises: StatusError 409 with a cause for each field that somebody else set; 500 for duplicate items."""
+    request = ApplyRequest(writer=writer, time=time, force=force)
+    live = None if record is None else record.obj
+    claims = ownership.NOBODY if record is None else record.ownership
+    try:
+        try:
+            result = ownership.applied(scope, live, document, claims, request)
+        except ConflictError as exc:
+            if writer.name != KUBECTL or live is None or not _was_ours(scope, live, exc):
+                raise
+            forced = ApplyRequest(writer=writer, time=time, force=True)
+            result = ownership.applied(scope, live, document, claims, forced)
+    except ConflictError as exc:
+        raise _conflict(exc) from exc
+    except merging.DuplicateError as exc:
+        raise StatusError(500, "", f"failed to create typed patch object: {exc}") from exc
+    if writer.name == KUBECTL and LAST_APPLIED in mapping(metadata(result.obj), "annotations"):
+        return _with_last_applied(result, document)
+    return result
+
+
+def _conflict(error: ConflictError) -> StatusError:
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {writer.show()}", "field": paths.show(path)}
+        for writer, path in error.conflicts
+    ]
+    if len(causes) == 1:
+        words = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+        return StatusError(409, "Conflict", words, {"causes": causes})
+    by_writer: dict[str, list[str]] = {}
+    for writer, path in error.conflicts:
+        by_writer.setdefault(writer.show(), []).append(f"- {paths.show(path)}")
+    listed = [line for who in sorted(by_writer) for line in (f"conflicts with {who}:", *by_writer[who])]
+    words = f"Apply failed with {len(causes)} conflicts: " + "\n".join(listed)
+    return StatusError(409, "Conflict", words, {"causes": causes})
+
+
+def _was_ours(scope: Scope, live: Json, error: ConflictError) -> bool:
+    """Whether `kubectl apply` on the client's side had set every field in conflict, and it still stands as set."""
+    text = mapping(metadata(live), "annotations").get(LAST_APPLIED)
+    try:
+        last: Any = msgspec.json.decode(text) if text else None
+    except msgspec.DecodeError:
+        last = None
+    if not is_map(last):
+        return False
+    claimed = merging.fields_of(scope.shape, last)
+    difference = merging.compare(scope.shape, last, live)
+    ours = claimed.difference(difference.changed)
+    wanted = FieldSet()
+    for _, path in error.conflicts:
+        wanted.insert(path)
+    return not wanted.difference(ours)
+
+
+def _with_last_applied(result: Applied, document: Json) -> Applied:
+    """The annotation follows, so that a later apply on the client's side knows what was applied."""
+    annotations: Json = {**mapping(metadata(result.obj), "annotations")}
+    kept = {key: value for key, value in mapping(metadata(document), "annotations").items() if key != LAST_APPLIED}
+    shown = {**document, "metadata": {**metadata(document), "annotations": kept}}
+    annotations[LAST_APPLIED] = msgspec.json.encode(shown, order="sorted").decode() + "\n"
+    obj = {**result.obj, "metadata": {**metadata(result.obj), "annotations": annotations}}
+    return Applied(obj, result.ownership)
+
+
+def _undeclared(shape: Shape, value: Any, path: str) -> list[str]:
+    """The paths of fields that the schema does not declare."""
+    if is_map(value) and shape.sort in ("struct", "map"):
+        found = list[str]()
+        for name, item in value.items():
+            if shape.sort == "struct" and name not in shape.fields and shape.item is None:
+                found.append(f"{path}.{name}")
+            else:
+                found += _undeclared(shape.child(name), item, f"{path}.{name}")
+        return found
+    if is_list(value) and shape.sort == "list" and shape.item is not None:
+        return [
+            each
+            for index, item in enumerate(value)
+            for each in _undeclared(shape.item, item, path + _place(shape, item, index))
+        ]
+    return []
+
+
+def _place(shape: Shape, item: Any, index: int) -> str:
+    element = paths.element_of(shape, item) if shape.is_granular_list else None
+    return paths.show((element,)) if element else f"[{index}]"
+
+
+def _all(unknown: list[str]) -> str:
+    """One complaint bare, several in a list."""
+    told = [f"{path}: field not declared in schema" for path in unknown]
+    return told[0] if len(told) == 1 else "errors:\n" + "\n".join(f"  {each}" for each in told)

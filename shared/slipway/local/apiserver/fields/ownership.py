@@ -1,0 +1,311 @@
+"""Who set which fields of an object: what `metadata.managedFields` shows and server-side apply decides by.
+
+Owns claims (one per writer, operation, version and subresource), how an update moves fields between them, and how an
+apply merges, conflicts and removes. Knows no store. Invariants: a claim on nothing is no claim; an update never
+conflicts; what an object's claims are is worked out when somebody asks, from the writes since they were last known, so
+that a write costs next to nothing while nobody does.
+
+Source: k8s.io/apimachinery/pkg/util/managedfields and sigs.k8s.io/structured-merge-diff/merge (behaviour, v1.36).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from slipway.local.apiserver.fields import merging, paths
+from slipway.local.apiserver.fields.merging import Difference, Ignored
+from slipway.local.apiserver.fields.paths import FieldSet, Path
+from slipway.local.apiserver.fields.shapes import Shape
+from slipway.local.apiserver.objects import Json, is_map, maps
+
+APPLY, UPDATE = "Apply", "Update"
+UPDATERS_MAX = 10
+OLD_WRITERS = "ancient-changes"
+FIRST_APPLY = "before-first-apply"
+_PENDING_MAX = 16
+_SERVERS = frozenset(
+    {
+        "name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "managedFields",
+        "resourceVersion",
+    }
+)  # fmt: skip
+_NAMES = frozenset({"apiVersion", "kind"})
+NOBODYS = Ignored(_NAMES, _SERVERS)
+"""What names or describes an object belongs to no writer."""
+_NOBODYS_SET = FieldSet(
+    {"f:apiVersion", "f:kind", "f:metadata"}, {"f:metadata": FieldSet({paths.field(name) for name in _SERVERS})}
+)
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """How to read the objects of one kind in one version.
+
+    ignored: {subresource: what a write through it does not change}. empty: what an object is compared with
+    when it is created.
+    """
+
+    shape: Shape
+    api_version: str
+    ignored: dict[str, Ignored]
+    empty: Json
+
+
+class Author(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes, and how: the identity of a claim."""
+
+    name: str
+    operation: str = UPDATE
+    api_version: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """An applier is the same in every version."""
+        version = "" if self.operation == APPLY else self.api_version
+        return (self.name, self.operation, version, self.subresource)
+
+    def show(self) -> str:
+        words = msgspec.json.encode(self.name).decode()
+        if self.subresource:
+            words += f" with subresource {msgspec.json.encode(self.subresource).decode()}"
+        return f"{words} using {self.api_version}" if self.operation == UPDATE else words
+
+
+class Claim(msgspec.Struct):
+    """The fields of one writer, and when it set the last of them. Never changed; `shown` is made when asked for."""
+
+    writer: Author
+    time: str
+    fields: FieldSet
+    shown: msgspec.Raw | None = None
+
+
+Claims = dict[tuple[str, str, str, str], Claim]
+
+
+class ConflictError(Exception):
+    """An apply would change fields of others: (writer, path) of each."""
+
+    def __init__(self, conflicts: list[tuple[Author, Path]]) -> None:
+        super().__init__("apply conflict")
+        self.conflicts = conflicts
+
+
+class ApplyRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Who applies, when, and whether what others set is taken from them."""
+
+    writer: Author
+    time: str
+    force: bool = False
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What an apply leads to."""
+
+    obj: Json
+    ownership: "Ownership"
+
+
+class _Write(msgspec.Struct, frozen=True):
+    scope: Scope
+    before: Json
+    after: Json
+    writer: Author
+    time: str
+
+
+class Ownership:
+    """The claims on one version of one object."""
+
+    __slots__ = ("_claims", "_pending")
+
+    def __init__(self, claims: Claims | None = None, pending: tuple[_Write, ...] = ()) -> None:
+        self._claims: Claims = claims or {}
+        self._pending = pending
+
+    @property
+    def claims(self) -> Claims:
+        for write in self._pending:
+            self._claims = _updated(self._claims, write)
+        self._pending = ()
+        return self._claims
+
+    @property
+    def claims_known(self) -> bool:
+        """Whether something was written that is still to be told apart."""
+        return bool(self._pending)
+
+    def same_as(self, other: "Ownership") -> bool:
+        """Whether the two claim the same, whenever they did."""
+        if self is other:
+            return True
+        mine, others = self.claims, other.claims
+        return mine.keys() == others.keys() and all(mine[key].fields == others[key].fields for key in mine)
+
+    def noted(self, scope: Scope, before: Json, after: Json, writer: Author, time: str) -> "Ownership":
+        """After one more write. Repeated writes of one writer are told as one, as long as nobody looked between."""
+        pending = self._pending
+        last = pending[-1] if pending else None
+        if last is not None and last.writer == writer and last.scope is scope and last.before is not scope.empty:
+            pending, before = pending[:-1], last.before
+        elif len(pending) >= _PENDING_MAX:
+            return Ownership(self.claims, (_Write(scope, before, after, writer, time),))
+        return Ownership(self._claims, (*pending, _Write(scope, before, after, writer, time)))
+
+    def to_json(self) -> list[Any]:
+        """As `metadata.managedFields` shows it, each entry encoded."""
+        return [_entry(claim) for claim in sorted(self.claims.values(), key=_order)]
+
+    def shown_on(self, obj: Json) -> Json:
+        """The object with its managed fields, for JSON only."""
+        if not self.claims:
+            return obj
+        return {**obj, "metadata": {**obj["metadata"], "managedFields": self.to_json()}}
+
+
+NOBODY = Ownership()
+
+
+def read(entries: Iterable[Any]) -> Ownership:
+    """Ownership from the entries of `metadata.managedFields`."""
+    claims: Claims = {}
+    for entry in maps(entries):
+        writer = Author(
+            name=str(entry.get("manager", "")),
+            operation=str(entry.get("operation", UPDATE)),
+            api_version=str(entry.get("apiVersion", "")),
+            subresource=str(entry.get("subresource", "")),
+        )
+        document = entry.get("fieldsV1")
+        claims[writer.key] = Claim(
+            writer, str(entry.get("time", "")), paths.of_json(document if is_map(document) else {})
+        )
+    return Ownership(claims)
+
+
+def applied(scope: Scope, live: Json | None, document: Json, ownership: Ownership, request: ApplyRequest) -> Applied:
+    """`document` applied to `live`, which is None when the object is made by it.
+
+    Raises: ConflictError unless forced; merging.DuplicateError.
+    """
+    writer = request.writer
+    before = live if live is not None else scope.empty
+    claims = dict(ownership.claims)
+    if live is not None and not claims:
+        first = Author(name=FIRST_APPLY, api_version=scope.api_version)
+        claims = dict(_updated({}, _Write(scope, scope.empty, live, first, request.time)))
+    last = claims.get(writer.key)
+    ignored = scope.ignored.get(writer.subresource, NOBODYS)
+    wanted = _without(merging.fields_of(scope.shape, document), ignored)
+    claims[writer.key] = Claim(writer, request.time, wanted)
+    merged: Json = merging.merge(scope.shape, before, document)
+    if last is not None and last.fields:
+        merged = _prune(scope.shape, merged, claims, last.fields)
+    if merged == before and live is not None:
+        claims[writer.key] = Claim(writer, last.time if last is not None else "", wanted)
+    difference = merging.compare(scope.shape, before, merged, ignored=ignored)
+    after = _taken(claims, writer, difference, force=request.force)
+    mine = after.pop(writer.key, claims[writer.key])
+    left = mine.fields.difference(_NOBODYS_SET)
+    if left:
+        after[writer.key] = Claim(writer, mine.time, left)
+    return Applied(merged, Ownership(after))
+
+
+def _updated(claims: Claims, write: _Write) -> Claims:
+    if not claims and write.before is not write.scope.empty:
+        return claims
+    writer = write.writer
+    ignored = write.scope.ignored.get(writer.subresource, NOBODYS)
+    difference = merging.compare(write.scope.shape, write.before, write.after, ignored=ignored)
+    changed = difference.changed
+    changed.members.discard("f:metadata")
+    if not changed and not difference.removed:
+        return claims
+    after = _taken(claims, None, difference, force=True) if claims else {}
+    if changed:
+        own = after.get(writer.key)
+        after[writer.key] = Claim(writer, write.time, own.fields.union(changed) if own else changed)
+    return _capped(after) if len(after) > UPDATERS_MAX else after
+
+
+def _taken(claims: Claims, writer: Author | None, difference: Difference, *, force: bool) -> Claims:
+    """The claims after others lost what changed hands or is gone. Raises: ConflictError."""
+    after: Claims = {}
+    changed, removed = difference.changed, difference.removed
+    conflicts: list[tuple[Author, Path]] = []
+    for key, claim in claims.items():
+        if writer is not None and key == writer.key:
+            after[key] = claim
+            continue
+        lost = claim.fields.intersection(changed)
+        conflicts += [(claim.writer, path) for path in lost.paths()]
+        left = claim.fields.difference(lost).difference(removed)
+        after[key] = claim if left == claim.fields else Claim(claim.writer, claim.time, left)
+    if conflicts and not force:
+        raise ConflictError(sorted(conflicts, key=lambda each: (each[0].show(), each[1])))
+    return {key: claim for key, claim in after.items() if claim.fields}
+
+
+def _prune(shape: Shape, merged: Json, claims: Claims, last: FieldSet) -> Json:
+    """Takes away what the writer applied last time and not this time, unless somebody else claims it."""
+    named = last.with_named(shape)
+    pruned = merging.remove(shape, merged, named)
+    managed = FieldSet()
+    for claim in claims.values():
+        managed = managed.union(claim.fields)
+    whole = merging.fields_of(shape, merged).with_named(shape)
+    kept = merging.fields_of(shape, pruned).with_named(shape)
+    pruned = merging.remove(shape, merged, whole.difference(kept.union(managed.with_named(shape))))
+    kept = merging.fields_of(shape, pruned).with_named(shape)
+    return merging.remove(shape, merged, whole.difference(kept).intersection(named)) or {}
+
+
+def _without(fields: FieldSet, ignored: Ignored) -> FieldSet:
+    gone = FieldSet({paths.field(name) for name in ignored.fields - _NAMES})
+    return fields.without(gone) if gone else fields
+
+
+def _capped(claims: Claims) -> Claims:
+    """Beyond a number of updaters the oldest of a version share one claim."""
+    updaters = sorted((claim for claim in claims.values() if claim.writer.operation == UPDATE), key=_order)
+    surplus = len(updaters) - UPDATERS_MAX
+    after = dict(claims)
+    firsts: dict[str, Claim] = {}
+    for claim in updaters:
+        version = claim.writer.api_version
+        if surplus <= 0:
+            break
+        first = firsts.setdefault(version, claim)
+        if first is claim:
+            continue
+        bucket = Author(name=OLD_WRITERS, api_version=version)
+        known = after.get(bucket.key) or first
+        after.pop(first.writer.key, None)
+        after.pop(claim.writer.key)
+        after[bucket.key] = Claim(bucket, claim.time, known.fields.union(claim.fields))
+        surplus -= 1
+    return after
+
+
+def _order(claim: Claim) -> tuple[str, str, str, str, str]:
+    writer = claim.writer
+    return (writer.operation, claim.time, writer.name, writer.api_version, writer.subresource)
+
+
+def _entry(claim: Claim) -> Any:
+    if claim.shown is None:
+        claim.shown = msgspec.Raw(msgspec.json.encode(_describe(claim)))
+    return claim.shown
+
+
+def _describe(claim: Claim) -> Json:
+    writer = claim.writer
+    entry: Json = {"manager": writer.name, "operation": writer.operation, "apiVersion": writer.api_version}
+    if claim.time:
+        entry["time"] = claim.time
+    entry |= {"fieldsType": "FieldsV1", "fieldsV1": claim.fields.to_json()}
+    if writer.subresource:
+        entry["subresource"] = writer.subresource
+    return entry

@@ -1,0 +1,171 @@
+"""Sets of fields of an object, and their FieldsV1 form.
+
+Owns the algebra of sets and how an element of a list is named in a path. Knows no shape's meaning but which lists have
+keys. Invariants: a set is never changed once it is shared, all operations but `insert` make new ones; an element is
+named by its FieldsV1 text (`f:name`, `k:{"name":"a"}`, `v:"a"`), so equal elements have equal names; an empty branch is
+never kept.
+
+Source: sigs.k8s.io/structured-merge-diff, fieldpath (behaviour).
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.local.apiserver.fields.shapes import Shape
+from slipway.local.apiserver.objects import Json, is_map
+
+Path = tuple[str, ...]
+_NOTHING: Json = {}
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class FieldSet:
+    """A tree: `members` are the elements in the set at this level, `children` the branches below."""
+
+    __slots__ = ("children", "members")
+
+    def __init__(self, members: set[str] | None = None, children: "dict[str, FieldSet] | None" = None) -> None:
+        self.members = members if members is not None else set[str]()
+        self.children = children if children is not None else dict[str, FieldSet]()
+
+    def __bool__(self) -> bool:
+        return bool(self.members or self.children)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FieldSet) and (self.members, self.children) == (other.members, other.children)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def insert(self, path: Path) -> None:
+        """Adds one path; the empty one is in no set."""
+        if not path:
+            return
+        node = self
+        for element in path[:-1]:
+            child = node.children.get(element)
+            if child is None:
+                child = node.children[element] = FieldSet()
+            node = child
+        node.members.add(path[-1])
+
+    def below(self, element: str) -> "FieldSet":
+        return self.children.get(element) or EMPTY
+
+    def union(self, other: "FieldSet") -> "FieldSet":
+        if not other or not self:
+            return self or other
+        children = dict(self.children)
+        for name, child in other.children.items():
+            children[name] = children[name].union(child) if name in children else child
+        return FieldSet(self.members | other.members, children)
+
+    def intersection(self, other: "FieldSet") -> "FieldSet":
+        found = {name: child.intersection(other.below(name)) for name, child in self.children.items()}
+        return FieldSet(self.members & other.members, _kept(found))
+
+    def difference(self, other: "FieldSet") -> "FieldSet":
+        """A member of `other` takes only itself away, not what is below it."""
+        if not other or not self:
+            return self
+        found = {name: child.difference(other.below(name)) for name, child in self.children.items()}
+        return FieldSet(self.members - other.members, _kept(found))
+
+    def without(self, other: "FieldSet") -> "FieldSet":
+        """A member of `other` takes all that is below it away too."""
+        children = {name: child for name, child in self.children.items() if name not in other.members}
+        found = {name: child.without(other.below(name)) for name, child in children.items()}
+        return FieldSet(self.members - other.members, _kept(found))
+
+    def with_named(self, shape: Shape) -> "FieldSet":
+        """With every field of a struct on the way to a member, which are not members by themselves."""
+        members = set(self.members)
+        children: dict[str, FieldSet] = {}
+        for element, child in self.children.items():
+            if element.startswith("f:") and element[2:] in shape.fields:
+                members.add(element)
+            children[element] = child.with_named(shape_below(shape, element))
+        return FieldSet(members, children)
+
+    def paths(self, start: Path = ()) -> list[Path]:
+        """Every member, in order."""
+        found = list[Path]()
+        for element in sorted({*self.members, *self.children}):
+            if element in self.members:
+                found.append((*start, element))
+            if element in self.children:
+                found += self.children[element].paths((*start, element))
+        return found
+
+    def to_json(self) -> Json:
+        """FieldsV1: a member with a branch below it says so by `.`."""
+        if not self.children:
+            return dict.fromkeys(sorted(self.members), _NOTHING)
+        found: Json = {}
+        for element in sorted({*self.members, *self.children}):
+            child = self.children.get(element)
+            below = child.to_json() if child is not None else _NOTHING
+            found[element] = {".": _NOTHING, **below} if below and element in self.members else below
+        return found
+
+
+EMPTY = FieldSet()
+
+
+def of_json(document: Json) -> FieldSet:
+    """Reads FieldsV1."""
+    found = FieldSet()
+    for element, below in document.items():
+        if element == ".":
+            continue
+        inner: Json = below if is_map(below) else {}
+        if not inner or "." in inner:
+            found.members.add(element)
+        child = of_json(inner)
+        if child:
+            found.children[element] = child
+    return found
+
+
+def field(name: str) -> str:
+    return f"f:{name}"
+
+
+def element_of(shape: Shape, item: Any) -> str | None:
+    """What an item of a list is called in a path; None when it can not be told apart."""
+    if not shape.keys:
+        return None if item is None or isinstance(item, dict | list) else "v:" + _encode(item).decode()
+    if not is_map(item):
+        return None
+    keys = {name: item.get(name, shape.key_defaults.get(name)) for name in shape.keys}
+    present = {name: value for name, value in keys.items() if value is not None}
+    return "k:" + _encode(present).decode() if present else None
+
+
+def shape_below(shape: Shape, element: str) -> Shape:
+    if element.startswith("f:"):
+        return shape.child(element[2:])
+    return shape.item or shape
+
+
+def show(path: Path) -> str:
+    """A path as people read it: `.spec.containers[name="main"].image`."""
+    return "".join(_show(element) for element in path)
+
+
+def _show(element: str) -> str:
+    sort, _, rest = element.partition(":")
+    match sort:
+        case "f":
+            return f".{rest}"
+        case "k":
+            keys: Json = msgspec.json.decode(rest)
+            return "[" + ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in keys.items()) + "]"
+        case "v":
+            return f"[={rest}]"
+        case _:
+            return f"[{rest}]"
+
+
+def _kept(children: dict[str, FieldSet]) -> dict[str, FieldSet]:
+    return {name: child for name, child in children.items() if child}

@@ -1,0 +1,66 @@
+"""How ownership reads the objects of each kind.
+
+Owns one scope per kind and version, made when first asked for. Invariant: a kind that was declared anew gets a new
+scope.
+"""
+
+from slipway.local.apiserver.custom import CustomStrategy
+from slipway.local.apiserver.fields.merging import Ignored
+from slipway.local.apiserver.fields.ownership import NOBODYS, Scope
+from slipway.local.apiserver.fields.shapes import ANY, Shape, builtin_shapes, of_schema
+from slipway.local.apiserver.objects import Json
+from slipway.local.apiserver.registry import ResourceKind
+
+_NAMES, _SERVERS = NOBODYS.fields, NOBODYS.of_metadata
+_STATUS = Ignored(_NAMES | {"status"}, _SERVERS)
+_SPEC = Ignored(_NAMES | {"spec"}, _SERVERS)
+_CUSTOM_STATUS = Ignored(_NAMES | {"spec", "metadata"}, _SERVERS)
+_POD_STATUS = Ignored(_NAMES | {"spec"}, _SERVERS | {"deletionTimestamp", "ownerReferences"})
+
+
+class Scopes:
+    """Remembers the scopes of one server's kinds."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[ResourceKind, Scope]] = {}
+
+    def of(self, kind: ResourceKind) -> Scope:
+        known = self._known.get(kind.key)
+        if known is None or known[0] is not kind:
+            known = self._known[kind.key] = (kind, _scope(kind))
+        return known[1]
+
+
+def shape_of(kind: ResourceKind) -> Shape | None:
+    """None for a built-in kind that the table does not have."""
+    if isinstance(kind.strategy, CustomStrategy):
+        return of_schema(kind.strategy.schema)
+    return builtin_shapes().of_kind(kind.api_version, kind.kind)
+
+
+def _scope(kind: ResourceKind) -> Scope:
+    shape = shape_of(kind)
+    empty: Json = {"apiVersion": kind.api_version, "kind": kind.kind}
+    if not kind.is_custom and shape is not None:
+        empty |= _empty(shape)
+    return Scope(shape=shape or ANY, api_version=kind.api_version, ignored=_ignored(kind), empty=empty)
+
+
+def _ignored(kind: ResourceKind) -> dict[str, Ignored]:
+    if not kind.strategy.has_status:
+        return {}
+    through_status = _CUSTOM_STATUS if kind.is_custom else _POD_STATUS if kind.resource == "pods" else _SPEC
+    return {"": _STATUS, "status": through_status}
+
+
+def _empty(shape: Shape) -> Json:
+    """What Go writes of an empty struct: structs, and fields that are never left out."""
+    found: Json = {}
+    for name, field in shape.fields.items():
+        if field.is_pointer:
+            continue
+        if field.shape.sort == "struct":
+            found[name] = _empty(field.shape)
+        elif not field.empty_goes:
+            found[name] = None
+    return found
