@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.kube.client import KubeHttp
 from tests.contract.kube.conftest import Place, eventually
-from tests.contract.kube.samples import CRDS, GROUP, VERSION, a_widget, definition
+from tests.contract.kube.samples import CRDS, GROUP, VERSION, a_config, a_widget, definition
 
 
 @pytest.mark.usefixtures("widgets")
@@ -125,9 +125,12 @@ async def test_status_writes_are_validated(kube: KubeHttp, widgets: Place) -> No
 
 
 async def test_wrong_kind_in_the_body_is_refused(kube: KubeHttp, widgets: Place) -> None:
-    """400."""
+    """422 for a custom kind, 400 for a built-in one."""
     answer = await kube.post(widgets.widgets(), {**a_widget(), "kind": "Gadget"})
-    assert (answer.code, answer.reason) == (400, "BadRequest")
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert answer.causes[0]["message"] == 'Invalid value: "Gadget": must be Widget'
+    built_in = await kube.post(widgets.of("configmaps"), {**a_config(), "kind": "Gadget"})
+    assert (built_in.code, built_in.reason) == (400, "BadRequest")
 
 
 async def test_definition_that_goes_takes_its_objects_along(kube: KubeHttp, place: Place) -> None:

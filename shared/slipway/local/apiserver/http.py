@@ -18,16 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, status, wire
-from slipway.local.apiserver.access import Authorization, Gate
-from slipway.local.apiserver.accounts import Accounts
+from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, reviews, routes, status, wire
 from slipway.local.apiserver.answers import Answer, Call
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.logs import LogSource, NodeLogSource
 from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
-from slipway.local.apiserver.routes import Target
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.reviews import Asked, Reviews
+from slipway.local.apiserver.routes import Target
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
 
@@ -206,6 +203,7 @@ class ApiServer:
         core, kind = self._core, target.kind
         _need_name(target, "PATCH")
         media = call.content_type
+        options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
         if media not in (patch.MERGE, patch.JSON, patch.STRATEGIC, patch.APPLY):
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
         existed = core.store.find(kind.resource, target.place, target.name) is not None
@@ -216,7 +214,6 @@ class ApiServer:
             _decode(call, options),
             media=media,
             subresource=target.subresource,
-        options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
             options=options,
         )
         return answers.written(call, core, kind, obj, options, 200 if existed else 201)
