@@ -24,15 +24,23 @@ from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from tests.contract.kube.samples import TWINS
 
+_ADMIN = "administrator"
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a server. `core` is set for the local one only."""
+    """How to reach a server as its administrator. `core` is set for the local one only."""
 
     url: str
     headers: dict[str, str] = {}
     tls: Any = None
+    ca_only: Any = None
     has_controllers: bool = True
     core: Any = None
+
+    def as_bearer(self, token: str) -> "Target":
+        """The same server for somebody who has nothing but a token; an empty one is nothing at all."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return msgspec.structs.replace(self, headers=headers, tls=self.ca_only)
 
 
 @contextmanager
@@ -43,8 +51,8 @@ def running_target() -> Generator[Target]:
         return
     core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=TWINS)  # noqa: TID251
     core.bootstrap()
-    with serving(core) as url:
-        yield Target(url=url, core=core)
+    with serving(core, authorization="rbac", token=_ADMIN) as url:
+        yield Target(url=url, headers={"authorization": f"Bearer {_ADMIN}"}, core=core)
 
 
 @contextmanager
@@ -73,8 +81,9 @@ def _of_kubeconfig(path: Path) -> Target:
     user = next(each["user"] for each in config["users"] if each["name"] == context["user"])
     headers = {"authorization": f"Bearer {user['token']}"} if user.get("token") else {}
     has_controllers = os.environ.get("SLIPWAY_CONTRACT_CONTROLLERS") == "1"
-    tls = _tls(cluster, user) if cluster["server"].startswith("https") else None
-    return Target(url=cluster["server"], headers=headers, tls=tls, has_controllers=has_controllers)
+    is_https = str(cluster["server"]).startswith("https")
+    tls, ca_only = (_tls(cluster, user), _tls(cluster, {})) if is_https else (None, None)
+    return Target(url=cluster["server"], headers=headers, tls=tls, ca_only=ca_only, has_controllers=has_controllers)
 
 
 def _tls(cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:

@@ -4,6 +4,7 @@ The composition root: the only place that gives the core a real clock and real u
 """
 
 import argparse
+import secrets
 import time
 import uuid
 from pathlib import Path
@@ -43,18 +44,36 @@ def build_core(*, allow_unknown_rules: bool = False) -> ClusterCore:
     )
 
 
+def _accounts_key(folder: Path) -> bytes:
+    """The key of this cluster, made once: tokens outlive a restart."""
+    path = folder / "accounts.key"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_bytes(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway.local.apiserver", description=__doc__)
     parser.add_argument("--listen", default="127.0.0.1:6443", help="host:port; keep it on loopback")
     parser.add_argument("--data", type=Path, help="folder to keep the cluster in; without it, in memory only")
-    parser.add_argument("--token", default="", help="bearer token that every call must carry")
+    parser.add_argument("--token", default="", help="the administrator's bearer token; without one, nobody needs any")
+    parser.add_argument(
+        "--authorization",
+        choices=("open", "rbac"),
+        default="open",
+        help="rbac: roles and bindings decide, and the administrator needs the token",
+    )
     parser.add_argument("--allow-unknown-rules", action="store_true", help="ignore CEL rules that have no twin")
     options = parser.parse_args(argv)
+    if options.authorization == "rbac" and not options.token:
+        parser.error("--authorization rbac needs --token")
     host, _, port = str(options.listen).rpartition(":")
     core = build_core(allow_unknown_rules=options.allow_unknown_rules)
     journal = Journal(options.data, core) if options.data else None
     core.bootstrap()
-    app = create_app(core, token=options.token)
+    key = _accounts_key(options.data) if options.data else b""
+    app = create_app(core, token=options.token, authorization=options.authorization, accounts_key=key)
     config = uvicorn.Config(
         app, host=host or "127.0.0.1", port=int(port), log_level="warning", access_log=False, timeout_keep_alive=75,
         timeout_graceful_shutdown=_GRACE_S,

@@ -13,6 +13,7 @@ from starlette.types import Scope, Send
 from slipway.local.apiserver import table
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.events import WatchEvent
+from slipway.local.apiserver.identity import ANONYMOUS
 from slipway.local.apiserver.objects import Json, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.paging import Listing
@@ -30,14 +31,20 @@ class Call:
         self.method: str = scope["method"]
         self.path: str = unquote(scope["path"])
         self.query: dict[str, str] = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._pairs: list[tuple[bytes, bytes]] = scope["headers"]
+        self._headers: dict[bytes, bytes] = dict(self._pairs)
         self.accept = self.header(b"accept")
         self.content_type = self.header(b"content-type").partition(";")[0].strip() or _JSON
         self.body = b""
+        self.user = ANONYMOUS
         self.stream_type = b"application/json"
 
     def header(self, name: bytes) -> str:
         return self._headers.get(name, b"").decode("latin-1")
+
+    def headers(self, name: bytes) -> list[str]:
+        """Every value of a header that may come several times."""
+        return [value.decode("latin-1") for key, value in self._pairs if key == name]
 
     @property
     def wants_table(self) -> bool:

@@ -3,7 +3,7 @@
 Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
 """
 
-from slipway.local.apiserver import admission, columns, custom, disruption
+from slipway.local.apiserver import admission, columns, custom, disruption, rbac
 from slipway.local.apiserver.pods import PodStrategy
 from slipway.local.apiserver.registry import ResourceKind
 
@@ -61,7 +61,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
         ),
         ResourceKind(
             plural="serviceaccounts", kind="ServiceAccount", short_names=("sa",),
-            strategy=admission.ServiceAccountStrategy(),
+            strategy=admission.ServiceAccountStrategy(), subresources=("token",),
         ),
         ResourceKind(
             plural="resourcequotas", kind="ResourceQuota", short_names=("quota",), strategy=admission.QuotaStrategy(),
@@ -83,9 +83,30 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
             group="policy", plural="poddisruptionbudgets", kind="PodDisruptionBudget", short_names=("pdb",),
             strategy=disruption.BudgetStrategy(), columns=columns.BUDGETS, subresources=("status",),
         ),
+        *_rbac_kinds(),
         ResourceKind(
             group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition",
             namespaced=False, short_names=("crd", "crds"), categories=("api-extensions",), strategy=definitions,
             columns=columns.DEFINITIONS, subresources=("status",),
         ),
     )  # fmt: skip
+
+
+def _rbac_kinds() -> tuple[ResourceKind, ...]:
+    kinds = (
+        ("roles", "Role", True, rbac.RoleStrategy()),
+        ("rolebindings", "RoleBinding", True, rbac.BindingStrategy()),
+        ("clusterroles", "ClusterRole", False, rbac.ClusterRoleStrategy()),
+        ("clusterrolebindings", "ClusterRoleBinding", False, rbac.ClusterBindingStrategy()),
+    )
+    return tuple(
+        ResourceKind(
+            group=rbac.GROUP,
+            plural=plural,
+            kind=kind,
+            namespaced=namespaced,
+            strategy=strategy,
+            columns=columns.ROLES if plural.endswith("roles") else columns.BINDINGS,
+        )
+        for plural, kind, namespaced, strategy in kinds
+    )

@@ -148,6 +148,12 @@ BUDGETS = (
     Column(name="Allowed Disruptions", type="integer", read=_path("status", "disruptionsAllowed", default=0)),
     AGE,
 )
+ROLES = (NAME, Column(name="Created At", format="date-time", read=created))
+BINDINGS = (
+    NAME,
+    Column(name="Role", read=lambda obj: f"{at_path(obj, ('roleRef', 'kind'))}/{at_path(obj, ('roleRef', 'name'))}"),
+    AGE,
+)
 CLAIMS = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
 LEASES = (NAME, Column(name="Holder", read=_path("spec", "holderIdentity", default="")), AGE)
 DEFINITIONS = (NAME, Column(name="Created At", format="date-time", read=created))

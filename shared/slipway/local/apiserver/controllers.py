@@ -8,7 +8,7 @@ kind, name and uid exists.
 
 from typing import TYPE_CHECKING
 
-from slipway.local.apiserver import custom, deletion, disruption, quota
+from slipway.local.apiserver import custom, deletion, disruption, policy, quota
 from slipway.local.apiserver.budgets import Budgets
 from slipway.local.apiserver.objects import (
     Json,
@@ -25,7 +25,9 @@ from slipway.local.apiserver.objects import (
     uid_of,
 )
 from slipway.local.apiserver.options import DeleteOptions
+from slipway.local.apiserver.podadmission import ACCOUNTS
 from slipway.local.apiserver.pods import FINISHED_PHASES
+from slipway.local.apiserver.rbac import CLUSTER_ROLES
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.store import Change, ObjectKey, Record
 
@@ -51,6 +53,8 @@ class Controllers:
         self._bound: dict[str, dict[ObjectKey, None]] = {}
         self._lost: dict[str, float] = {}
         self._budgets = Budgets(core)
+        self._roles_changed = True
+        self._bare: dict[str, None] = {}
         core.store.subscribe(self.note)
 
     def note(self, change: Change) -> None:
@@ -73,6 +77,10 @@ class Controllers:
             self._note_pod(change)
         elif change.resource == "nodes":
             self._note_node(change)
+        elif change.resource in (deletion.NAMESPACES, ACCOUNTS):
+            self._bare[change.key[0] or change.key[1]] = None
+        elif change.resource == CLUSTER_ROLES:
+            self._roles_changed = True
         elif change.resource == "resourcequotas":
             self._quotas[change.key[0]] = None
 
@@ -85,6 +93,12 @@ class Controllers:
         self._expire_events()
         self._update_quotas()
         self._budgets.run()
+        bare, self._bare = self._bare, {}
+        for namespace in bare:
+            self._core.furnish(namespace)
+        if self._roles_changed:
+            self._roles_changed = False
+            policy.aggregate(self._core)
         return self._store.version != before
 
     def _note_pod(self, change: Change) -> None:

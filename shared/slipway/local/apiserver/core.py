@@ -11,7 +11,7 @@ Objects that come back are the stored ones: read them, never change them. Object
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipway.local.apiserver import custom, deletion, paging, patch, pods, status
+from slipway.local.apiserver import custom, deletion, paging, patch, pods, policy, status
 from slipway.local.apiserver import eviction as evictions
 from slipway.local.apiserver.builtin import builtin_kinds
 from slipway.local.apiserver.controllers import Controllers
@@ -20,11 +20,13 @@ from slipway.local.apiserver.objects import (
     Json,
     clone,
     format_time,
+    is_deleting,
     metadata,
     uid_of,
 )
 from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_delete_options
 from slipway.local.apiserver.paging import Listing
+from slipway.local.apiserver.podadmission import ACCOUNTS, DEFAULT_ACCOUNT
 from slipway.local.apiserver.registry import Registry, ResourceKind
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
@@ -73,10 +75,11 @@ class ClusterCore:
         return self.store.version
 
     def bootstrap(self) -> None:
-        """Creates the system namespaces that are missing."""
+        """Creates the system namespaces and the roles that are missing."""
         for name in SYSTEM_NAMESPACES:
             if self.store.find(_NAMESPACES, "", name) is None:
                 self.create(_NAMESPACES, "", {"metadata": {"name": name}})
+        policy.bootstrap(self)
 
     def kind(self, resource: str) -> ResourceKind:
         """Raises: StatusError 404."""
@@ -99,7 +102,10 @@ class ClusterCore:
 
     def create(self, resource: str, namespace: str, obj: Json, options: WriteOptions | None = None) -> Json:
         """Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
-        return self._writer.create(self.kind(resource), namespace, obj, options or WriteOptions())
+        made = self._writer.create(self.kind(resource), namespace, obj, options or WriteOptions())
+        if resource == _NAMESPACES:
+            self.furnish(metadata(made)["name"])
+        return made
 
     def update(self, resource: str, namespace: str, name: str, obj: Json, options: WriteOptions | None = None) -> Json:
         """PUT. Raises: StatusError 400, 404, 409 Conflict, 422."""
@@ -189,6 +195,13 @@ class ClusterCore:
     def subscribe(self, subscriber: Callable[[Change], None]) -> Callable[[], None]:
         """Calls `subscriber` at every commit; it must not write. The answer ends it."""
         return self.store.subscribe(subscriber)
+
+    def furnish(self, namespace: str) -> None:
+        """Gives a namespace the account that its pods run as unless they name another."""
+        found = self.store.find(_NAMESPACES, "", namespace)
+        is_open = found is not None and not is_deleting(found.obj)
+        if is_open and self.store.find(ACCOUNTS, namespace, DEFAULT_ACCOUNT) is None:
+            self._writer.create(self.kind(ACCOUNTS), namespace, {"metadata": {"name": DEFAULT_ACCOUNT}}, WriteOptions())
 
     def run_controllers(self) -> bool:
         """Garbage collection, namespaces, definitions, orphaned pods: one step. Whether anything changed."""

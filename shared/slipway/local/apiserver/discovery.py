@@ -11,11 +11,13 @@ _REVIEWS = {
     "authorization.k8s.io": (
         ("selfsubjectaccessreviews", "SelfSubjectAccessReview"),
         ("subjectaccessreviews", "SubjectAccessReview"),
+        ("localsubjectaccessreviews", "LocalSubjectAccessReview"),
         ("selfsubjectrulesreviews", "SelfSubjectRulesReview"),
     ),
     "authentication.k8s.io": (("tokenreviews", "TokenReview"), ("selfsubjectreviews", "SelfSubjectReview")),
 }
-_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
+CREATED_ONLY = frozenset({"binding", "eviction", "token"})
+_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction", "token": "TokenRequest"}
 
 
 def versions_of(registry: Registry) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ controllers run soon after every write and at least every `CONTROLLER_PERIOD_S`.
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -18,12 +19,15 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, reviews, routes, status, wire
+from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, status, wire
+from slipway.local.apiserver.access import Authorization, Gate
+from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.answers import Answer, Call
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.logs import LogSource, NodeLogSource
 from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
 from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.reviews import Asked, Reviews
 from slipway.local.apiserver.routes import Target
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
@@ -34,15 +38,25 @@ CONTROLLER_PERIOD_S = 1.0
 WATCH_TIMEOUT_S = 3600.0
 
 
+class Doors(msgspec.Struct, frozen=True, kw_only=True):
+    """How callers are told apart; see `create_app`."""
+
+    token: str = ""
+    authorization: Authorization = "open"
+    accounts_key: bytes = b""
+
+
 class ApiServer:
     """The ASGI endpoint of one core."""
 
     def __init__(
-        self, core: ClusterCore, *, logs: LogSource | None = None, token: str = "", bookmark_interval_s: float = 60.0
+        self, core: ClusterCore, *, logs: LogSource | None = None, doors: Doors, bookmark_interval_s: float = 60.0
     ) -> None:
         self._core = core
         self._logs = logs or NodeLogSource()
-        self._authorization = f"Bearer {token}" if token else ""
+        self._accounts = Accounts(core, doors.accounts_key or secrets.token_bytes(32))
+        self._gate = Gate(core, self._accounts, token=doors.token, authorization=doors.authorization)
+        self._reviews = Reviews(core, self._accounts, token=doors.token)
         self._bookmark_interval_s = bookmark_interval_s
         self._wakers = Wakers(core)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,7 +77,7 @@ class ApiServer:
             return
         call = Call(scope)
         try:
-            self._authorize(call)
+            call.user = self._gate.admit(call)
             call.body = await _read_body(call, receive)
             answer = self._answer(call)
             if isinstance(answer, Answer):
@@ -89,14 +103,6 @@ class ApiServer:
     def _run_controllers(self) -> None:
         self._controllers_due = False
         self._core.run_controllers()
-
-    def _authorize(self, call: Call) -> None:
-        if (
-            self._authorization
-            and call.header(b"authorization") != self._authorization
-            and call.path not in documents.HEALTH
-        ):
-            raise StatusError(401, "Unauthorized", "Unauthorized")
 
     def _answer(self, call: Call) -> Answer | AsyncIterator[bytes]:
         fixed = documents.find(self._core.registry, call)
@@ -130,6 +136,8 @@ class ApiServer:
             return answers.collection(call, kind, listing, core.clock())
         if target.subresource == "log":
             return self._log(call, target)
+        if target.subresource in discovery.CREATED_ONLY:
+            raise status.not_supported("GET")
         if target.subresource not in ("", *discovery.subresources_of(kind)):
             raise status.no_such_path()
         return answers.single(call, kind, core.record(kind, target.place, target.name), core.clock())
@@ -173,14 +181,19 @@ class ApiServer:
         return answers.written(call, core, kind, core.create(kind.key, place, body, options), options, 201)
 
     def _post_unstored(self, call: Call, parts: list[str]) -> Answer | None:
-        """Creates that store no object of their own: reviews and Bindings."""
-        if parts[0] == "apis" and len(parts) == 4:
-            review = reviews.answer(parts[1], parts[3], _object(call))
+        """Creates that store no object of their own: reviews, Bindings and tokens."""
+        if parts[0] == "apis" and len(parts) in (4, 6):
+            namespace = parts[4] if parts[3:4] == ["namespaces"] else ""
+            review = self._reviews.answer(parts[1], parts[-1], lambda: Asked(call.user, namespace, _object(call)))
             return None if review is None else answers.json(review, 201)
-        if parts[:3] == ["api", "v1", "namespaces"] and parts[4:] == ["bindings"]:
+        if parts[:3] != ["api", "v1", "namespaces"]:
+            return None
+        if parts[4:] == ["bindings"]:
             body = _object(call)
             options = _options(call, "CreateOptions")
             return answers.json(self._core.bind(parts[3], name_of(body), body, dry_run=options.dry_run), 201)
+        if parts[4:5] == ["serviceaccounts"] and parts[6:] == ["token"]:
+            return answers.json(self._accounts.issue(parts[3], parts[5], _object(call)), 201)
         return None
 
     def _put(self, call: Call, target: Target) -> Answer:
@@ -231,13 +244,22 @@ class ApiServer:
 
 
 def create_app(
-    core: ClusterCore, *, logs: LogSource | None = None, token: str = "", bookmark_interval_s: float = 60.0
+    core: ClusterCore,
+    *,
+    logs: LogSource | None = None,
+    token: str = "",
+    authorization: Authorization = "open",
+    accounts_key: bytes = b"",
+    bookmark_interval_s: float = 60.0,
 ) -> Starlette:
     """The application; `app.state.server` is its ApiServer.
 
-    logs: where pods/log reads, the nodes by default. token: a bearer token that every call must carry.
+    logs: where pods/log reads, the nodes by default. token: the administrator's bearer token; with authorization
+    "open", calls without it are refused, unless it is empty. accounts_key: signs the tokens of service accounts, a
+    fresh one by default.
     """
-    server = ApiServer(core, logs=logs, token=token, bookmark_interval_s=bookmark_interval_s)
+    doors = Doors(token=token, authorization=authorization, accounts_key=accounts_key)
+    server = ApiServer(core, logs=logs, doors=doors, bookmark_interval_s=bookmark_interval_s)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:

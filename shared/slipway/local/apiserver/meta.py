@@ -63,6 +63,11 @@ NameForm = tuple[re.Pattern[str], int, str]
 SUBDOMAIN: NameForm = (DNS_SUBDOMAIN, NAME_LENGTH_MAX, _SUBDOMAIN_RULE)
 LABEL: NameForm = (DNS_LABEL, LABEL_LENGTH_MAX, _LABEL_RULE)
 SERVICE_LABEL: NameForm = (DNS_1035, LABEL_LENGTH_MAX, _DNS_1035_RULE)
+PATH_SEGMENT: NameForm = (
+    re.compile(r"^(?!\.{1,2}$)[^/%]+$"),
+    NAME_LENGTH_MAX,
+    "may not be '.' or '..' and may not contain '/' or '%'",
+)
 """(pattern, longest, the rule in words) that names of a kind keep."""
 
 

@@ -33,9 +33,9 @@ _SPEC_DEFAULTS: Json = {
     "dnsPolicy": "ClusterFirst",
     "schedulerName": "default-scheduler",
     "enableServiceLinks": True,
-    "preemptionPolicy": "PreemptLowerPriority",
-    "priority": 0,
 }
+_ADMITTED = ("serviceAccountName", "serviceAccount", "priority", "preemptionPolicy")
+"""Fields that are given at creation, and that a replacement need not repeat."""
 _CONTAINER_DEFAULTS: Json = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
@@ -83,6 +83,12 @@ class PodStrategy(Strategy):
         conditions = gates.told(spec)
         told: Json = {"conditions": conditions} if conditions else {}
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec), **told}
+
+    def prepare_update(self, new: Json, old: Json) -> None:
+        super().prepare_update(new, old)
+        for field in _ADMITTED:
+            if field in old["spec"]:
+                new["spec"].setdefault(field, old["spec"][field])
 
     def prepare_status(self, new: Json, old: Json) -> None:
         super().prepare_status(new, old)

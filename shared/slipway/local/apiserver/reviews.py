@@ -1,26 +1,170 @@
-"""Access and token reviews: everybody may do everything on the local cluster.
+"""Access and token reviews: questions that store nothing.
 
-Owns the answers of the authorization and authentication groups. Pure.
+Owns the reading, checking and answering of the reviews of the authorization and authentication groups. Pure but for the
+store that it reads. Invariant: a review answers what the same call would meet if the rules were enforced.
+
+Source: pkg/registry/authorization, pkg/registry/authentication, pkg/apis/authorization/validation (behaviour, v1.36).
 """
 
-from slipway.local.apiserver.objects import Json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-_USER: Json = {"username": "slipway-local", "groups": ["system:masters", "system:authenticated"]}
-_RULES: Json = {
-    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-    "incomplete": False,
-}
-_ANSWERS: dict[tuple[str, str], Json] = {
-    ("authorization.k8s.io", "selfsubjectaccessreviews"): {"allowed": True, "reason": "local cluster"},
-    ("authorization.k8s.io", "subjectaccessreviews"): {"allowed": True, "reason": "local cluster"},
-    ("authorization.k8s.io", "selfsubjectrulesreviews"): _RULES,
-    ("authentication.k8s.io", "tokenreviews"): {"authenticated": True, "user": _USER},
-    ("authentication.k8s.io", "selfsubjectreviews"): {"userInfo": _USER},
-}
+import msgspec
+
+from slipway.local.apiserver import rbac, status
+from slipway.local.apiserver.accounts import ISSUER, Accounts, TokenError
+from slipway.local.apiserver.identity import ADMIN, User
+from slipway.local.apiserver.objects import Json, format_time, is_map, listing, mapping, metadata
+from slipway.local.apiserver.rbac import Attributes
+from slipway.local.apiserver.status import Cause, bad_request, bad_value
+
+if TYPE_CHECKING:
+    from slipway.local.apiserver.core import ClusterCore
+
+AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io", "authentication.k8s.io"
+_RULE_FIELDS = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
 
 
-def answer(group: str, plural: str, review: Json) -> Json | None:
-    """The review with its status, None when there is no such review."""
-    found = _ANSWERS.get((group, plural))
-    return None if found is None else {**review, "metadata": {"creationTimestamp": None}, "status": found}
+class Asked(msgspec.Struct, frozen=True):
+    """One review: who asks, where (for a local review), and its body."""
+
+    user: User
+    namespace: str
+    body: Json
+
+
+class Reviews:
+    """Answers the reviews of one cluster."""
+
+    def __init__(self, core: "ClusterCore", accounts: Accounts, *, token: str = "") -> None:
+        self._core = core
+        self._accounts = accounts
+        self._token = token
+        self._answers: dict[tuple[str, str], Callable[[Asked], Json]] = {
+            (AUTHORIZATION, "subjectaccessreviews"): self._access,
+            (AUTHORIZATION, "localsubjectaccessreviews"): self._local_access,
+            (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
+            (AUTHORIZATION, "selfsubjectrulesreviews"): self._self_rules,
+            (AUTHENTICATION, "tokenreviews"): self._token_review,
+            (AUTHENTICATION, "selfsubjectreviews"): self._self,
+        }
+
+    def answer(self, group: str, plural: str, ask: Callable[[], Asked]) -> Json | None:
+        """The review with its status, None when there is no such review. Raises: StatusError 400, 422."""
+        found = self._answers.get((group, plural))
+        if found is None:
+            return None
+        asked = ask()
+        if bool(asked.namespace) is not (plural == "localsubjectaccessreviews"):
+            return None
+        kind = next(name for name in _KINDS if name.lower() + "s" == plural)
+        answered = found(asked)
+        return {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {}, **answered}
+
+    def _access(self, asked: Asked) -> Json:
+        spec = mapping(asked.body, "spec")
+        causes = _spec_causes(spec, names_user=True)
+        if metadata(asked.body):
+            causes.append(bad_value("metadata", metadata(asked.body), "must be empty"))
+        return self._decided(spec, causes, _subject_of(spec))
+
+    def _local_access(self, asked: Asked) -> Json:
+        spec = mapping(asked.body, "spec")
+        causes = _spec_causes(spec, names_user=True)
+        meta = {field: value for field, value in metadata(asked.body).items() if field != "namespace"}
+        if meta:
+            causes.append(bad_value("metadata", metadata(asked.body), "must be empty except for namespace"))
+        namespace = mapping(spec, "resourceAttributes").get("namespace", "")
+        if is_map(spec.get("resourceAttributes")) and namespace != asked.namespace:
+            causes.append(bad_value("spec.resourceAttributes.namespace", namespace, "must match metadata.namespace"))
+        if is_map(spec.get("nonResourceAttributes")):
+            other = spec["nonResourceAttributes"]
+            causes.append(bad_value("spec.nonResourceAttributes", other, "disallowed on this kind of request"))
+        return {**self._decided(spec, causes, _subject_of(spec)), "metadata": {"namespace": asked.namespace}}
+
+    def _self_access(self, asked: Asked) -> Json:
+        spec = mapping(asked.body, "spec")
+        return self._decided(spec, _spec_causes(spec, names_user=False), asked.user)
+
+    def _decided(self, spec: Json, causes: list[Cause], user: User) -> Json:
+        if causes:
+            error = status.invalid(f".{AUTHORIZATION}", "", causes)
+            del error.details["kind"]
+            raise error
+        verdict = rbac.decide(self._core.store, user, _attributes(spec))
+        shown: Json = {"allowed": verdict.allowed}
+        if verdict.reason:
+            shown["reason"] = verdict.reason
+        return {"spec": spec, "status": shown}
+
+    def _self_rules(self, asked: Asked) -> Json:
+        namespace = str(mapping(asked.body, "spec").get("namespace") or "")
+        if not namespace:
+            raise bad_request("no namespace on request")
+        rules = [
+            {field: rule[field] for field in _RULE_FIELDS if rule.get(field)}
+            for rule in rbac.rules_for(self._core.store, asked.user, namespace)
+        ]
+        found: Json = {
+            "resourceRules": [rule for rule in rules if rule.get("resources")],
+            "nonResourceRules": [rule for rule in rules if rule.get("nonResourceURLs")],
+            "incomplete": False,
+        }
+        return {"spec": {}, "status": found}
+
+    def _token_review(self, asked: Asked) -> Json:
+        spec = mapping(asked.body, "spec")
+        token = str(spec.get("token") or "")
+        if not token:
+            raise bad_request("token is required for TokenReview in authentication")
+        audiences = [str(item) for item in listing(spec, "audiences")] or [ISSUER]
+        try:
+            is_admin = bool(self._token) and token == self._token
+            user, meant = (ADMIN, audiences) if is_admin else self._accounts.read(token, audiences)
+        except TokenError as exc:
+            words = "invalid bearer token"
+            error = f"[{words}, {exc}]" if str(exc) else words
+            return {"spec": spec, "status": {"user": {}, "error": error}}
+        return {"spec": spec, "status": {"authenticated": True, "user": user.to_json(), "audiences": meant}}
+
+    def _self(self, asked: Asked) -> Json:
+        created = {"creationTimestamp": format_time(self._core.clock())}
+        return {"metadata": created, "status": {"userInfo": asked.user.to_json()}}
+
+
+_KINDS = (
+    "SubjectAccessReview",
+    "LocalSubjectAccessReview",
+    "SelfSubjectAccessReview",
+    "SelfSubjectRulesReview",
+    "TokenReview",
+    "SelfSubjectReview",
+)
+
+
+def _subject_of(spec: Json) -> User:
+    groups = tuple(str(group) for group in listing(spec, "groups"))
+    return User(name=str(spec.get("user") or ""), groups=groups)
+
+
+def _spec_causes(spec: Json, *, names_user: bool) -> list[Cause]:
+    causes = list[Cause]()
+    wanted, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    if wanted is not None and other is not None:
+        words = "cannot be specified in combination with resourceAttributes"
+        causes.append(bad_value("spec.nonResourceAttributes", other, words))
+    if wanted is None and other is None:
+        words = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        causes.append(bad_value("spec.resourceAttributes", None, words))
+    if names_user and not spec.get("user") and not spec.get("groups"):
+        causes.append(bad_value("spec.user", "", "at least one of user or group must be specified"))
+    return causes
+
+
+def _attributes(spec: Json) -> Attributes:
+    if is_map(spec.get("nonResourceAttributes")):
+        wanted = mapping(spec, "nonResourceAttributes")
+        return Attributes(verb=str(wanted.get("verb") or ""), path=str(wanted.get("path") or "/"))
+    wanted = mapping(spec, "resourceAttributes")
+    fields = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
+    return Attributes(**{field: str(wanted.get(field) or "") for field in fields})

@@ -22,6 +22,7 @@ class StatusError(Exception):
         self.reason = reason
         self.message = message
         self.details = details or {}
+        self._has_details = details is not None
 
     def to_json(self) -> Json:
         status: Json = {
@@ -33,7 +34,7 @@ class StatusError(Exception):
         }
         if self.reason:
             status["reason"] = self.reason
-        if self.details:
+        if self._has_details:
             status["details"] = self.details
         status["code"] = self.code
         return status
@@ -133,6 +134,13 @@ def forbidden(resource: str, name: str, why: str, causes: list[Json] | None = No
     return StatusError(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', _details(resource, name, **extra))
 
 
+def refused(resource: str, name: str, words: str, reason: str) -> StatusError:
+    """403 for somebody who may not; `resource` is empty for what is none."""
+    what = f'{resource} "{name}" is forbidden' if name else f"{resource} is forbidden" if resource else "forbidden"
+    message = f"{what}: {words}: {reason}" if reason else f"{what}: {words}"
+    return StatusError(403, "Forbidden", message, _details(resource, name) if resource else {})
+
+
 def invalid(kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
     """422; `kind` is `Pod` or `Allocation.slipway.dev`."""
     words = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
@@ -147,6 +155,13 @@ def too_many_requests(message: str, causes: list[Json], retry_after_s: int = 0) 
     return StatusError(429, "TooManyRequests", message, details)
 
 
+def invalid_options(kind: str, causes: Sequence[Cause]) -> StatusError:
+    """422 for what stands in the query: `kind` is CreateOptions, PatchOptions..."""
+    error = invalid(f"{kind}.meta.k8s.io", "", causes)
+    listed = [cause.to_json() for cause in causes]
+    return StatusError(422, "Invalid", error.message, {"group": "meta.k8s.io", "kind": kind, "causes": listed})
+
+
 def expired(message: str) -> StatusError:
     return StatusError(410, "Expired", message)
 
@@ -155,13 +170,6 @@ def too_large_version(asked: int, current: int) -> StatusError:
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
     return StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
-def invalid_options(kind: str, causes: Sequence[Cause]) -> StatusError:
-    """422 for what stands in the query: `kind` is CreateOptions, PatchOptions..."""
-    error = invalid(f"{kind}.meta.k8s.io", "", causes)
-    listed = [cause.to_json() for cause in causes]
-    return StatusError(422, "Invalid", error.message, {"group": "meta.k8s.io", "kind": kind, "causes": listed})
-
-
 
 
 def unsupported_media(accepted: list[str]) -> StatusError:
@@ -170,9 +178,9 @@ def unsupported_media(accepted: list[str]) -> StatusError:
     return StatusError(415, "UnsupportedMediaType", message)
 
 
-def not_supported(verb: str) -> StatusError:
-    message = f"the server does not allow this method on the requested resource: {verb}"
-    return StatusError(405, "MethodNotAllowed", message)
+def not_supported(_verb: str) -> StatusError:
+    message = "the server does not allow this method on the requested resource"
+    return StatusError(405, "MethodNotAllowed", message, {})
 
 
 def success(details: Json | None = None, code: int | None = None) -> Json:

@@ -1,0 +1,161 @@
+"""Who may do what at the door of the API server: authentication, impersonation, authorization.
+
+Owns the reading of a request into what it wants to do, and the refusals. Decides nothing about objects. Invariants:
+with rules enforced, nothing is answered before the rules were asked; credentials that do not count are refused, they
+never count as none.
+
+Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.36).
+"""
+
+import hmac
+from typing import TYPE_CHECKING, Literal
+
+from slipway.local.apiserver import documents, rbac
+from slipway.local.apiserver.accounts import Accounts, TokenError
+from slipway.local.apiserver.answers import Call
+from slipway.local.apiserver.identity import (
+    ADMIN,
+    ANONYMOUS,
+    AUTHENTICATED,
+    User,
+    account_groups,
+    account_of,
+)
+from slipway.local.apiserver.rbac import Attributes
+from slipway.local.apiserver.routes import is_true
+from slipway.local.apiserver.status import StatusError, bad_request, refused
+
+if TYPE_CHECKING:
+    from slipway.local.apiserver.core import ClusterCore
+
+Authorization = Literal["open", "rbac"]
+_BEARER = "Bearer "
+_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OF_NAMESPACES = frozenset({"status", "finalize"})
+
+
+class Gate:
+    """Admits the calls to one core.
+
+    token: the administrator's. With authorization "open" everybody may do everything (with a token: everybody who has
+    it, or one of a service account); with "rbac" roles and bindings decide.
+    """
+
+    def __init__(self, core: "ClusterCore", accounts: Accounts, *, token: str, authorization: Authorization) -> None:
+        self._core = core
+        self._accounts = accounts
+        self._token = token
+        self._is_enforced = authorization == "rbac"
+
+    def admit(self, call: Call) -> User:
+        """Who calls, after all that was checked. Raises: StatusError 400, 401, 403."""
+        user = self.authenticate(call)
+        if call.header(b"impersonate-user") or call.header(b"impersonate-group"):
+            user = self._impersonated(call, user)
+        if self._is_enforced:
+            self._authorize(user, attributes_of(call))
+        return user
+
+    def authenticate(self, call: Call) -> User:
+        """Raises: StatusError 401."""
+        given = call.header(b"authorization")
+        if not given:
+            if self._is_enforced:
+                return ANONYMOUS
+            if self._token and call.path not in documents.HEALTH:
+                raise _unauthorized()
+            return ADMIN
+        try:
+            return self.read_token(given.removeprefix(_BEARER))
+        except TokenError as exc:
+            if self._token or self._is_enforced:
+                raise _unauthorized() from exc
+            return ADMIN
+
+    def read_token(self, token: str) -> User:
+        """Raises: TokenError."""
+        if self._token and hmac.compare_digest(token.encode(), self._token.encode()):
+            return ADMIN
+        return self._accounts.read(token)[0]
+
+    def _impersonated(self, call: Call, user: User) -> User:
+        name, groups = call.header(b"impersonate-user"), call.headers(b"impersonate-group")
+        if not name:
+            raise bad_request(f"requested groups {groups} without impersonating a user name")
+        account = account_of(name)
+        if self._is_enforced:
+            wanted = Attributes(verb="impersonate", resource="users", name=name)
+            if account is not None:
+                wanted = Attributes(
+                    verb="impersonate", resource="serviceaccounts", namespace=account[0], name=account[1]
+                )
+            self._authorize(user, wanted)
+            for group in groups:
+                self._authorize(user, Attributes(verb="impersonate", resource="groups", name=group))
+        if account is not None and not groups:
+            return User(name=name, groups=account_groups(account[0]))
+        if name == ANONYMOUS.name:
+            return User(name=name, groups=(*groups, *ANONYMOUS.groups))
+        return User(name=name, groups=tuple(dict.fromkeys((*groups, AUTHENTICATED))))
+
+    def _authorize(self, user: User, wanted: Attributes) -> None:
+        verdict = rbac.decide(self._core.store, user, wanted)
+        if not verdict.allowed:
+            raise _forbidden(user, wanted, verdict.reason)
+
+
+def attributes_of(call: Call) -> Attributes:
+    """What a request wants to do, read from its path alone."""
+    verb = _VERBS.get(call.method, call.method.lower())
+    parts = [part for part in call.path.split("/") if part]
+    if parts[:1] == ["api"] and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return Attributes(verb=call.method.lower(), path=call.path)
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 1:
+        namespace = rest[1]
+        if len(rest) > 2 and rest[2] not in _OF_NAMESPACES:
+            rest = rest[2:]
+    name = rest[1] if len(rest) > 1 else ""
+    if not name and verb == "get":
+        verb = "watch" if is_true(call.query, "watch") else "list"
+        name = _selected_name(call.query.get("fieldSelector", ""))
+    elif name and verb == "get" and is_true(call.query, "watch"):
+        verb = "watch"
+    elif not name and verb == "delete":
+        verb = "deletecollection"
+    return Attributes(
+        verb=verb,
+        group=group,
+        version=version,
+        resource=rest[0],
+        subresource=rest[2] if len(rest) > 2 else "",
+        namespace=namespace,
+        name=name,
+    )
+
+
+def _selected_name(selector: str) -> str:
+    """A list of one object by its name counts as a call on that object."""
+    for term in selector.split(","):
+        field, _, value = term.replace("==", "=").partition("=")
+        if field.strip() == "metadata.name":
+            return value.strip()
+    return ""
+
+
+def _unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def _forbidden(user: User, wanted: Attributes, reason: str) -> StatusError:
+    if wanted.path:
+        return refused("", "", f'User "{user.name}" cannot {wanted.verb} path "{wanted.path}"', reason)
+    shown = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
+    where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
+    words = f'User "{user.name}" cannot {wanted.verb} resource "{shown}" in API group "{wanted.group}" {where}'
+    resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
+    return refused(resource, wanted.name, words, reason)

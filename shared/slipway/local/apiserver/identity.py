@@ -1,0 +1,52 @@
+"""Who calls: names, groups, and what a service account is called.
+
+Pure. Invariant: everybody who gave valid credentials is in `system:authenticated`, and nobody else is.
+"""
+
+import msgspec
+
+from slipway.local.apiserver.objects import Json
+
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+ACCOUNT_PREFIX = "system:serviceaccount:"
+ACCOUNTS = "system:serviceaccounts"
+_ACCOUNT_PARTS = 2
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = {}
+
+    def to_json(self) -> Json:
+        """As `UserInfo`, without what is empty."""
+        shown: Json = {"username": self.name}
+        if self.uid:
+            shown["uid"] = self.uid
+        if self.groups:
+            shown["groups"] = list(self.groups)
+        if self.extra:
+            shown["extra"] = self.extra
+        return shown
+
+
+ADMIN = User(name="slipway-local", groups=(MASTERS, AUTHENTICATED))
+ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
+
+
+def account_name(namespace: str, name: str) -> str:
+    return f"{ACCOUNT_PREFIX}{namespace}:{name}"
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    return (ACCOUNTS, f"{ACCOUNTS}:{namespace}", AUTHENTICATED)
+
+
+def account_of(user: str) -> tuple[str, str] | None:
+    """(namespace, name) of a user that is a service account."""
+    parts = tuple(user.removeprefix(ACCOUNT_PREFIX).split(":"))
+    is_account = user.startswith(ACCOUNT_PREFIX) and len(parts) == _ACCOUNT_PARTS and all(parts)
+    return (parts[0], parts[1]) if is_account else None

@@ -1,0 +1,215 @@
+"""Role-based access: roles and bindings as objects, and whether they allow a call.
+
+Owns the strategies of the four kinds and the search through them. Reads the store and writes nothing. Invariants: what
+no binding allows is refused; a role that is not there allows nothing; a Role counts only in its own namespace.
+
+Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.36).
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import msgspec
+
+from slipway.local.apiserver.admission import Strategy
+from slipway.local.apiserver.identity import ACCOUNT_PREFIX, MASTERS, User, account_name
+from slipway.local.apiserver.meta import PATH_SEGMENT
+from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, name_of
+from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.status import Cause, bad_value, missing, unsupported
+from slipway.local.apiserver.store import Store
+
+GROUP = "rbac.authorization.k8s.io"
+ROLES, CLUSTER_ROLES = f"roles.{GROUP}", f"clusterroles.{GROUP}"
+BINDINGS, CLUSTER_BINDINGS = f"rolebindings.{GROUP}", f"clusterrolebindings.{GROUP}"
+
+
+class Attributes(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants to do: to a resource, or (with a `path`) to something else."""
+
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`reason` names the binding that allows, or what went wrong in looking."""
+
+    allowed: bool
+    reason: str = ""
+
+
+def decide(store: Store, user: User, wanted: Attributes) -> Verdict:
+    if MASTERS in user.groups:
+        return Verdict(True)
+    errors = list[str]()
+    for rule, source in _rules_of(store, user, wanted.namespace, errors):
+        if allows(rule, wanted):
+            return Verdict(True, f"RBAC: allowed by {source}")
+    return Verdict(False, f"RBAC: {_joined(errors)}" if errors else "")
+
+
+def rules_for(store: Store, user: User, namespace: str) -> list[Json]:
+    """Every rule that counts for the user in that namespace."""
+    return [rule for rule, _ in _rules_of(store, user, namespace, [])]
+
+
+def allows(rule: Json, wanted: Attributes) -> bool:
+    if not _matches(listing(rule, "verbs"), wanted.verb):
+        return False
+    if wanted.path:
+        return any(_covers(str(pattern), wanted.path) for pattern in listing(rule, "nonResourceURLs"))
+    resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
+    resources = listing(rule, "resources")
+    names = listing(rule, "resourceNames")
+    return (
+        _matches(listing(rule, "apiGroups"), wanted.group)
+        and (_matches(resources, resource) or (bool(wanted.subresource) and f"*/{wanted.subresource}" in resources))
+        and (not names or wanted.name in names)
+    )
+
+
+class RoleStrategy(Strategy):
+    name_form = PATH_SEGMENT
+    is_namespaced: ClassVar[bool] = True
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        obj.setdefault("rules", None)
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        causes = list[Cause]()
+        for index, rule in enumerate(maps(listing(obj, "rules"))):
+            causes += self._rule_causes(rule, f"rules[{index}]")
+        return causes
+
+    def _rule_causes(self, rule: Json, path: str) -> list[Cause]:
+        causes = list[Cause]()
+        if not listing(rule, "verbs"):
+            causes.append(missing(f"{path}.verbs", "verbs must contain at least one value"))
+        urls = listing(rule, "nonResourceURLs")
+        if urls:
+            where = f"{path}.nonResourceURLs"
+            if self.is_namespaced:
+                causes.append(bad_value(where, urls, "namespaced rules cannot apply to non-resource URLs"))
+            if any(listing(rule, field) for field in ("apiGroups", "resources", "resourceNames")):
+                words = "rules cannot apply to both regular resources and non-resource URLs"
+                causes.append(bad_value(where, urls, words))
+            return causes
+        if not listing(rule, "apiGroups"):
+            causes.append(missing(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+        if not listing(rule, "resources"):
+            causes.append(missing(f"{path}.resources", "resource rules must supply at least one resource"))
+        return causes
+
+
+class ClusterRoleStrategy(RoleStrategy):
+    is_namespaced = False
+
+
+class BindingStrategy(Strategy):
+    """Both kinds of binding; `kinds` are what they may refer to."""
+
+    name_form = PATH_SEGMENT
+    kinds: ClassVar[tuple[str, ...]] = ("Role", "ClusterRole")
+
+    def decode(self, obj: Json, options: WriteOptions) -> None:
+        if is_map(obj.get("roleRef")):
+            obj["roleRef"].setdefault("apiGroup", GROUP)
+        for subject in maps(listing(obj, "subjects")):
+            if subject.get("kind") in ("User", "Group"):
+                subject.setdefault("apiGroup", GROUP)
+
+    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+        reference = mapping(obj, "roleRef")
+        causes = list[Cause]()
+        if reference.get("apiGroup") != GROUP:
+            causes.append(unsupported("roleRef.apiGroup", reference.get("apiGroup", ""), [GROUP]))
+        if reference.get("kind") not in self.kinds:
+            causes.append(unsupported("roleRef.kind", reference.get("kind", ""), sorted(self.kinds, reverse=True)))
+        if not reference.get("name"):
+            causes.append(missing("roleRef.name"))
+        for index, subject in enumerate(maps(listing(obj, "subjects"))):
+            causes += _subject_causes(subject, f"subjects[{index}]")
+        if old is not None and mapping(old, "roleRef") != reference:
+            causes.append(bad_value("roleRef", reference, "cannot change roleRef"))
+        return causes
+
+
+class ClusterBindingStrategy(BindingStrategy):
+    kinds = ("ClusterRole",)
+
+
+def _subject_causes(subject: Json, path: str) -> list[Cause]:
+    causes = list[Cause]()
+    if not subject.get("name"):
+        causes.append(missing(f"{path}.name"))
+    kind = subject.get("kind")
+    if kind not in ("ServiceAccount", "User", "Group"):
+        return [*causes, unsupported(f"{path}.kind", kind or "", ["ServiceAccount", "User", "Group"])]
+    wanted = "" if kind == "ServiceAccount" else GROUP
+    if (subject.get("apiGroup") or "") != wanted:
+        causes.append(unsupported(f"{path}.apiGroup", subject.get("apiGroup"), [wanted]))
+    if kind == "ServiceAccount" and not subject.get("namespace"):
+        causes.append(missing(f"{path}.namespace"))
+    return causes
+
+
+def _rules_of(store: Store, user: User, namespace: str, errors: list[str]) -> Iterator[tuple[Json, str]]:
+    """(rule, what binds it) of everything that counts for the user there."""
+    rooms = [(CLUSTER_BINDINGS, "")] + ([(BINDINGS, namespace)] if namespace else [])
+    for resource, place in rooms:
+        for record in store.scan(resource, place):
+            binding = record.obj
+            subject = _subject_of(binding, user, place)
+            if not subject:
+                continue
+            reference = mapping(binding, "roleRef")
+            kind, name = str(reference.get("kind")), str(reference.get("name"))
+            role = store.find(ROLES, place, name) if kind == "Role" else store.find(CLUSTER_ROLES, "", name)
+            if role is None:
+                resource_name = "role" if kind == "Role" else "clusterrole"
+                errors.append(f'{resource_name}.{GROUP} "{name}" not found')
+                continue
+            shown = f'RoleBinding "{name_of(binding)}/{place}"' if place else f'ClusterRoleBinding "{name_of(binding)}"'
+            source = f'{shown} of {kind} "{name}" to {subject}'
+            for rule in maps(listing(role.obj, "rules")):
+                yield rule, source
+
+
+def _subject_of(binding: Json, user: User, namespace: str) -> str:
+    """The subject of the binding that is the user, in words; empty when none is."""
+    for subject in maps(listing(binding, "subjects")):
+        kind, name = subject.get("kind"), str(subject.get("name"))
+        if kind == "User" and name == user.name:
+            return f'User "{name}"'
+        if kind == "Group" and name in user.groups:
+            return f'Group "{name}"'
+        place = str(subject.get("namespace") or namespace)
+        if kind == "ServiceAccount" and user.name.startswith(ACCOUNT_PREFIX) and user.name == account_name(place, name):
+            return f'ServiceAccount "{name}/{place}"'
+    return ""
+
+
+def union(roles: list[Json]) -> list[Json]:
+    """The rules of several roles, each once, in the order of their names."""
+    found = list[Json]()
+    for role in sorted(roles, key=name_of):
+        found += [clone(rule) for rule in maps(listing(role, "rules")) if rule not in found]
+    return found
+
+
+def _matches(patterns: list[object], value: str) -> bool:
+    return "*" in patterns or value in patterns
+
+
+def _covers(pattern: str, path: str) -> bool:
+    return pattern in ("*", path) or (pattern.endswith("*") and path.startswith(pattern.rstrip("*")))
+
+
+def _joined(errors: list[str]) -> str:
+    return errors[0] if len(errors) == 1 else "[" + ", ".join(dict.fromkeys(errors)) + "]"

@@ -1,0 +1,363 @@
+"""Who may do what: roles and bindings, the refusals at the door, and the reviews that ask about both."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.contract.kube.client import KubeHttp, Reply
+from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.samples import Json, a_config
+from tests.contract.kube.target import Target
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+REVIEWS = "/apis/authorization.k8s.io/v1"
+SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+READ_CONFIGS: Json = {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["configmaps"]}
+
+
+class Robot:
+    """A service account with a token, and a client that has nothing else."""
+
+    def __init__(self, kube: KubeHttp, place: Place, target: Target) -> None:
+        self.kube = kube
+        self.place = place
+        self._target = target
+        self.me = kube
+
+    @property
+    def user(self) -> str:
+        return f"system:serviceaccount:{self.place.name}:robot"
+
+    async def start(self) -> None:
+        made = await self.kube.post(self.place.of("serviceaccounts"), {"metadata": {"name": "robot"}})
+        assert made.code == 201, made.body
+        issued = await self.kube.post(self.place.of("serviceaccounts", "robot", "token"), {"spec": {}})
+        assert issued.code == 201, issued.body
+        self.me = KubeHttp(self._target.as_bearer(issued.body["status"]["token"]))
+
+    async def allow(self, *rules: Json, name: str = "r") -> None:
+        """A Role with these rules, bound to the account."""
+        await self.post_role(*rules, name=name)
+        await self.bind("Role", name)
+
+    async def post_role(self, *rules: Json, name: str = "r") -> Reply:
+        return await self.kube.post(self.rbac("roles"), {"metadata": {"name": name}, "rules": list(rules)})
+
+    async def bind(self, kind: str, role: str) -> Reply:
+        subject = {"kind": "ServiceAccount", "name": "robot", "namespace": self.place.name}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+        body = {"metadata": {"name": f"{role}-bound"}, "roleRef": reference, "subjects": [subject]}
+        return await self.kube.post(self.rbac("rolebindings"), body)
+
+    def rbac(self, plural: str, name: str = "") -> str:
+        base = f"{RBAC}/namespaces/{self.place.name}/{plural}"
+        return f"{base}/{name}" if name else base
+
+    async def review(self, **wanted: Any) -> Json:
+        """The status of a SubjectAccessReview about the account in its namespace."""
+        attributes = {"namespace": self.place.name, **wanted}
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{self.place.name}", "system:authenticated"]
+        spec = {"user": self.user, "groups": groups, "resourceAttributes": attributes}
+        answer = await self.kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": spec})
+        assert answer.code == 201, answer.body
+        return answer.body["status"]
+
+    async def wait_until(self, *, allowed: bool, **wanted: Any) -> Json:
+        async def check() -> bool:
+            return (await self.review(**wanted))["allowed"] is allowed
+
+        await eventually(check, f"{wanted} is allowed: {allowed}")
+        return await self.review(**wanted)
+
+
+@pytest.fixture
+async def robot(kube: KubeHttp, place: Place, target: Target) -> AsyncIterator[Robot]:
+    made = Robot(kube, place, target)
+    await made.start()
+    yield made
+    await made.me.close()
+
+
+@pytest.fixture
+async def nobody(target: Target) -> AsyncIterator[KubeHttp]:
+    client = KubeHttp(target.as_bearer(""))
+    yield client
+    await client.close()
+
+
+async def test_without_a_role_nothing_is_allowed(robot: Robot) -> None:
+    """403 that names the user, the verb, the resource, its group and the namespace."""
+    answer = await robot.me.get(robot.place.of("pods"))
+    assert (answer.code, answer.reason) == (403, "Forbidden")
+    words = f'cannot list resource "pods" in API group "" in the namespace "{robot.place.name}"'
+    assert answer.message == f'pods is forbidden: User "{robot.user}" {words}'
+    assert answer.body["details"] == {"kind": "pods"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "start", "rest"),
+    [
+        ("GET", "/pods/p", 'pods "p" is forbidden', 'get resource "pods" in API group ""'),
+        ("GET", "/pods/p/log", 'pods "p" is forbidden', 'get resource "pods/log" in API group ""'),
+        ("GET", "/pods?watch=true", "pods is forbidden", 'watch resource "pods" in API group ""'),
+        ("POST", "/pods", "pods is forbidden", 'create resource "pods" in API group ""'),
+        ("PUT", "/pods/p/status", 'pods "p" is forbidden', 'update resource "pods/status" in API group ""'),
+        ("PATCH", "/pods/p", 'pods "p" is forbidden', 'patch resource "pods" in API group ""'),
+        ("DELETE", "/pods/p", 'pods "p" is forbidden', 'delete resource "pods" in API group ""'),
+        ("DELETE", "/pods", "pods is forbidden", 'deletecollection resource "pods" in API group ""'),
+        ("POST", "/pods/p/eviction", 'pods "p" is forbidden', 'create resource "pods/eviction" in API group ""'),
+    ],
+)
+async def test_each_call_is_a_verb_on_a_resource(robot: Robot, method: str, path: str, start: str, rest: str) -> None:
+    """What the refusal says is what a role would have to allow."""
+    answer = await robot.me.send_raw(method, robot.place.path + path, b"", "application/json")
+    assert answer.code == 403
+    assert answer.message == f'{start}: User "{robot.user}" cannot {rest} in the namespace "{robot.place.name}"'
+
+
+async def test_cluster_scope_is_named(robot: Robot) -> None:
+    """Also for resources of other groups, that need not exist."""
+    nodes = await robot.me.get("/api/v1/nodes")
+    other = await robot.me.get("/apis/none.slipway.dev/v1/things/x")
+    user = f'User "{robot.user}" cannot'
+    assert nodes.message == f'nodes is forbidden: {user} list resource "nodes" in API group "" at the cluster scope'
+    words = f'{user} get resource "things" in API group "none.slipway.dev" at the cluster scope'
+    assert other.message == f'things.none.slipway.dev "x" is forbidden: {words}'
+    assert other.body["details"] == {"name": "x", "group": "none.slipway.dev", "kind": "things"}
+
+
+async def test_role_allows_what_it_says_and_no_more(robot: Robot) -> None:
+    """Verbs, resources and the namespace of the binding."""
+    await robot.kube.post(robot.place.of("configmaps"), a_config())
+    await robot.allow(READ_CONFIGS)
+    await robot.wait_until(allowed=True, verb="list", resource="configmaps")
+    assert (await robot.me.get(robot.place.of("configmaps"))).code == 200
+    assert (await robot.me.get(robot.place.of("configmaps", "c"))).code == 200
+    assert (await robot.me.get(robot.place.of("configmaps"), watch="true")).code == 403
+    assert (await robot.me.post(robot.place.of("configmaps"), a_config("d"))).code == 403
+    assert (await robot.me.get("/api/v1/namespaces/default/configmaps")).code == 403
+    assert (await robot.me.get("/api/v1/configmaps")).code == 403
+
+
+async def test_names_limit_a_rule(robot: Robot) -> None:
+    """resourceNames: get by name, and a list that selects just that name."""
+    for name in ("c", "d"):
+        await robot.kube.post(robot.place.of("configmaps"), a_config(name))
+    await robot.allow({**READ_CONFIGS, "resourceNames": ["c"]})
+    await robot.wait_until(allowed=True, verb="get", resource="configmaps", name="c")
+    assert (await robot.me.get(robot.place.of("configmaps", "c"))).code == 200
+    assert (await robot.me.get(robot.place.of("configmaps", "d"))).code == 403
+    assert (await robot.me.get(robot.place.of("configmaps"))).code == 403
+    assert (await robot.me.get(robot.place.of("configmaps"), fieldSelector="metadata.name=c")).names == ["c"]
+
+
+async def test_subresources_are_resources_of_their_own(robot: Robot) -> None:
+    """pods does not allow pods/status, pods/status does not allow pods, */status allows every status."""
+    await robot.allow({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/status"]}, name="one")
+    status = await robot.wait_until(allowed=True, verb="get", resource="pods", subresource="status")
+    assert status["allowed"]
+    assert not (await robot.review(verb="get", resource="pods"))["allowed"]
+    await robot.allow({"verbs": ["patch"], "apiGroups": ["*"], "resources": ["*/status"]}, name="all")
+    await robot.wait_until(allowed=True, verb="patch", resource="widgets", group="w.dev", subresource="status")
+    assert not (await robot.review(verb="patch", resource="widgets", group="w.dev"))["allowed"]
+
+
+async def test_review_names_the_binding(robot: Robot) -> None:
+    """The reason says which binding of which role to whom; without one, there is none."""
+    assert await robot.review(verb="get", resource="configmaps") == {"allowed": False}
+    await robot.allow(READ_CONFIGS)
+    found = await robot.wait_until(allowed=True, verb="get", resource="configmaps")
+    space = robot.place.name
+    words = f'RBAC: allowed by RoleBinding "r-bound/{space}" of Role "r" to ServiceAccount "robot/{space}"'
+    assert found == {"allowed": True, "reason": words}
+
+
+async def test_binding_to_a_missing_role_says_so(robot: Robot) -> None:
+    """Nothing is allowed, and a review names what was not found."""
+    await robot.bind("Role", "none")
+
+    async def is_told() -> bool:
+        return "reason" in await robot.review(verb="get", resource="pods")
+
+    await eventually(is_told, "the binding is seen")
+    words = 'RBAC: role.rbac.authorization.k8s.io "none" not found'
+    assert await robot.review(verb="get", resource="pods") == {"allowed": False, "reason": words}
+
+
+async def test_cluster_role_bound_in_a_namespace_counts_there(robot: Robot) -> None:
+    """The role `view` in one namespace: configmaps are read, secrets are not, nothing is written."""
+    await robot.bind("ClusterRole", "view")
+    await robot.wait_until(allowed=True, verb="list", resource="configmaps")
+    for resource, verb, expected in (("pods/log", "get", True), ("secrets", "get", False), ("pods", "create", False)):
+        plural, _, sub = resource.partition("/")
+        status = await robot.review(verb=verb, resource=plural, subresource=sub)
+        assert status["allowed"] is expected, resource
+    assert (await robot.me.get("/api/v1/namespaces/default/configmaps")).code == 403
+
+
+async def test_taken_back_is_refused_again(robot: Robot) -> None:
+    """A deleted binding allows nothing."""
+    await robot.allow(READ_CONFIGS)
+    await robot.wait_until(allowed=True, verb="get", resource="configmaps")
+    await robot.kube.delete(robot.rbac("rolebindings", "r-bound"))
+    await robot.wait_until(allowed=False, verb="get", resource="configmaps")
+    assert (await robot.me.get(robot.place.of("configmaps"))).code == 403
+
+
+@pytest.mark.usefixtures("controllers")
+async def test_aggregated_roles_gather_rules(robot: Robot) -> None:
+    """A role labelled for `view` widens it."""
+    name = f"contract-{robot.place.name}"
+    labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+    rule = {"verbs": ["get"], "apiGroups": [name], "resources": ["things"]}
+    await robot.bind("ClusterRole", "view")
+    await robot.kube.post(f"{RBAC}/clusterroles", {"metadata": {"name": name, "labels": labels}, "rules": [rule]})
+    await robot.wait_until(allowed=True, verb="get", group=name, resource="things")
+    await robot.kube.delete(f"{RBAC}/clusterroles/{name}")
+    await robot.wait_until(allowed=False, verb="get", group=name, resource="things")
+
+
+async def test_accounts_may_ask_about_themselves(robot: Robot) -> None:
+    """Who am I, may I, and what may I: allowed to everybody who is known; so is discovery."""
+    who = await robot.me.post(SELF, {})
+    assert (who.code, who.body["status"]["userInfo"]["username"]) == (201, robot.user)
+    attributes = {"verb": "get", "resource": "pods", "namespace": robot.place.name}
+    may = await robot.me.post(f"{REVIEWS}/selfsubjectaccessreviews", {"spec": {"resourceAttributes": attributes}})
+    assert (may.code, may.body["status"]) == (201, {"allowed": False})
+    rules = await robot.me.post(f"{REVIEWS}/selfsubjectrulesreviews", {"spec": {"namespace": robot.place.name}})
+    own = {"verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"]}
+    assert rules.code == 201
+    assert own in rules.body["status"]["resourceRules"]
+    assert rules.body["status"]["incomplete"] is False
+    assert (await robot.me.get("/apis")).code == 200
+
+
+async def test_rules_review_shows_the_role(robot: Robot) -> None:
+    """The account's own rules are listed as they were written."""
+    await robot.allow(READ_CONFIGS)
+    await robot.wait_until(allowed=True, verb="get", resource="configmaps")
+    rules = await robot.me.post(f"{REVIEWS}/selfsubjectrulesreviews", {"spec": {"namespace": robot.place.name}})
+    assert READ_CONFIGS in rules.body["status"]["resourceRules"]
+
+
+async def test_nobody_sees_health_and_version_only(nobody: KubeHttp) -> None:
+    """Without credentials: system:anonymous."""
+    assert [(await nobody.get(path)).code for path in ("/livez", "/readyz", "/version")] == [200] * 3
+    refused = await nobody.get("/api/v1/namespaces")
+    words = 'User "system:anonymous" cannot list resource "namespaces" in API group "" at the cluster scope'
+    assert (refused.code, refused.message) == (403, f"namespaces is forbidden: {words}")
+    path = await nobody.get("/apis")
+    assert path.message == 'forbidden: User "system:anonymous" cannot get path "/apis"'
+    assert path.body["details"] == {}
+
+
+async def test_token_that_does_not_count_is_401(target: Target) -> None:
+    """Not 403: it is not treated as nobody's."""
+    client = KubeHttp(target.as_bearer("nonsense"))
+    answers = [await client.get(path) for path in ("/api/v1/namespaces", "/livez")]
+    await client.close()
+    assert [answer.code for answer in answers] == [401, 401]
+    assert (answers[0].reason, answers[0].message) == ("Unauthorized", "Unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ({}, "spec.resourceAttributes", "exactly one of nonResourceAttributes or resourceAttributes"),
+        ({"resourceAttributes": {"verb": "get"}}, "spec.user", "at least one of user or group must be specified"),
+        (
+            {"user": "a", "resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/", "verb": "get"}},
+            "spec.nonResourceAttributes",
+            "cannot be specified in combination with resourceAttributes",
+        ),
+    ],
+)
+async def test_invalid_reviews(kube: KubeHttp, spec: Json, field: str, words: str) -> None:
+    """422 with the field."""
+    answer = await kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": spec})
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    found = {cause["field"]: cause["message"] for cause in answer.causes}
+    assert words in found[field]
+
+
+async def test_review_of_paths_and_of_masters(kube: KubeHttp) -> None:
+    """nonResourceAttributes ask about a path; the group system:masters may do everything."""
+    path = {"path": "/apis", "verb": "get"}
+    stranger = {"user": "contract-stranger", "nonResourceAttributes": path}
+    assert (await kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": stranger})).body["status"] == {"allowed": False}
+    known = {**stranger, "groups": ["system:authenticated"]}
+    words = 'RBAC: allowed by ClusterRoleBinding "system:discovery" of ClusterRole "system:discovery" to Group '
+    answer = await kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": known})
+    assert answer.body["status"] == {"allowed": True, "reason": words + '"system:authenticated"'}
+    master = {"groups": ["system:masters"], "resourceAttributes": {"verb": "delete", "resource": "nodes"}}
+    answer = await kube.post(f"{REVIEWS}/subjectaccessreviews", {"spec": master})
+    assert answer.body["status"] == {"allowed": True}
+
+
+async def test_local_review_stays_in_its_namespace(kube: KubeHttp, place: Place) -> None:
+    """Another namespace inside is 422."""
+    path = f"{REVIEWS}/namespaces/{place.name}/localsubjectaccessreviews"
+    attributes = {"verb": "get", "resource": "pods", "namespace": place.name}
+    spec = {"user": "contract-stranger", "resourceAttributes": attributes}
+    right = await kube.post(path, {"metadata": {"namespace": place.name}, "spec": spec})
+    assert (right.code, right.body["status"]) == (201, {"allowed": False})
+    wrong = await kube.post(path, {"spec": {**spec, "resourceAttributes": {**attributes, "namespace": "default"}}})
+    assert (wrong.code, wrong.causes[0]["field"]) == (422, "spec.resourceAttributes.namespace")
+
+
+async def test_rules_review_needs_a_namespace(kube: KubeHttp) -> None:
+    """400."""
+    answer = await kube.post(f"{REVIEWS}/selfsubjectrulesreviews", {"spec": {}})
+    assert (answer.code, answer.message) == (400, "no namespace on request")
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({"apiGroups": [""], "resources": ["pods"]}, "rules[0].verbs"),
+        ({"verbs": ["get"], "resources": ["pods"]}, "rules[0].apiGroups"),
+        ({"verbs": ["get"], "apiGroups": [""]}, "rules[0].resources"),
+        ({"verbs": ["get"], "nonResourceURLs": ["/x"]}, "rules[0].nonResourceURLs"),
+    ],
+)
+async def test_invalid_rules(robot: Robot, rule: Json, field: str) -> None:
+    """422 with the field."""
+    answer = await robot.post_role(rule)
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert field in [cause["field"] for cause in answer.causes]
+
+
+async def test_binding_keeps_its_role(robot: Robot) -> None:
+    """roleRef can not change; a role of another kind is refused."""
+    await robot.allow(READ_CONFIGS)
+    path = robot.rbac("rolebindings", "r-bound")
+    changed = await robot.kube.patch(path, {"roleRef": {"name": "other"}})
+    assert (changed.code, changed.causes[0]["field"]) == (422, "roleRef")
+    assert "cannot change roleRef" in changed.message
+    strange = await robot.bind("Pod", "x")
+    assert (strange.code, strange.causes[0]["field"]) == (422, "roleRef.kind")
+
+
+async def test_role_names_may_hold_colons(robot: Robot) -> None:
+    """A name is anything that fits into a path."""
+    assert (await robot.post_role(READ_CONFIGS, name="team:Read_only")).code == 201
+
+
+async def test_administrators_may_speak_for_others(robot: Robot, target: Target) -> None:
+    """Impersonation: asked and refused as the other; accounts without a role may not."""
+    headers = {**target.headers, "impersonate-user": "alice", "impersonate-group": "devs"}
+    alice = KubeHttp(_with_headers(target, headers))
+    who = await alice.post(SELF, {})
+    assert who.body["status"]["userInfo"] == {"username": "alice", "groups": ["devs", "system:authenticated"]}
+    refused = await alice.get("/api/v1/nodes")
+    await alice.close()
+    assert (refused.code, 'User "alice" cannot list resource "nodes"' in refused.message) == (403, True)
+    account = KubeHttp(_with_headers(target, {**target.headers, "impersonate-user": robot.user}))
+    groups = (await account.post(SELF, {})).body["status"]["userInfo"]["groups"]
+    await account.close()
+    assert groups == ["system:serviceaccounts", f"system:serviceaccounts:{robot.place.name}", "system:authenticated"]
+
+
+def _with_headers(target: Target, headers: dict[str, str]) -> Target:
+    return Target(url=target.url, headers=headers, tls=target.tls)
