@@ -63,6 +63,10 @@ def schema() -> Schema:
                 },
                 "The custom resource definitions.",
             ),
+            "userRoles": _closed(
+                {"enabled": _flag("Let the built-in roles `view` and `edit` see and launch where they are bound.")},
+                "What people may do.",
+            ),
             "setup": _setup(),
             "valkey": _valkey(),
             "externalRedis": _closed(

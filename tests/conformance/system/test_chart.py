@@ -190,6 +190,31 @@ def test_an_upgrade_brings_changed_definitions(ground: Ground, tmp_path: Path) -
     assert labels["app.kubernetes.io/version"] == "0.2.0"
 
 
+def test_editors_may_launch_and_viewers_may_look(ground: Ground) -> None:
+    """Whoever is bound to a built-in role in a namespace: there, and nowhere else, and never a pool."""
+    ground.install()
+    for role in ("edit", "view"):
+        binding = {
+            "metadata": {"name": f"{role}ors"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}],
+        }
+        ground.client.post("apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", json=binding)
+
+    def may(user: str, verb: str, resource: str, namespace: str = "default") -> bool:
+        asked = {"group": "slipway.dev", "resource": resource, "verb": verb, "namespace": namespace}
+        review = {"spec": {"user": user, "resourceAttributes": asked}}
+        return ground.create("apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+
+    wait_until(lambda: may("edit", "create", "allocations"), "the built-in roles have taken ours in")
+    wait_until(lambda: may("view", "list", "allocations"), "the built-in roles have taken ours in")
+    assert may("edit", "delete", "templates")
+    assert may("edit", "watch", "allocations")
+    assert not may("view", "create", "allocations")
+    assert not may("edit", "create", "allocations", "kube-system")
+    assert not may("edit", "patch", "resourcepools", "")
+
+
 def test_a_rollback_goes_back(ground: Ground, tmp_path: Path) -> None:
     """The definitions too; what a field held that they do not know is dropped when the object is written again."""
     ground.install()

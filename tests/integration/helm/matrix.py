@@ -39,6 +39,7 @@ MATRIX: Mapping[str, Values] = {
     "full name": {"fullnameOverride": "acme"},
     "definitions elsewhere": {"crds": {"enabled": False}},
     "definitions that go": {"crds": {"keep": False}},
+    "no roles for people": {"userRoles": {"enabled": False}},
     "no setup": {"setup": {"enabled": False}},
     "other setup": {
         "setup": {

@@ -1,6 +1,7 @@
 """Over every set of values: pods that are restricted, probed and bounded; names that refer to what is there."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -216,6 +217,21 @@ def test_a_change_of_the_setup_is_another_job() -> None:
     }
     assert len(names) == 2
     assert _job_name({}) == _job_name({})
+
+
+def test_the_chart_has_the_version_of_the_product() -> None:
+    """The image that the chart names by default is of the same version."""
+    about = yaml.safe_load((chart.CHART / "Chart.yaml").read_text("utf-8"))
+    project = tomllib.loads((chart.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert about["version"] == about["appVersion"] == project["version"]
+
+
+def test_commands_are_those_of_the_image() -> None:
+    """Every container of ours runs a command that the package installs."""
+    scripts = tomllib.loads((chart.ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    documents = chart.render()
+    for component in (*SERVICES, chart.SETUP):
+        assert chart.service_command(documents, component)[0] in scripts
 
 
 def test_notes_are_three_commands() -> None:

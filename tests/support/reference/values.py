@@ -25,6 +25,7 @@ before anything is installed. Settings of the services are those of [the setting
 _SECTIONS = {
     "Image and names": ("image", "nameOverride", "fullnameOverride", "labels"),
     "Custom resources": ("crds",),
+    "What people may do": ("userRoles",),
     "What is there from the start": ("setup",),
     "Redis": ("valkey", "externalRedis"),
     "Security contexts": ("podSecurityContext", "containerSecurityContext"),
