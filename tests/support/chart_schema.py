@@ -71,7 +71,10 @@ def schema() -> Schema:
             "valkey": _valkey(),
             "externalRedis": _closed(
                 {
-                    "url": _text("redis:// or rediss://; goes into a Secret.", pattern=r"^$|^(rediss?|unix)://"),
+                    "url": _text(
+                        "redis://, redis+cluster:// or redis+sentinel://, each with rediss for TLS; goes into a Secret.",
+                        pattern=r"^$|^rediss?(\+(cluster|sentinel))?://",
+                    ),
                     "existingSecret": _text("A Secret of the release's namespace that holds the URL."),
                     "existingSecretKey": _text("Its key."),
                 },

@@ -12,6 +12,10 @@ MATRIX: Mapping[str, Values] = {
     "defaults": {},
     "no redis": {"valkey": {"enabled": False}},
     "redis by url": {"valkey": {"enabled": False}, "externalRedis": {"url": "rediss://:p%40ss@redis.example:6380/1"}},
+    "redis cluster": {
+        "valkey": {"enabled": False},
+        "externalRedis": {"url": "rediss+cluster://user:pass@a.example:6379,b.example:6379"},
+    },
     "redis by secret": {
         "valkey": {"enabled": False},
         "externalRedis": {"existingSecret": "redis", "existingSecretKey": "address"},
@@ -129,6 +133,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a toleration": ({"api": {"tolerations": [{"keey": "x"}]}}, "keey"),
     "a setting smuggled in": ({"api": {"extraEnv": [{"name": "SLIPWAY_LISTEN", "value": ":80"}]}}, "extraEnv"),
     "a url": ({"externalRedis": {"url": "http://redis"}}, "url"),
+    "a kind of redis": ({"externalRedis": {"url": "redis+clutser://redis"}}, "url"),
     "an open api": ({"api": {"settings": {"listen": "0.0.0.0:8080"}}}, "loopback"),
     "an open api by name": ({"api": {"settings": {"listen": "localhost.example:8080"}}}, "loopback"),
     "two redis": ({"externalRedis": {"url": "redis://elsewhere"}}, "valkey.enabled=false"),
