@@ -103,7 +103,7 @@ class Desk:
         self.posts: dict[str, Post] = {}
         self.hands: dict[str, Hand] = {}
         self.host_ip = "127.0.0.1"
-        self.on_note: Callable[[Pod, Note], object] | None = None
+        self.on_note: list[Callable[[Pod, Note], object]] = []
         self._wire = wire
         self._clock = clock
         self._records = records
@@ -263,6 +263,9 @@ class Desk:
         if hand.rejection is not None:
             post.room.release(pod.uid)
             self._records.count.rejected += 1
+            words = f"{hand.rejection.reason}: {hand.rejection.message}"
+            for take in self.on_note:
+                take(pod, Note(What.REJECTED, "", self._clock.now(), words))
 
     async def _labels(self, post: Post) -> dict[str, str]:
         try:
@@ -379,8 +382,8 @@ class Desk:
                 self._records.start(hand.pod, note.container, note.restarts, note.at)
             elif note.what is What.ENDED:
                 self._records.end(hand.pod.uid, note.container, note.code or 0, note.at)
-            if self.on_note is not None:
-                self.on_note(hand.pod, note)
+            for take in self.on_note:
+                take(hand.pod, note)
         life.notes.clear()
         if hand.timer is not None:
             hand.timer.cancel()

@@ -13,15 +13,21 @@ from typing import Self
 from slipway.runtime.clock import Clock, SystemClock
 from tests.conformance.kubelets.access import read_access
 from tests.conformance.kubelets.admission import Room, Taint
+from tests.conformance.kubelets.announcer import Announcer
 from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
 from tests.conformance.kubelets.desk import WORKERS, Desk, Post, Rules
+from tests.conformance.kubelets.endpoint import Endpoint
 from tests.conformance.kubelets.feed import Feed
 from tests.conformance.kubelets.life import Verdict
-from tests.conformance.kubelets.nodes import Registrar, Shape, labels_of, renew_interval_s
+from tests.conformance.kubelets.logbook import Logbook
+from tests.conformance.kubelets.nodes import Registrar, Shape, Site, labels_of, renew_interval_s
 from tests.conformance.kubelets.records import Counters, Records, Run
 from tests.conformance.kubelets.script import Play, Script
 
 SYNC_S = 120.0
+ANNOUNCERS = 4
+CERTIFICATE = "kubelet.pem"
+"""Looked for beside the kubeconfig: certificate and key that the API server trusts."""
 SHUTDOWN_WORDS = "Pod was terminated in response to imminent node shutdown."
 EVICTED_WORDS = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 60Mi. "
 
@@ -40,6 +46,9 @@ class Kubelets:
         heartbeat: bool = True,
         renew_s: float | None = None,
         reports: bool = True,
+        logs: bool = True,
+        certificate: Path | None = None,
+        events: bool = False,
         records: Path | None = None,
         connections: int = 64,
         clock: Clock | None = None,
@@ -56,9 +65,36 @@ class Kubelets:
         self._registrar.renew_s = self.renew_s
         self._desk = Desk(self._wire, self._clock, self.records, self.rules)
         self._feed = Feed(self._wire, self._desk)
+        self._logbook = Logbook(self._desk, self._clock)
+        self._announcer = Announcer(self._wire) if events else None
+        self._endpoint: Endpoint | None = None
+        if logs:
+            beside = Path(kubeconfig).parent / CERTIFICATE
+            found = certificate or (beside if beside.exists() else None)
+            self._endpoint = Endpoint(self._logbook, self._clock, found)
+            self._desk.on_note.append(self._logbook.note)
+        if self._announcer is not None:
+            self._desk.on_note.append(self._announcer.note)
         self._main: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fault = await self._close()
+        if fault is not None and error is None:
+            raise fault
+
+    async def _open(self) -> None:
+        if self._endpoint is not None:
+            self._registrar.site = Site(port=await self._endpoint.start())
         await self.add_nodes()
         # One task for all: a fixture may be left by another task than it was entered by.
         self._main = asyncio.get_running_loop().create_task(self._run())
@@ -69,19 +105,20 @@ class Kubelets:
             await self._main
         if not self._feed.synced.is_set():
             raise TimeoutError(f"no list of pods in {SYNC_S:.0f} s")
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _close(self) -> BaseException | None:
+        """What ended the work, if it was not we."""
         main, self._main = self._main, None
+        fault: BaseException | None = None
         if main is not None:
             main.cancel()
             await asyncio.wait({main})
-            if not main.cancelled() and main.exception() is not None and error is None:
-                await main
+            fault = None if main.cancelled() else main.exception()
+        if self._endpoint is not None:
+            await self._endpoint.close()
         self._wire.close()
         self.records.close()
+        return fault
 
     # --- what ran ---------------------------------------------------------------------------------------------------
 
@@ -94,6 +131,7 @@ class Kubelets:
     def count(self) -> Counters:
         """How often what happened."""
         self.records.count.relists = self._feed.relists
+        self.records.count.events = self._announcer.sent if self._announcer else 0
         return self.records.count
 
     @property
@@ -115,6 +153,10 @@ class Kubelets:
     def evict(self, pod: str, words: str = EVICTED_WORDS) -> None:
         """The node is short of memory, and this pod has to go."""
         self._desk.stop(pod, Verdict(reason="Evicted", message=words, is_disruption=True))
+
+    def write(self, pod: str, text: str, container: str = "") -> None:
+        """The container writes a line into its log now."""
+        self._logbook.write(pod, text, container)
 
     # --- what nodes do ----------------------------------------------------------------------------------------------
 
@@ -149,6 +191,10 @@ class Kubelets:
             self._desk.stop(hand.pod.uid, verdict, min(grace_s, hand.pod.grace_s))
         await self._registrar.set_ready(node, ready=False, words="node is shutting down")
 
+    async def mark_not_ready(self, node: str, words: str = "Kubelet stopped posting node status.") -> None:
+        """What the node controller says after the grace period of a silent node, at once."""
+        await self._registrar.set_ready(node, ready=False, words=words)
+
     async def taint(self, node: str, *taints: Taint) -> None:
         """The node has these taints, and no others: `Taint(key="...", effect="NoExecute")`."""
         self._desk.posts[node].taints = taints
@@ -166,6 +212,9 @@ class Kubelets:
             tasks.create_task(self._feed.run())
             for _ in range(WORKERS):
                 tasks.create_task(self._desk.work())
+            if self._announcer is not None:
+                for _ in range(ANNOUNCERS):
+                    tasks.create_task(self._announcer.run())
             if self._has_heartbeat:
                 tasks.create_task(self._beat())
 

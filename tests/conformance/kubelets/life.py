@@ -75,6 +75,8 @@ class What(StrEnum):
     CRASH_BACKOFF = "crash backoff"
     MOUNT_FAILED = "mount failed"
     EVICTED = "evicted"
+    REJECTED = "rejected"
+    """said by whoever did it; the text is `reason: message`"""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -262,6 +264,7 @@ class Life:
         if fails == FOREVER or box.pulls < fails:
             return self._fail_pull(box, now)
         if not box.restarts:
+            self._note(What.PULLING, box, now)
             self._note(What.PULLED, box, now)
         box.state = Up(now)
         box.due_at = now + _runs_s(box)

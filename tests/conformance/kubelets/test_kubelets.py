@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.conformance.cluster.servers import RealCluster
-from tests.conformance.kubelets import Kubelets, Script
+from tests.conformance.kubelets import PLAY, Kubelets, Script, Shape, Taint
 from tests.conformance.kubelets.builders import manifest
 from tests.conformance.kubelets.objects import Json
 from tests.support.clock import wait_until
@@ -54,7 +54,9 @@ class Bench:
 @pytest.fixture
 async def bench(real: RealCluster) -> AsyncIterator[Bench]:
     """Two nodes; the pods that are left are removed."""
-    async with Kubelets(real.kubeconfig, nodes=["kn-0", "kn-1"], script=Script(starts_s=0)) as kubelets:
+    shape = Shape(extended={"nvidia.com/gpu": "2"})
+    nodes = Kubelets(real.kubeconfig, nodes=["kn-0", "kn-1"], shape=shape, script=Script(starts_s=0), events=True)
+    async with nodes as kubelets:
         bench = Bench(real, kubelets)
         yield bench
         await bench.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
@@ -132,3 +134,146 @@ async def test_a_node_of_the_wrong_kind_rejects_too(bench: Bench) -> None:
     await bench.kubectl("label", "node", "kn-0", "disk=fast")
     await bench.run("lucky", nodeSelector={"disk": "fast"})
     await bench.until("lucky", "Running")
+
+
+async def test_kubectl_reads_and_follows_logs(bench: Bench) -> None:
+    """The API server fetches them from the endpoint of the node, over TLS that it verifies."""
+    await bench.run("talks", Script(starts_s=0, runs_s=2, logs=("hello", "world"), log_every_s=0.5))
+    await bench.until("talks", "Running")
+    assert (await bench.kubectl("logs", "talks", "--tail=-1")).startswith("hello\nworld\n")
+    assert (await bench.kubectl("logs", "talks", "--limit-bytes=4")) == "hell"
+    following = asyncio.ensure_future(bench.kubectl("logs", "-f", "--timestamps", "talks"))
+    bench.kubelets.write("default/talks", "by hand")
+    lines = [line.partition(" ")[2] for line in (await following).splitlines()]
+    assert lines[:2] == ["hello", "world"]
+    assert "by hand" in lines
+    assert [line for line in lines if line.startswith("line")] == ["line 1", "line 2", "line 3", "line 4"]
+
+
+async def test_a_pod_that_waits_has_no_log(bench: Bench) -> None:
+    """The kubelet's own words reach the user."""
+    await bench.run("mute", Script(starts_s=60))
+    await wait_until(lambda: bench.kubelets.count.status_writes, "its status")
+    done = await asyncio.to_thread(bench.cluster.kubectl, "logs", "mute")
+    assert 'container "main" in pod "mute" is waiting to start: ContainerCreating' in done.stderr
+
+
+async def test_a_failing_image_is_told_in_status_and_events(bench: Bench) -> None:
+    """Waiting reasons go from ErrImagePull to ImagePullBackOff, and the pod stays Pending."""
+    await bench.run("typo", Script(starts_s=0, pull_fails=-1, backoff_s=60))
+    await wait_until(lambda: bench.kubelets.count.events >= 4, "the events", timeout_s=WAIT_S)
+    status = await bench.until("typo", "Pending")
+    assert status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
+    events = await bench.kubectl("events", "--for", "pod/typo")
+    assert 'Failed to pull image "busybox"' in events
+
+
+async def test_a_crashing_pod_is_restarted_and_its_previous_log_kept(bench: Bench) -> None:
+    """CrashLoopBackOff with the last state, and `kubectl logs --previous`."""
+    script = Script(starts_s=0, runs_s=0.2, exit=1, backoff_s=60, logs=("once",))
+    await bench.run("crash", script, restartPolicy="Always")
+    await wait_until(lambda: len(bench.kubelets.records.of("default/crash")) == 2, "a restart", timeout_s=WAIT_S)
+    began = time.monotonic()
+    while True:
+        status = await bench.until("crash", "Running")
+        container = status["containerStatuses"][0]
+        if container["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff":
+            break
+        assert time.monotonic() - began < WAIT_S, status
+    assert container["lastState"]["terminated"]["exitCode"] == 1
+    assert container["restartCount"] == 1
+    assert await bench.kubectl("logs", "crash", "--previous") == "once\n"
+
+
+async def test_a_lost_node_says_nothing_and_what_ran_is_gone(bench: Bench) -> None:
+    """Its pods stay as they were until it is back; then they have failed, as after a reboot."""
+    await bench.run("there", node="kn-1")
+    await bench.until("there", "Running")
+    bench.kubelets.lose("kn-1")
+    assert bench.kubelets.records.of("default/there")[0].code == 255
+    await bench.run("later", node="kn-1")
+    await bench.kubectl("delete", "pod", "there", "--wait=false")
+    assert (await bench.pod("there") or {})["status"]["phase"] == "Running"
+    await bench.kubelets.recover("kn-1")
+    await bench.until("there", "gone")
+    await bench.until("later", "Running")
+
+
+async def test_a_node_that_is_cut_off_ends_its_pods_when_it_is_back(bench: Bench) -> None:
+    """Meanwhile they run on, also those whose objects are gone."""
+    await bench.run("alone", node="kn-1")
+    await bench.until("alone", "Running")
+    bench.kubelets.lose("kn-1", runs_on=True)
+    await bench.kubectl("delete", "pod", "alone", "--grace-period=0", "--force")
+    await bench.until("alone", "gone")
+    assert len(bench.kubelets.records.live()) == 1
+    await bench.kubelets.recover("kn-1")
+    await wait_until(lambda: not bench.kubelets.records.live(), "the orphan ended", timeout_s=WAIT_S)
+
+
+async def test_a_node_that_shuts_down_ends_its_pods_in_good_order(bench: Bench) -> None:
+    """Failed, Terminated, with the disruption as a condition; who comes now is rejected."""
+    await bench.run("guest", node="kn-1")
+    await bench.until("guest", "Running")
+    await bench.kubelets.shut_down("kn-1")
+    status = await bench.until("guest", "Failed")
+    assert status["reason"] == "Terminated"
+    assert conditions(status)["DisruptionTarget"] == "True"
+    await bench.run("late", node="kn-1")
+    assert (await bench.until("late", "Failed"))["reason"] == "NodeShutdown"
+    await bench.kubelets.recover("kn-1")
+
+
+async def test_an_out_of_service_node_is_emptied_by_the_controllers(bench: Bench) -> None:
+    """The taint makes pods of a dead node go without a word from its kubelet."""
+    await bench.run("dead", node="kn-1")
+    await bench.until("dead", "Running")
+    bench.kubelets.lose("kn-1")
+    await bench.kubectl("delete", "pod", "dead", "--wait=false")
+    await bench.kubelets.mark_not_ready("kn-1")
+    await bench.kubelets.taint(
+        "kn-1", Taint(key="node.kubernetes.io/out-of-service", value="nodeshutdown", effect="NoExecute")
+    )
+    await bench.until("dead", "gone")
+    await bench.kubelets.taint("kn-1")
+    await bench.kubelets.recover("kn-1")
+
+
+async def test_a_drained_node_is_empty(bench: Bench) -> None:
+    """kubectl drain evicts, and the kubelet lets them end."""
+    await bench.run("moved", Script(starts_s=0, term_s=0.1), node="kn-1")
+    await bench.until("moved", "Running")
+    await bench.kubectl("drain", "kn-1", "--force", "--timeout=20s")
+    assert await bench.pod("moved") is None
+    assert bench.kubelets.records.of("default/moved")[0].code == 143
+    await bench.kubectl("uncordon", "kn-1")
+
+
+async def test_another_process_takes_over_what_runs(bench: Bench) -> None:
+    """Nothing starts twice, and the take-over is no start."""
+    await bench.run("stays", Script(starts_s=0), node="kn-1")
+    await bench.until("stays", "Running")
+    async with Kubelets(bench.cluster.kubeconfig, nodes=["kn-0", "kn-1"], logs=False) as other:
+        [run] = other.records.of("default/stays")
+        assert run.is_adopted
+        assert other.count.started == 0
+        # The first ones still answer for the logs.
+        await bench.kubelets.add_nodes()
+
+
+async def test_an_annotation_that_is_no_script_rejects_the_pod(bench: Bench) -> None:
+    """A typo is told where one looks for it."""
+    body = manifest("typed", node="kn-0")
+    body["metadata"]["annotations"][PLAY] = '{"runS": 1}'
+    await bench.kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
+    assert "unknown field `runS`" in (await bench.until("typed", "Failed"))["message"]
+
+
+async def test_gpus_are_devices(bench: Bench) -> None:
+    """The device plugin refuses first, with UnexpectedAdmissionError."""
+    gpus = [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "3"}}}]
+    await bench.run("gpus", containers=gpus)
+    status = await bench.until("gpus", "Failed")
+    assert status["reason"] == "UnexpectedAdmissionError"
+    words = "requested number of devices unavailable for nvidia.com/gpu. Requested: 3, Available: 2"
+    assert status["message"] == f"Pod was rejected: Allocate failed due to {words}, which is unexpected"

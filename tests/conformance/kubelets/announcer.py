@@ -1,0 +1,122 @@
+"""Kubernetes Events about pods, in a kubelet's words.
+
+Owns the words and a bounded queue. For mass runs nobody should be asked to announce: each start is four more writes.
+
+Source: pkg/kubelet/events, pkg/kubelet/images/image_manager.go, pkg/kubelet/kuberuntime (words, v1.36).
+"""
+
+import asyncio
+
+import msgspec
+
+from slipway.model.times import format_time
+from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
+from tests.conformance.kubelets.life import Note, What
+from tests.conformance.kubelets.objects import Container, Json, Pod
+
+QUEUE_MAX = 10_000
+Word = tuple[str, str, str]
+"""Type, reason, message."""
+
+
+class Announcer:
+    """`note` takes what happened, `run` writes it until it is cancelled; what does not fit into the queue is lost."""
+
+    def __init__(self, wire: Connections) -> None:
+        self.sent = 0
+        self._wire = wire
+        self._queue: asyncio.Queue[Json] = asyncio.Queue(QUEUE_MAX)
+        self._number = 0
+
+    def note(self, pod: Pod, note: Note) -> None:
+        """Something happened to a container, or to the pod."""
+        for word in words_of(pod, note):
+            if not self._queue.full():
+                self._number += 1
+                self._queue.put_nowait(event_of(pod, note, word, self._number))
+
+    async def run(self) -> None:
+        """Writes one after the other."""
+        while True:
+            event = await self._queue.get()
+            target = f"/api/v1/namespaces/{event['metadata']['namespace']}/events"
+            try:
+                await self._wire.call("POST", target, msgspec.json.encode(event))
+                self.sent += 1
+            except (RefusedError, LostConnectionError):
+                # As with a kubelet: in a namespace that goes, or an API server that is away, events are lost.
+                continue
+
+
+def words_of(pod: Pod, note: Note) -> list[Word]:
+    """What a kubelet says of it."""
+    image = next((item.image for item in _containers(pod) if item.name == note.container), "")
+    meta = pod.metadata
+    match note.what:
+        case What.PULLING:
+            return [("Normal", "Pulling", f'Pulling image "{image}"')]
+        case What.PULLED:
+            took = "in 40ms (40ms including waiting). Image size: 2222222 bytes."
+            return [("Normal", "Pulled", f'Successfully pulled image "{image}" {took}')]
+        case What.STARTED:
+            return [("Normal", "Created", "Container created"), ("Normal", "Started", "Container started")]
+        case What.PULL_FAILED:
+            failed = ("Warning", "Failed", f'Failed to pull image "{image}": {note.text}')
+            return [failed, ("Warning", "Failed", "Error: ErrImagePull")]
+        case What.PULL_BACKOFF:
+            backoff = ("Normal", "BackOff", f'Back-off pulling image "{image}"')
+            return [backoff, ("Warning", "Failed", "Error: ImagePullBackOff")]
+        case What.CRASH_BACKOFF:
+            words = f"container {note.container} in pod {meta.name}_{meta.namespace}({meta.uid})"
+            return [("Warning", "BackOff", f"Back-off restarting failed {words}")]
+        case What.KILLING:
+            return [("Normal", "Killing", note.text)]
+        case What.MOUNT_FAILED:
+            words = 'MountVolume.SetUp failed for volume "scripted" : configmap "scripted" not found'
+            return [("Warning", "FailedMount", words)]
+        case What.EVICTED:
+            return [("Warning", "Evicted", note.text)]
+        case What.REJECTED:
+            reason, _, message = note.text.partition(": ")
+            return [("Warning", reason, message)]
+        case What.ENDED:
+            return []
+
+
+def event_of(pod: Pod, note: Note, word: Word, number: int) -> Json:
+    """The Event."""
+    type_, reason, message = word
+    meta, node, stamp = pod.metadata, pod.spec.node_name, format_time(note.at, "seconds")
+    about = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "namespace": meta.namespace,
+        "name": meta.name,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+    }
+    if note.container:
+        field = "initContainers" if note.container in {item.name for item in pod.spec.init_containers} else "containers"
+        about["fieldPath"] = f"spec.{field}{{{note.container}}}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{meta.name[:200]}.{round(note.at * 1e6):x}{number & 0xFFFF:04x}",
+            "namespace": meta.namespace,
+        },
+        "involvedObject": about,
+        "type": type_,
+        "reason": reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "source": {"component": "kubelet", "host": node},
+        "reportingComponent": "kubelet",
+        "reportingInstance": node,
+    }
+
+
+def _containers(pod: Pod) -> list[Container]:
+    return [*pod.spec.init_containers, *pod.spec.containers]

@@ -1,0 +1,134 @@
+"""What containers write: the lines of one start, as a function of its script and of time; and how they are asked for.
+
+Owns lines, times and the query of a log. Nothing is kept but what a test adds by hand. Pure.
+
+Source: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, PodLogOptions (behaviour and words, v1.36).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from slipway.model.times import format_time, parse_time
+from tests.conformance.kubelets.life import Box, Down, Life, Up, Waiting
+
+Line = tuple[float, str]
+"""When (epoch seconds), and what, without its end."""
+
+
+class LogError(Exception):
+    """A question that a kubelet answers with this code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """PodLogOptions."""
+
+    follow: bool = False
+    timestamps: bool = False
+    previous: bool = False
+    tail: int | None = None
+    since: float = 0.0
+    bytes_max: int | None = None
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of one container; `ended_at` is None while it runs."""
+
+    number: int
+    started_at: float
+    ended_at: float | None = None
+
+
+def query_of(given: Mapping[str, str], now: float) -> Query:
+    """The parameters of a request. Raises: LogError 400."""
+    try:
+        since = parse_time(given["sinceTime"]) if given.get("sinceTime") else 0.0
+        if given.get("sinceSeconds"):
+            since = now - int(given["sinceSeconds"])
+        return Query(
+            follow=_is_true(given, "follow"),
+            timestamps=_is_true(given, "timestamps"),
+            previous=_is_true(given, "previous"),
+            tail=int(given["tailLines"]) if given.get("tailLines") else None,
+            since=since,
+            bytes_max=int(given["limitBytes"]) if given.get("limitBytes") else None,
+        )
+    except ValueError as error:
+        raise LogError(400, f"unable to decode the request as query parameters: {error}") from error
+
+
+def stretch_of(life: Life, container: str, *, previous: bool) -> tuple[Box, Stretch]:
+    """The start whose log is asked for. Raises: LogError, in a kubelet's words."""
+    pod = life.pod.metadata.name
+    box = next((box for box in life.boxes if box.name == container), None)
+    if box is None:
+        raise LogError(404, f'container "{container}" not found in pod "{pod}"')
+    if previous:
+        if box.last is None or box.last.started_at is None:
+            raise LogError(400, f'previous terminated container "{container}" in pod "{pod}" not found')
+        return box, _stretch(box.restarts - 1, box.last)
+    match box.state:
+        case Up(started_at=at):
+            return box, Stretch(number=box.restarts, started_at=at)
+        case Down():
+            if box.state.started_at is None:
+                raise LogError(400, f'container "{container}" in pod "{pod}" is terminated')
+            return box, _stretch(box.restarts, box.state)
+        case Waiting(reason=reason):
+            if box.last is not None and box.last.started_at is not None:
+                return box, _stretch(box.restarts - 1, box.last)
+            words = {
+                "ErrImagePull": "image can't be pulled",
+                "ImagePullBackOff": "trying and failing to pull image",
+                "": "PodInitializing" if life.pod.spec.init_containers else "ContainerCreating",
+            }
+            raise LogError(
+                400, f'container "{container}" in pod "{pod}" is waiting to start: {words.get(reason, reason)}'
+            )
+
+
+def lines_of(box: Box, stretch: Stretch, added: Iterable[Line], until: float) -> list[Line]:
+    """All that the container had written by then, in order."""
+    until = until if stretch.ended_at is None else min(until, stretch.ended_at)
+    lines = [(stretch.started_at, text) for text in box.script.logs]
+    every_s = box.script.log_every_s
+    if every_s > 0:
+        count = int((until - stretch.started_at) / every_s + 1e-6)
+        lines += [(stretch.started_at + each * every_s, f"line {each}") for each in range(1, count + 1)]
+    lines += [line for line in added if stretch.started_at <= line[0] <= until]
+    return sorted(lines, key=lambda line: line[0])
+
+
+def next_line_at(box: Box, stretch: Stretch, now: float) -> float | None:
+    """When it writes again by itself."""
+    every_s = box.script.log_every_s
+    if every_s <= 0 or stretch.ended_at is not None:
+        return None
+    return stretch.started_at + (int((now - stretch.started_at) / every_s + 1e-6) + 1) * every_s
+
+
+def rendered(lines: list[Line], query: Query) -> bytes:
+    """As they are sent: the last ones, each with its time if that is wanted."""
+    chosen = [line for line in lines if line[0] >= query.since]
+    if query.tail is not None:
+        chosen = chosen[-query.tail :] if query.tail else []
+    text = "".join(f"{stamp(at)} {words}\n" if query.timestamps else f"{words}\n" for at, words in chosen).encode()
+    return text if query.bytes_max is None else text[: query.bytes_max]
+
+
+def stamp(at: float) -> str:
+    """A time of a log line: nanoseconds are wanted, microseconds are what we have."""
+    return format_time(at, "microseconds").replace("Z", "000Z")
+
+
+def _stretch(number: int, end: Down) -> Stretch:
+    began = end.started_at or 0.0
+    return Stretch(number=number, started_at=began, ended_at=end.finished_at or began)
+
+
+def _is_true(given: Mapping[str, str], name: str) -> bool:
+    return given.get(name, "") in ("1", "true", "True")
