@@ -6,6 +6,7 @@ ControlPlaneError
 │   ├── UnavailableError      the other side could not be reached, or answered 5xx
 │   ├── ThrottledError        429, or a limit of our own
 │   ├── QuotaExceededError    403 "exceeded quota": wait for quota, never the user's failure
+│   ├── ClaimPendingError     a volume claim is not bound yet, or not there
 │   └── DeadlineError         no answer in time; the outcome is unknown
 ├── PermanentError            the same call will never succeed
 │   ├── InvalidError          bad input; carries the fields
@@ -51,6 +52,10 @@ class ThrottledError(TransientError):
 
 class QuotaExceededError(TransientError):
     """A Kubernetes ResourceQuota refuses the object for now."""
+
+
+class ClaimPendingError(TransientError):
+    """A volume claim that a pod needs does not exist, or is not bound yet."""
 
 
 class DeadlineError(TransientError):

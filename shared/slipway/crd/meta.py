@@ -27,6 +27,8 @@ ANNOTATION_TRACE = f"{API_GROUP}/trace"
 ANNOTATION_USER = f"{API_GROUP}/user"
 ANNOTATION_SPEC_HASH = f"{API_GROUP}/spec-hash"
 ANNOTATION_MAIN_CONTAINER = f"{API_GROUP}/main-container"
+ANNOTATION_OPENED = f"{API_GROUP}/gate-opened"
+"""when a pod was left to another scheduler: its gate was opened"""
 ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
 ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
 

@@ -13,6 +13,7 @@ from typing import Any
 from slipway.crd import podsecurity
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, API_GROUP, LABEL_MANAGED_BY
+from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.validate import check_container_resources, check_env_name
 
 OUR_SCHEDULER = "slipway"
@@ -34,6 +35,7 @@ _POD_FIELDS = frozenset(
         "dnsConfig",
         "dnsPolicy",
         "hostAliases",
+        "resourceClaims",
         "runtimeClassName",
         "shareProcessNamespace",
         "os",
@@ -59,11 +61,13 @@ _POD_REFUSED: Mapping[str, str] = {
     "activeDeadlineSeconds": "use the allocation's maxRuntime",
     "schedulingGates": "leave it out: Slipway places the pods",
     "readinessGates": "leave it out: a rank tells its readiness through the API",
-    "resourceClaims": "resource claims are not supported; use ranks[].resources",
     "resources": "set resources on the ranks or on the containers",
     "overhead": "leave it out: the runtime class sets it",
     "ephemeralContainers": "leave it out: they belong to running pods",
 }
+_CLAIMS_NEED_DELEGATE = (
+    "only kube-scheduler can give out resource claims: use a pool with `binding: delegate`, or ranks[].resources"
+)
 _CONTAINER_FIELDS = frozenset(
     {
         "name",
@@ -109,12 +113,16 @@ _VOLUME_TYPES = frozenset(
 )
 
 
-def check_template(template: Any, at: str, findings: Findings, *, privileged: bool = False) -> None:
+def check_template(
+    template: Any, at: str, findings: Findings, *, privileged: bool = False, delegated: bool = False
+) -> None:
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
-    out of Slipway's hands does not.
+    out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes.
     """
+    if not delegated:
+        _refuse_claims(template, at, findings)
     for field, value in findings.mapping(template, at).items():
         if field == "metadata":
             _check_metadata(findings.mapping(value, f"{at}/metadata"), f"{at}/metadata", findings)
@@ -122,6 +130,16 @@ def check_template(template: Any, at: str, findings: Findings, *, privileged: bo
             _check_pod(findings.mapping(value, f"{at}/spec"), f"{at}/spec", findings, privileged=privileged)
         else:
             findings.refuse(at + pointer(field), "a pod template has metadata and spec only")
+
+
+def _refuse_claims(template: Any, at: str, findings: Findings) -> None:
+    spec = findings.mapping(findings.mapping(template, at).get("spec"), f"{at}/spec")
+    if spec.get("resourceClaims"):
+        findings.refuse(f"{at}/spec/resourceClaims", _CLAIMS_NEED_DELEGATE)
+    for group in ("containers", "initContainers"):
+        for index, container in enumerate(objects_of(spec.get(group))):
+            if object_of(container.get("resources")).get("claims"):
+                findings.refuse(f"{at}/spec/{group}/{index}/resources/claims", _CLAIMS_NEED_DELEGATE)
 
 
 def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings) -> None:

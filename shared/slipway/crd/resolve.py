@@ -141,7 +141,9 @@ def _template(
     template: Json, kind: Kind, defaults: KindDefaults, pool: ResourcePoolSpec, findings: Findings, at: str
 ) -> dict[str, Any]:
     """The complete template at pointer `at`: main container, image, command, security context."""
-    podtemplate.check_template(template, at, findings, privileged=pool.privileged_templates)
+    podtemplate.check_template(
+        template, at, findings, privileged=pool.privileged_templates, delegated=pool.binding == "delegate"
+    )
     spec = object_of(template.get("spec"))
     _check_tolerations(spec, f"{at}/spec/tolerations", findings)
     containers = [dict(container) for container in objects_of(spec.get("containers"))]

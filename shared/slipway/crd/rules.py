@@ -126,6 +126,10 @@ def _keeps_queue_once_admitted(now: Any, before: Any) -> bool:
     return now["spec"]["queue"] == before["spec"]["queue"] or "admission" not in before.get("status", {})
 
 
+def _delegates_to_somebody(now: Any, _: Any) -> bool:
+    return now.get("schedulerName") != "slipway"
+
+
 def _stays_stopped(now: Any, before: Any) -> bool:
     return before["desired"] != "Stopped" or now["desired"] == "Stopped"
 
@@ -413,6 +417,14 @@ _OTHERS = (
         rule="self.epoch >= oldSelf.epoch && self.tick >= oldSelf.tick",
         message="epoch and tick of the ledger never go down",
         twin=_ledger_rises,
+    ),
+    Rule(
+        kind="ResourcePool",
+        path=SPEC,
+        rule="!has(self.schedulerName) || self.schedulerName != 'slipway'",
+        message="slipway is nobody to delegate to; name the scheduler that is to bind, or leave it out",
+        twin=_delegates_to_somebody,
+        field=".schedulerName",
     ),
     Rule(
         kind="Queue",

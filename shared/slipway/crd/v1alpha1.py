@@ -336,6 +336,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """node labels from the largest domain to the smallest"""
     binding: Annotated[str, Meta(pattern="^(direct|delegate)$")] = "direct"
     """direct: the pod worker binds; delegate: kube-scheduler does, on the node that was decided"""
+    scheduler_name: Annotated[str, Meta(max_length=253)] = ""
+    """delegate: the scheduler that binds; default-scheduler when empty"""
     backfill: bool = True
     """smaller work may pass a blocked head if it ends before the head could start (not acted on yet)"""
     defaults: dict[Kind, KindDefaults] = {}

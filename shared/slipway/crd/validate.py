@@ -65,8 +65,8 @@ def check_container_resources(resources: Any, at: str, findings: Findings) -> No
     """Notes what is wrong with a container's {requests, limits}."""
     parts = findings.mapping(resources, at)
     for field in parts:
-        if field not in ("requests", "limits"):
-            findings.refuse(at + pointer(field), "a container's resources have requests and limits only")
+        if field not in ("requests", "limits", "claims"):
+            findings.refuse(at + pointer(field), "a container's resources have requests, limits and claims only")
     _check_requests_and_limits(parts, at, findings)
 
 

@@ -142,6 +142,21 @@ class Service(Wire, kw_only=True, frozen=True):
     spec: dict[str, Any] = {}
 
 
+class VolumeClaimSpec(Wire, kw_only=True, frozen=True):
+    storage_class_name: str | None = None
+    volume_name: str = ""
+
+
+class VolumeClaim(Wire, kw_only=True, frozen=True):
+    metadata: ObjectMeta
+    spec: VolumeClaimSpec = VolumeClaimSpec()
+
+
+class StorageClass(Wire, kw_only=True, frozen=True):
+    metadata: ObjectMeta
+    volume_binding_mode: str = "Immediate"
+
+
 class NamespaceStatus(Wire, kw_only=True, frozen=True):
     phase: str = "Active"
 

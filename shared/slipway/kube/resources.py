@@ -66,6 +66,22 @@ CONFIG_MAPS = Resource(
     group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=objects.ConfigMap
 )
 SERVICES = Resource(group="", version="v1", plural="services", kind="Service", namespaced=True, struct=objects.Service)
+VOLUME_CLAIMS = Resource(
+    group="",
+    version="v1",
+    plural="persistentvolumeclaims",
+    kind="PersistentVolumeClaim",
+    namespaced=True,
+    struct=objects.VolumeClaim,
+)
+STORAGE_CLASSES = Resource(
+    group="storage.k8s.io",
+    version="v1",
+    plural="storageclasses",
+    kind="StorageClass",
+    namespaced=False,
+    struct=objects.StorageClass,
+)
 NAMESPACES = Resource(
     group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False, struct=objects.Namespace
 )

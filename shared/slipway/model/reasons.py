@@ -35,6 +35,7 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     REJECTED = "KubeletRejected"
+    PLACEMENT_REFUSED = "PlacementRefused"
     PREEMPTED = "Preempted"
     USER_STOPPED = "UserStopped"
     IDLE = "IdleTimeout"
@@ -56,6 +57,7 @@ INFRASTRUCTURE = frozenset(
         Reason.NODE_LOST,
         Reason.EVICTED,
         Reason.REJECTED,
+        Reason.PLACEMENT_REFUSED,
         Reason.PREEMPTED,
         Reason.BELOW_MINIMUM,
         Reason.LAUNCH_STUCK,

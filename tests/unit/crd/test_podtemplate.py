@@ -242,3 +242,28 @@ def test_a_security_context_is_filled_in_not_replaced() -> None:
     spec = resolve(an_allocation(template=template), a_pool()).spec.template["spec"]
     assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["fsGroup"]) == (7, 1000)
     assert spec["containers"][0]["securityContext"]["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
+
+
+def test_resource_claims_need_a_pool_that_delegates() -> None:
+    """Only kube-scheduler can give them out; what asks for one is named."""
+    template = a_template(
+        {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}},
+        resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+    )
+    assert refused(template) == [
+        "/template/spec/resourceClaims",
+        "/template/spec/containers/0/resources/claims",
+    ]
+    findings = Findings()
+    check_template(template, "/template", findings, delegated=True)
+    assert findings.errors == ()
+
+
+def test_binding_of_the_pool_decides_about_claims() -> None:
+    """The same allocation is sound in one pool and refused in another."""
+    template = a_template(
+        {"name": "main", "image": "x", "command": ["x"]}, resourceClaims=[{"name": "c", "resourceClaimName": "c"}]
+    )
+    assert resolve(an_allocation(template=template), a_pool(binding="delegate")).errors == ()
+    [error] = resolve(an_allocation(template=template), a_pool()).errors
+    assert "binding: delegate" in error.detail

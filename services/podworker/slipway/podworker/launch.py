@@ -26,14 +26,15 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.objects import Pod
-from slipway.kube.ports import PatchType
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.kube.wire import metadata_of
-from slipway.podworker import manifest, status
+from slipway.podworker import gates, manifest, status
 from slipway.podworker.adopt import Verdict, judge
 from slipway.podworker.bounded import Lanes
+from slipway.podworker.claims import check_claims
+from slipway.podworker.gates import Gate
 from slipway.podworker.manifest import Manifests, RankPod
-from slipway.podworker.podspec import LAUNCH_GATE, SCHEDULER_NAME, TaskOptions
+from slipway.podworker.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
@@ -66,12 +67,12 @@ class Made:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A released pod and where it belongs; a gated one is bound by kube-scheduler once its gate is open."""
+    """A released pod and where it belongs; one with a gate is bound by kube-scheduler once that is open."""
 
     pod: str
     uid: str
     node: str
-    is_gated: bool = False
+    gate: Gate | None = None
 
 
 class Launcher:
@@ -90,11 +91,16 @@ class Launcher:
             StaleError: the allocation has changed: decide again.
             InvalidError, TooLargeError, AlreadyExistsError: this can never be launched.
             TerminatingError, NotFoundError: the namespace is going or gone.
+            ClaimPendingError: a volume claim is not bound yet.
         """
         if made.manifests is None:
-            made.manifests = manifest.build(
+            manifests = manifest.build(
                 allocation, pinned.spec, pinned.pool, options=self._options, traceparent=traceparent
             )
+            if not manifests.is_delegate:
+                pods = (pod.manifest for pod in manifests.pods)
+                await check_claims(self._kube, allocation.metadata.namespace, pods)
+            made.manifests = manifests
         manifests = made.manifests
         if not made.is_shared_made:
             with step("configmap", self._clock):
@@ -113,13 +119,15 @@ class Launcher:
                 raise StaleError(f"the release was refused: {error}") from error
 
     async def bind(self, allocation: Allocation, made: Made) -> int:
-        """Binds the released pods that are not bound yet; answers how many it bound.
+        """Binds the released pods that are not bound yet, or leaves them to kube-scheduler; answers how many.
 
         Raises:
             StaleError: a released pod is gone, going, replaced or bound elsewhere: this attempt is broken.
         """
         targets = _targets(allocation)
-        if not self._is_fresh(made, targets):
+        if self._is_fresh(made, targets):
+            targets = _as_made(targets, made)
+        else:
             targets = await self._unbound(allocation, targets)
         with step("bind", self._clock, count=len(targets)):
             namespace = allocation.metadata.namespace
@@ -196,7 +204,7 @@ class Launcher:
 
     def _is_fresh(self, made: Made, targets: Sequence[Target]) -> bool:
         """Whether these are pods that this process has just made to be bound: nobody needs to look at them again."""
-        if made.manifests is None or made.manifests.is_delegate or self._clock.monotonic() >= made.fresh_until_s:
+        if made.manifests is None or self._clock.monotonic() >= made.fresh_until_s:
             return False
         return [made.pod_uids.get(pod.position) for pod in made.manifests.pods] == [item.uid for item in targets]
 
@@ -208,42 +216,35 @@ class Launcher:
             pod = pods.get(target.uid)
             if pod is None:
                 raise StaleError(f"pod {target.pod} of the release is gone")
+            gate = gates.gate_of(pod)
             if pod.spec.node_name:
-                _check_node(pod, target)
+                gates.check_place(pod, target.node)
             elif not _is_usable(pod) or pod.metadata.deletion_timestamp is not None:
                 raise StaleError(f"pod {target.pod} ended before it was bound")
-            elif pod.spec.scheduling_gates or pod.spec.scheduler_name == SCHEDULER_NAME:
-                waiting.append(msgspec.structs.replace(target, is_gated=bool(pod.spec.scheduling_gates)))
+            elif gate is not None or pod.spec.scheduler_name == SCHEDULER_NAME:
+                waiting.append(msgspec.structs.replace(target, gate=gate))
+            else:
+                gates.check_place(pod, target.node)
         return waiting
 
     async def _bind(self, namespace: str, target: Target) -> None:
         try:
-            if target.is_gated:
-                await self._open_gate(namespace, target)
+            if target.gate is not None:
+                await gates.open_gate(
+                    self._kube,
+                    namespace,
+                    target.pod,
+                    uid=target.uid,
+                    node=target.node,
+                    gate=target.gate,
+                    now=self._clock.now(),
+                )
             else:
                 await self._kube.bind(namespace, target.pod, target.uid, target.node)
         except BoundError:
             await self._check_bound(namespace, target)
         except (NotFoundError, InvalidError) as error:
             raise StaleError(f"pod {target.pod} can not be bound: {error}") from error
-
-    async def _open_gate(self, namespace: str, target: Target) -> None:
-        """For pools that leave the binding to kube-scheduler: the pod is pinned to its node, the gate is all it has.
-
-        A repetition finds no gate to test and is refused: then the pod itself tells.
-        """
-        change: list[RawObject] = [
-            {"op": "test", "path": "/metadata/uid", "value": target.uid},
-            {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": LAUNCH_GATE}]},
-            {"op": "remove", "path": "/spec/schedulingGates"},
-        ]
-        try:
-            await self._kube.patch(PODS, target.pod, change, namespace=namespace, type_=PatchType.JSON)
-        except (StaleError, InvalidError) as error:
-            pod = await self._kube.get(PODS, target.pod, namespace=namespace)
-            is_open = pod.metadata.uid == target.uid and not pod.spec.scheduling_gates
-            if not is_open or pod.metadata.deletion_timestamp is not None:
-                raise StaleError(f"the gate of pod {target.pod} can not be opened: {error}") from error
 
     async def _check_bound(self, namespace: str, target: Target) -> None:
         """Bound already: by us, when it is this pod on this node."""
@@ -253,7 +254,7 @@ class Launcher:
             raise StaleError(f"pod {target.pod} of the release is gone") from error
         if pod.metadata.uid != target.uid:
             raise StaleError(f"pod {target.pod} is another one than the released")
-        _check_node(pod, target)
+        gates.check_place(pod, target.node)
 
 
 def _targets(allocation: Allocation) -> list[Target]:
@@ -269,9 +270,14 @@ def _targets(allocation: Allocation) -> list[Target]:
     ]
 
 
-def _check_node(pod: Pod, target: Target) -> None:
-    if pod.spec.node_name != target.node:
-        raise StaleError(f"pod {target.pod} is bound to {pod.spec.node_name}, not to {target.node}")
+def _as_made(targets: Sequence[Target], made: Made) -> list[Target]:
+    """The targets with the gates of the pods that were made for them."""
+    if made.manifests is None or not made.manifests.is_delegate:
+        return list(targets)
+    return [
+        msgspec.structs.replace(target, gate=gates.gate_made(pod.manifest["spec"]))
+        for target, pod in zip(targets, made.manifests.pods, strict=True)
+    ]
 
 
 def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> Verdict:

@@ -213,7 +213,7 @@ def _pods(
     for place in places:
         base = bases[place.role]
         env = podspec.rank_env(envelope.names, place, options, traceparent)
-        pod = podspec.rank_spec(base["spec"], envelope.names, place, env, is_delegate=pool.spec.binding == "delegate")
+        pod = podspec.rank_spec(base["spec"], envelope.names, place, env)
         metadata = envelope.metadata(place.pod, hashes[place.role])
         metadata["labels"] = {
             **base["metadata"]["labels"],

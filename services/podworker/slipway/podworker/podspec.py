@@ -15,15 +15,16 @@ import msgspec
 from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
-from slipway.crd.roleresources import containers_of, main_container, object_of, objects_of
+from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
 from slipway.podworker import files
 from slipway.podworker.files import Bundle
+from slipway.podworker.pin import LAUNCH_GATE
 
 SCHEDULER_NAME = "slipway"
-LAUNCH_GATE = f"{API_GROUP}/launch"
+KUBE_SCHEDULER = "default-scheduler"
 MASTER_PORT = 29500
 TOKEN_PATH = "/run/slipway/token"  # noqa: S105 - a directory
 _TOKEN_VOLUME = "slipway-token"  # noqa: S105 - a volume
@@ -105,7 +106,7 @@ def role_base(
         pod["affinity"] = role.affinity
     if pool.binding == "delegate":
         pod["schedulingGates"] = [{"name": LAUNCH_GATE}]
-        pod.pop("schedulerName", None)
+        pod["schedulerName"] = pool.scheduler_name or KUBE_SCHEDULER
     else:
         pod["schedulerName"] = SCHEDULER_NAME
     pod = {name: value for name, value in pod.items() if value not in ({}, [])}
@@ -118,9 +119,7 @@ def role_base(
     }
 
 
-def rank_spec(
-    base: RawObject, names: AttemptNames, place: RankPlace, env: Sequence[EnvVar], *, is_delegate: bool
-) -> RawObject:
+def rank_spec(base: RawObject, names: AttemptNames, place: RankPlace, env: Sequence[EnvVar]) -> RawObject:
     """The spec of one rank's pod: the role's, with the rank's name and environment."""
     spec = dict(base)
     spec["hostname"] = place.pod
@@ -129,8 +128,6 @@ def rank_spec(
     for group in ("initContainers", "containers"):
         if group in spec:
             spec[group] = [_with_env(container, env) for container in spec[group]]
-    if is_delegate:
-        spec["affinity"] = _pinned(spec.get("affinity") or {}, place.node)
     return spec
 
 
@@ -164,7 +161,8 @@ def _main(
 ) -> RawObject:
     made = dict(container)
     if role.resources:
-        made["resources"] = role.resources
+        claims = object_of(container.get("resources")).get("claims")
+        made["resources"] = {**role.resources, "claims": claims} if claims else role.resources
     own_env = {str(item.get("name")) for item in made.get("env") or ()}
     extra: list[EnvVar] = [{"name": name, "value": value} for name, value in spec.env.items() if name not in own_env]
     made["env"] = [*(made.get("env") or ()), *extra]
@@ -198,19 +196,6 @@ def _with_env(container: RawObject, env: Sequence[EnvVar]) -> RawObject:
     theirs = [item for item in container.get("env") or () if not str(item.get("name")).startswith(RESERVED_ENV_PREFIX)]
     taken = {item.get("name") for item in theirs}
     return {**container, "env": [*(item for item in env if item["name"] not in taken), *theirs]}
-
-
-def _pinned(affinity: Mapping[str, Any], node: str) -> RawObject:
-    """The affinity that admits this node only; terms are alternatives, so each of them gets the condition."""
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    node_affinity = dict(object_of(affinity.get("nodeAffinity")))
-    required = object_of(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    terms = [
-        {**term, "matchFields": [*objects_of(term.get("matchFields")), here]}
-        for term in objects_of(required.get("nodeSelectorTerms")) or [{}]
-    ]
-    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-    return {**affinity, "nodeAffinity": node_affinity}
 
 
 def _foreign(words: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from slipway.model.times import format_time
 from slipway.watcher import ends, exits
 from slipway.watcher.exits import Exit
 from slipway.watcher.gang import Gang, Rank
+from slipway.watcher.placing import unplaced
 from slipway.watcher.view import View
 
 _MESSAGE_IN_RING_MAX = 160
@@ -111,7 +112,7 @@ def ending(view: View, allocation: Allocation) -> Cause | None:
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
         return Cause(reason=Reason.LAUNCH_STUCK)
-    return _blocked(view)
+    return _blocked(view) or _refused(view)
 
 
 def next_look(view: View, allocation: Allocation) -> float | None:
@@ -121,6 +122,9 @@ def next_look(view: View, allocation: Allocation) -> float | None:
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None:
             times.append(view.blocked_until(held))
+        waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
+        if waits is not None:
+            times.append(waits.until)
     return min((at for at in times if at is not None and at > view.now), default=None)
 
 
@@ -141,6 +145,16 @@ def _blocked(view: View) -> Cause | None:
         if held is not None and view.now >= view.blocked_until(held):
             end = Exit(state=RankState.FAILED, reason=held.reason, message=held.message)
             return Cause(reason=held.reason, rank=rank, end=end)
+    return None
+
+
+def _refused(view: View) -> Cause | None:
+    """A rank that another scheduler does not place for longer than the limit: the gang starts whole or not at all."""
+    for rank in view.gang.ranks:
+        waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
+        if waits is not None and view.now >= waits.until:
+            end = Exit(state=RankState.FAILED, reason=waits.reason, message=waits.message)
+            return Cause(reason=waits.reason, rank=rank, end=end)
     return None
 
 

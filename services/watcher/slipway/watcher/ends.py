@@ -42,7 +42,7 @@ _RESULTS: dict[Reason, Result] = {
     Reason.INVALID_SPEC: Result.INVALID,
     Reason.TOO_LARGE: Result.INVALID,
 }
-_NODE_FAULTS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED})
+_NODE_FAULTS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED, Reason.PLACEMENT_REFUSED})
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     image_pull_limit_s: float = 300.0
     stuck_limit_s: float = 600.0
+    unschedulable_limit_s: float = 30.0
     rank_detail_interval_s: float = 1.0
     preemption_grace_s: float = 3600.0
     restart_backoff_s: float = 1.0

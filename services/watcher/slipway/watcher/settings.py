@@ -38,6 +38,15 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     stuck_limit_s: Annotated[
         float, Meta(gt=0, le=86_400, description="seconds a launch may be Stuck before the placement is given back")
     ] = 600.0
+    unschedulable_limit_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="seconds that a pod of a pool with `binding: delegate` may be Unschedulable on the node "
+            "that was planned for it, before the placement is given back and another node is looked for",
+        ),
+    ] = 30.0
     rank_detail_interval_s: Annotated[
         float,
         Meta(ge=0, le=60, description="seconds between status writes that tell nothing but the detail of ranks"),
@@ -85,6 +94,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         return Policy(
             image_pull_limit_s=self.image_pull_limit_s,
             stuck_limit_s=self.stuck_limit_s,
+            unschedulable_limit_s=self.unschedulable_limit_s,
             rank_detail_interval_s=self.rank_detail_interval_s,
             preemption_grace_s=self.preemption_grace_s,
             restart_backoff_s=self.restart_backoff_s,

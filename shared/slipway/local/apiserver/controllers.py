@@ -6,6 +6,7 @@ namespace pods go first and other content only when no pod is left; an absent ow
 kind, name and uid exists.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from slipway.local.apiserver import custom, deletion, disruption, policy, quota
@@ -21,7 +22,6 @@ from slipway.local.apiserver.objects import (
     metadata,
     namespace_of,
     owners_of,
-    parse_time,
     uid_of,
 )
 from slipway.local.apiserver.options import DeleteOptions
@@ -30,6 +30,7 @@ from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.rbac import CLUSTER_ROLES
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.store import Change, ObjectKey, Record
+from slipway.local.apiserver.volumes import Volumes
 
 if TYPE_CHECKING:
     from slipway.local.apiserver.core import ClusterCore
@@ -53,8 +54,10 @@ class Controllers:
         self._bound: dict[str, dict[ObjectKey, None]] = {}
         self._lost: dict[str, float] = {}
         self._budgets = Budgets(core)
+        self._volumes = Volumes(core)
         self._roles_changed = True
         self._bare: dict[str, None] = {}
+        self._events: dict[ObjectKey, float] = {}
         core.store.subscribe(self.note)
 
     def note(self, change: Change) -> None:
@@ -73,8 +76,13 @@ class Controllers:
             if is_deleting(obj):
                 self._deleting[entry] = None
         self._budgets.note(change)
+        self._volumes.note(change)
         if change.resource == "pods":
             self._note_pod(change)
+        elif change.resource == "events":
+            self._events.pop(change.key, None)
+            if change.type != "DELETED":
+                self._events[change.key] = self._core.clock()
         elif change.resource == "nodes":
             self._note_node(change)
         elif change.resource in (deletion.NAMESPACES, ACCOUNTS):
@@ -93,6 +101,7 @@ class Controllers:
         self._expire_events()
         self._update_quotas()
         self._budgets.run()
+        self._volumes.run()
         bare, self._bare = self._bare, {}
         for namespace in bare:
             self._core.furnish(namespace)
@@ -253,14 +262,12 @@ class Controllers:
             self._core.delete("pods", *key, DeleteOptions(grace_period_s=0))
 
     def _expire_events(self) -> None:
+        """An Event lives for so long after its last write."""
         horizon = self._core.clock() - self._event_ttl_s
-        for record in self._store.oldest("events", _EVENTS_PER_STEP):
-            written = parse_time(record.obj.get("lastTimestamp")) or parse_time(
-                metadata(record.obj)["creationTimestamp"]
-            )
-            if written is not None and written > horizon:
+        for key, written in list(islice(self._events.items(), _EVENTS_PER_STEP)):
+            if written > horizon:
                 return
-            self._core.delete("events", namespace_of(record.obj), metadata(record.obj)["name"])
+            self._core.delete("events", *key)
 
     def _update_quotas(self) -> None:
         pending, self._quotas = self._quotas, {}

@@ -1,0 +1,80 @@
+"""The volume claims of a launch that we bind ourselves: each must be bound before its pod is.
+
+Owns the judgement on a claim. kube-scheduler is who picks the node for a volume that waits for its first consumer; a
+pod that we bind past it would wait for that volume for ever. So such a launch is refused, in words that help.
+
+Promises: a launch without claims costs nothing; nothing is written. Not promised: that the planned node can reach a
+bound volume (a nodeSelector says where it is).
+
+Source: Kubernetes, "Storage Classes": volumeBindingMode; the annotations of the volume controller.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slipway.crd.roleresources import object_of, objects_of
+from slipway.errors import ClaimPendingError, InvalidError, NotFoundError
+from slipway.kube.objects import StorageClass
+from slipway.kube.resources import STORAGE_CLASSES, VOLUME_CLAIMS
+from slipway.podworker.ports import Kube
+
+ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+ANNOTATION_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+WAITS = "WaitForFirstConsumer"
+
+
+async def check_claims(kube: Kube, namespace: str, pods: Iterable[Mapping[str, Any]]) -> None:
+    """Accepts pods (as JSON) all of whose claims are bound, or will be without anybody's help.
+
+    Raises:
+        InvalidError: a claim waits for a pod that kube-scheduler places.
+        ClaimPendingError: a claim does not exist, or is not bound yet.
+        DeniedError: our account may not look.
+    """
+    volumes = [volume for pod in pods for volume in objects_of(object_of(pod.get("spec")).get("volumes"))]
+    names = {str(object_of(volume.get("persistentVolumeClaim")).get("claimName") or "") for volume in volumes}
+    for name in sorted(names - {""}):
+        await _check_claim(kube, namespace, name)
+    for class_name in sorted({name for volume in volumes for name in _ephemeral_class(volume)}):
+        found = await _class(kube, class_name or None)
+        if found is not None and found.volume_binding_mode == WAITS:
+            raise _refusal(f"an ephemeral volume of storage class {found.metadata.name}")
+
+
+async def _check_claim(kube: Kube, namespace: str, name: str) -> None:
+    try:
+        claim = await kube.get(VOLUME_CLAIMS, name, namespace=namespace)
+    except NotFoundError:
+        raise ClaimPendingError(f"volume claim {name} does not exist") from None
+    if claim.spec.volume_name:
+        return
+    class_name = claim.spec.storage_class_name
+    found = await _class(kube, class_name) if class_name != "" else None
+    is_waiting = found is not None and found.volume_binding_mode == WAITS
+    if is_waiting and ANNOTATION_SELECTED_NODE not in claim.metadata.annotations:
+        raise _refusal(f"volume claim {name} (storage class {found.metadata.name if found else ''})")
+    raise ClaimPendingError(f"volume claim {name} is not bound to a volume yet")
+
+
+def _ephemeral_class(volume: Mapping[str, Any]) -> Sequence[str]:
+    """The storage class of a generic ephemeral volume, "" for the default one; nothing for other volumes."""
+    template = object_of(object_of(volume.get("ephemeral")).get("volumeClaimTemplate"))
+    return (str(object_of(template.get("spec")).get("storageClassName") or ""),) if template else ()
+
+
+async def _class(kube: Kube, name: str | None) -> StorageClass | None:
+    """The storage class of that name, or the default one; None when there is none: then volumes are bound at once."""
+    try:
+        if name is not None:
+            return await kube.get(STORAGE_CLASSES, name)
+        classes = (await kube.list(STORAGE_CLASSES)).items
+    except NotFoundError:
+        return None
+    return next((item for item in classes if item.metadata.annotations.get(ANNOTATION_DEFAULT_CLASS) == "true"), None)
+
+
+def _refusal(what: str) -> InvalidError:
+    return InvalidError(
+        f"{what} waits for its first consumer, whose node only kube-scheduler can choose: use a pool with "
+        "`binding: delegate`, or a claim that is bound already"
+    )

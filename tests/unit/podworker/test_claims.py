@@ -1,0 +1,115 @@
+"""Volume claims of launches that we bind ourselves: bound ones pass, those that need kube-scheduler are refused."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from slipway.errors import ClaimPendingError, InvalidError, NotFoundError
+from slipway.kube.ports import Listed
+from slipway.kube.resources import Resource
+from slipway.podworker.claims import WAITS, check_claims
+from tests.support.virtual_time import run_virtual
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class Shelf:
+    """Objects by kind and name; counts the looks."""
+
+    def __init__(self, **objects: Json) -> None:
+        self.objects = objects
+        self.looks = 0
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
+        self.looks += 1
+        if name not in self.objects:
+            raise NotFoundError(f"{resource.plural} {name} not found")
+        return msgspec.convert({"metadata": {"name": name}, **self.objects[name]}, resource.struct)
+
+    async def list(self, resource: Resource[T], **_: Any) -> Listed[T]:
+        self.looks += 1
+        items = [await self.get(resource, name) for name, item in self.objects.items() if "volumeBindingMode" in item]
+        return Listed(items=items, resource_version="1")
+
+
+def _pod(*volumes: Json) -> Json:
+    return {"spec": {"volumes": list(volumes)}}
+
+
+def _claimed(name: str = "data") -> Json:
+    return _pod({"name": "v", "persistentVolumeClaim": {"claimName": name}})
+
+
+def _ephemeral(**spec: str) -> Json:
+    return _pod({"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}})
+
+
+def _a_class(mode: str, *, is_default: bool = False) -> Json:
+    mark = {"storageclass.kubernetes.io/is-default-class": "true"} if is_default else {}
+    return {"metadata": {"name": "c", "annotations": mark}, "volumeBindingMode": mode}
+
+
+WAITING: Mapping[str, tuple[Json, Json]] = {
+    "the claim's class waits": ({"slow": _a_class(WAITS), "data": {"spec": {"storageClassName": "slow"}}}, _claimed()),
+    "the default class waits": ({"c": _a_class(WAITS, is_default=True), "data": {}}, _claimed()),
+    "an ephemeral volume's class waits": ({"slow": _a_class(WAITS)}, _ephemeral(storageClassName="slow")),
+    "an ephemeral volume of the default class": ({"c": _a_class(WAITS, is_default=True)}, _ephemeral()),
+}
+PENDING: Mapping[str, Json] = {
+    "there is no claim": {},
+    "bound soon": {"fast": _a_class("Immediate"), "data": {"spec": {"storageClassName": "fast"}}},
+    "the class is not an object": {"data": {"spec": {"storageClassName": "by-hand"}}},
+    "no class at all": {"c": _a_class(WAITS, is_default=True), "data": {"spec": {"storageClassName": ""}}},
+    "a node is chosen": {
+        "slow": _a_class(WAITS),
+        "data": {
+            "metadata": {"name": "data", "annotations": {"volume.kubernetes.io/selected-node": "n1"}},
+            "spec": {"storageClassName": "slow"},
+        },
+    },
+}
+FINE: Mapping[str, tuple[Json, Json]] = {
+    "bound": ({"data": {"spec": {"storageClassName": "slow", "volumeName": "pv"}}}, _claimed()),
+    "an ephemeral volume that is bound at once": ({"fast": _a_class("Immediate")}, _ephemeral(storageClassName="fast")),
+    "an ephemeral volume without any class": ({}, _ephemeral()),
+}
+
+
+def _check(objects: Json, pod: Json) -> Shelf:
+    shelf: Any = Shelf(**objects)
+    run_virtual(lambda: check_claims(shelf, "default", [pod, pod]))
+    return shelf
+
+
+@pytest.mark.parametrize("case", WAITING)
+def test_what_waits_for_its_first_consumer_is_refused(case: str) -> None:
+    """Only kube-scheduler can choose the node of such a volume; the refusal says what to do instead."""
+    objects, pod = WAITING[case]
+    with pytest.raises(InvalidError, match="binding: delegate"):
+        _check(objects, pod)
+
+
+@pytest.mark.parametrize("case", PENDING)
+def test_what_will_be_bound_is_waited_for(case: str) -> None:
+    """Nobody's failure: it is looked at again."""
+    with pytest.raises(ClaimPendingError, match="volume claim data"):
+        _check(PENDING[case], _claimed())
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_what_is_bound_passes(case: str) -> None:
+    """As for kube-scheduler."""
+    _check(*FINE[case])
+
+
+def test_launch_without_claims_costs_nothing() -> None:
+    """No read."""
+    assert _check({}, _pod({"name": "v", "emptyDir": {}})).looks == 0
+
+
+def test_claim_of_many_ranks_is_looked_at_once() -> None:
+    """They share it."""
+    assert _check({"data": {"spec": {"volumeName": "pv"}}}, _claimed()).looks == 1

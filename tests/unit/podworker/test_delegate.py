@@ -1,0 +1,236 @@
+"""Pools that leave the binding to kube-scheduler: gated until the release, pinned and opened in one write, never bound.
+
+Whoever opens gates besides us, or crashes in between, ends in the same place: exactly the released pods are open.
+"""
+
+from typing import Any
+
+import pytest
+
+from slipway.crd.meta import ANNOTATION_OPENED
+from slipway.kube.answers import Verb
+from slipway.kube.ports import PatchType
+from slipway.kube.resources import PODS, RESOURCE_POOLS
+from slipway.podworker.pin import LAUNCH_GATE, is_pinned
+from tests.support.podworker_desk import CrashError, Desk, at_a_desk
+from tests.support.small_cluster import look
+
+GANG = ("n0", "n1", "n0")
+OTHER = {"name": "example.com/quota"}
+
+
+async def delegated(desk: Desk, *nodes: str, scheduler: str = "", **spec: Any) -> None:
+    """An admitted gang in a pool that delegates."""
+    await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": "delegate", "schedulerName": scheduler}})
+    await desk.assign(*nodes, **spec)
+
+
+async def assert_open(desk: Desk, *nodes: str) -> None:
+    """Released, every gate open, every pod pinned, and nobody bound one."""
+    allocation = await look(desk.kube)
+    pods = await desk.pods()
+    assert allocation.status.release is not None
+    assert allocation.status.release.pod_uids == [pod.metadata.uid for pod in pods]
+    for pod, node in zip(pods, nodes, strict=True):
+        assert not pod.spec.scheduling_gates
+        assert is_pinned(pod.spec.affinity, node)
+        assert not pod.spec.node_name
+        assert pod.metadata.annotations[ANNOTATION_OPENED]
+
+
+async def conditions(desk: Desk) -> list[tuple[str, str, str]]:
+    return [(item.type, item.status, item.reason) for item in (await look(desk.kube)).status.conditions]
+
+
+def test_pods_are_gated_until_the_release() -> None:
+    """One write per pod opens the gate and says where it goes; before the release there is neither."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, *GANG)
+
+        async def before(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.UPDATE, "allocations"):
+                pods = await desk.pods()
+                assert [[gate.name for gate in pod.spec.scheduling_gates] for pod in pods] == [[LAUNCH_GATE]] * 3
+                assert all(pod.spec.affinity == {} for pod in pods)
+                assert {pod.spec.scheduler_name for pod in pods} == {"default-scheduler"}
+
+        desk.calls.hook = before
+        await desk.handle()
+        assert [f"{verb} {plural}" for verb, plural in desk.calls.writes] == [
+            "create configmaps",
+            "create services",
+            *["create pods"] * 3,
+            "update allocations",
+            *["patch pods"] * 3,
+        ]
+        await assert_open(desk, *GANG)
+
+    at_a_desk(story)
+
+
+def test_scheduler_of_the_pool_is_named_in_its_pods() -> None:
+    """Any scheduler that takes node affinity for what it is will do."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, "n0", scheduler="batch-scheduler")
+        await desk.handle()
+        assert [pod.spec.scheduler_name for pod in await desk.pods()] == ["batch-scheduler"]
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_between_any_two_effects_is_made_good(moment: str) -> None:
+    """Whatever was done, the next worker opens what is closed, and only that."""
+
+    def at_call(number: int) -> None:
+        async def story(desk: Desk) -> None:
+            await delegated(desk, *GANG)
+            desk.calls.fail_with(lambda at, when: CrashError() if (at, when) == (number, moment) else None)
+            try:
+                await desk.handle()
+            except (CrashError, BaseExceptionGroup):
+                worker, _ = desk.another_worker()
+                await desk.handle(worker=worker)
+            await assert_open(desk, *GANG)
+
+        at_a_desk(story)
+
+    for number in range(12):
+        at_call(number)
+
+
+def test_gates_of_others_stay() -> None:
+    """A webhook adds a gate of its own to each pod: ours goes, and the pod waits for whoever made the other."""
+
+    async def story(desk: Desk) -> None:
+        create = desk.core.create
+
+        def with_a_gate(resource: str, namespace: str, obj: Any, options: Any = None) -> Any:
+            if resource == "pods":
+                gates = [OTHER, *obj["spec"].get("schedulingGates", [])]
+                obj = {**obj, "spec": {**obj["spec"], "schedulingGates": gates}}
+            return create(resource, namespace, obj, options)
+
+        desk.core.create = with_a_gate
+        await delegated(desk, "n0")
+        await desk.handle()
+        [pod] = await desk.pods()
+        assert [gate.name for gate in pod.spec.scheduling_gates] == [OTHER["name"]]
+        assert is_pinned(pod.spec.affinity, "n0")
+        assert await conditions(desk) == []
+
+    at_a_desk(story)
+
+
+def test_gate_that_a_rival_has_opened_is_fine() -> None:
+    """Two workers open the same gates: the pods go where both say."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, *GANG)
+        rival, _ = desk.another_worker()
+        reached: list[None] = []
+
+        async def meanwhile(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.PATCH, "pods") and not reached:
+                reached.append(None)
+                await desk.handle(worker=rival)
+
+        desk.calls.hook = meanwhile
+        await desk.handle()
+        assert reached
+        await assert_open(desk, *GANG)
+        assert await conditions(desk) == []
+
+    at_a_desk(story)
+
+
+def test_gate_that_somebody_else_has_opened_breaks_the_attempt() -> None:
+    """Such a pod may go anywhere: the attempt is given back, whole."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, "n0")
+
+        async def meanwhile(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.PATCH, "pods"):
+                [pod] = await desk.pods()
+                if pod.spec.scheduling_gates:
+                    opening = [{"op": "remove", "path": "/spec/schedulingGates"}]
+                    await desk.kube.patch(PODS, pod.metadata.name, opening, namespace="default", type_=PatchType.JSON)
+
+        desk.calls.hook = meanwhile
+        await desk.handle()
+        assert await conditions(desk) == [("Stuck", "True", "BindRefused")]
+
+    at_a_desk(story)
+
+
+def test_pod_on_another_node_breaks_the_attempt() -> None:
+    """Bound elsewhere, by whomever: what was planned there counts on nobody."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, "n0")
+        await desk.handle()
+        [pod] = await desk.pods()
+        await desk.kube.bind("default", pod.metadata.name, pod.metadata.uid, "n1")
+        worker, _ = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert await conditions(desk) == [("Stuck", "True", "BindRefused")]
+
+    at_a_desk(story)
+
+
+def test_pod_on_its_way_out_breaks_the_attempt() -> None:
+    """Deleted between release and opening: nobody binds it any more, and whoever looks next gives the attempt back."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, "n0")
+
+        async def meanwhile(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.PATCH, "pods"):
+                [pod] = await desk.pods()
+                await desk.kube.delete(PODS, pod.metadata.name, namespace="default")
+
+        desk.calls.hook = meanwhile
+        await desk.handle()
+        worker, _ = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert await conditions(desk) == [("Stuck", "True", "BindRefused")]
+
+    at_a_desk(story)
+
+
+def test_affinity_of_the_role_is_kept_and_narrowed() -> None:
+    """The role's own terms stand, each with the node."""
+
+    async def story(desk: Desk) -> None:
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
+        own = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+        containers = [{"name": "main", "image": "python:3.11", "command": ["true"]}]
+        await delegated(desk, "n1", template={"spec": {"containers": containers, "affinity": own}})
+        await desk.handle()
+        await assert_open(desk, "n1")
+        [pod] = await desk.pods()
+        terms = pod.spec.affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert [item["matchExpressions"] for item in terms] == [term["matchExpressions"]]
+
+    at_a_desk(story)
+
+
+def test_cancel_before_the_release_opens_nothing() -> None:
+    """I13: the release does not commit, so no gate is ever opened."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, *GANG)
+
+        async def meanwhile(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.UPDATE, "allocations"):
+                await desk.cancel()
+
+        desk.calls.hook = meanwhile
+        await desk.handle()
+        assert (Verb.PATCH, "pods") not in desk.calls.seen
+        assert all(pod.metadata.deletion_timestamp is not None for pod in await desk.pods())
+
+    at_a_desk(story)
