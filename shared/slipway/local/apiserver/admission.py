@@ -175,20 +175,6 @@ class LeaseStrategy(Strategy):
         return []
 
 
-class EventStrategy(Strategy):
-    allows_create_on_update = True
-
-    def decode(self, obj: Json, options: WriteOptions) -> None:
-        obj.setdefault("type", "Normal")
-
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        involved = str(mapping(obj, "involvedObject").get("namespace") or "")
-        own = str(metadata(obj).get("namespace") or "")
-        if involved != own and not (not involved and own == "default"):
-            return [bad_value("involvedObject.namespace", involved, "does not match event.namespace")]
-        return []
-
-
 class ServiceAccountStrategy(Strategy):
     allows_unconditional_update = False
 

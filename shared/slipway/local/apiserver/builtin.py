@@ -3,20 +3,10 @@
 Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
 """
 
-from slipway.local.apiserver import admission, columns, custom, disruption, rbac
+from slipway.local.apiserver import admission, columns, custom, disruption, happenings, rbac
 from slipway.local.apiserver.pods import PodStrategy
 from slipway.local.apiserver.registry import ResourceKind
 
-_EVENT_FIELDS = {
-    **{
-        f"involvedObject.{name}": ("involvedObject", name)
-        for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-    },
-    "reason": ("reason",),
-    "type": ("type",),
-    "reportingComponent": ("reportingComponent",),
-    "source": ("source", "component"),
-}
 _POD_FIELDS = {
     "status.phase": ("status", "phase"),
     "status.podIP": ("status", "podIP"),
@@ -46,10 +36,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
             plural="services", kind="Service", short_names=("svc",), categories=("all",),
             strategy=admission.ServiceStrategy(), columns=columns.SERVICES, subresources=("status",),
         ),
-        ResourceKind(
-            plural="events", kind="Event", short_names=("ev",), strategy=admission.EventStrategy(),
-            fields=_EVENT_FIELDS, columns=columns.EVENTS,
-        ),
+        *happenings.kinds(),
         ResourceKind(
             plural="namespaces", kind="Namespace", namespaced=False, short_names=("ns",),
             strategy=admission.NamespaceStrategy(), fields={"status.phase": ("status", "phase")},

@@ -8,7 +8,6 @@ see every change once, in order, before `commit` returns, and do not write.
 
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -108,11 +107,6 @@ class Store:
         if namespace is None:
             return [record for _, record in sorted(room.records.items(), key=_first)]
         return [record for _, record in sorted(room.by_namespace.get(namespace, {}).items(), key=_first)]
-
-    def oldest(self, resource: str, count: int) -> list[Record]:
-        """The first `count` of the current records, the one created first coming first."""
-        room = self._rooms.get(resource)
-        return list(islice(room.records.values(), count)) if room else []
 
     def count(self, resource: str, namespace: str | None = None) -> int:
         room = self._rooms.get(resource)

@@ -1,0 +1,184 @@
+"""Events: one room seen through the core API and through events.k8s.io."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.kube.client import KubeHttp
+from tests.contract.kube.conftest import Place
+from tests.contract.kube.samples import Json
+
+NOW, LATER = "2026-11-21T12:00:00.000000Z", "2026-11-21T12:00:05.000000Z"
+
+
+def _news(place: Place, name: str = "") -> str:
+    base = f"/apis/events.k8s.io/v1/namespaces/{place.name}/events"
+    return f"{base}/{name}" if name else base
+
+
+def _pod(place: Place, name: str = "p") -> Json:
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": place.name, "name": name, "uid": f"uid-of-{name}"}
+
+
+def an_old(place: Place, name: str = "e", **fields: Any) -> Json:
+    fixed = {"involvedObject": _pod(place), "reason": "Pulling", "message": "pulling the image"}
+    times = {"firstTimestamp": "2026-11-21T12:00:00Z", "lastTimestamp": "2026-11-21T12:00:01Z", "count": 2}
+    return {"metadata": {"name": name}, **fixed, **times, "source": {"component": "kubelet", "host": "n"}, **fields}
+
+
+def a_new(place: Place, name: str = "e", **fields: Any) -> Json:
+    fixed = {"regarding": _pod(place), "reason": "Binding", "note": "bound", "type": "Normal", "action": "Bind"}
+    reporter = {"reportingController": "slipway.dev/scheduler", "reportingInstance": "scheduler-0"}
+    return {"metadata": {"name": name}, "eventTime": NOW, **fixed, **reporter, **fields}
+
+
+async def test_old_form_is_read_in_the_new(kube: KubeHttp, place: Place) -> None:
+    """The fields that the new form no longer has are called deprecated."""
+    made = await kube.post(place.of("events"), an_old(place, type="Warning"))
+    assert (made.code, made.body.get("type")) == (201, "Warning")
+    found = await kube.get(_news(place, "e"))
+    assert (found.body["apiVersion"], found.body["kind"]) == ("events.k8s.io/v1", "Event")
+    assert (found.uid, found.version) == (made.uid, made.version)
+    shown = {field: found.body[field] for field in ("regarding", "reason", "note", "type", "deprecatedCount")}
+    assert shown == {
+        "regarding": _pod(place),
+        "reason": "Pulling",
+        "note": "pulling the image",
+        "type": "Warning",
+        "deprecatedCount": 2,
+    }
+    assert found.body["deprecatedSource"] == {"component": "kubelet", "host": "n"}
+    assert found.body["deprecatedFirstTimestamp"] == "2026-11-21T12:00:00Z"
+    assert "message" not in found.body
+
+
+async def test_type_is_not_guessed(kube: KubeHttp, place: Place) -> None:
+    """An event of the core form may have none."""
+    made = await kube.post(place.of("events"), an_old(place))
+    assert (made.code, "type" in made.body) == (201, False)
+
+
+async def test_new_form_is_read_in_the_old(kube: KubeHttp, place: Place) -> None:
+    """reportingController is called reportingComponent there."""
+    made = await kube.post(_news(place), a_new(place))
+    assert made.code == 201, made.body
+    found = (await kube.get(place.of("events", "e"))).body
+    assert (found["apiVersion"], found["involvedObject"], found["message"]) == ("v1", _pod(place), "bound")
+    assert (found["reportingComponent"], found["reportingInstance"]) == ("slipway.dev/scheduler", "scheduler-0")
+    assert (found["eventTime"], found["action"]) == (NOW, "Bind")
+    listed = await kube.get(place.of("events"))
+    assert listed.names == ["e"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("involvedObject.name=p", ["a"]),
+        ("involvedObject.name=p,involvedObject.kind=Pod,involvedObject.uid=uid-of-p", ["a"]),
+        ("involvedObject.name!=p", ["b"]),
+        ("reason=Pulling", ["a"]),
+        ("type=Warning", ["b"]),
+        ("source=kubelet", ["a"]),
+        ("involvedObject.fieldPath=spec.containers{main}", ["b"]),
+    ],
+)
+async def test_field_selectors_of_the_old_form(kube: KubeHttp, place: Place, selector: str, names: list[str]) -> None:
+    """What `kubectl describe` and `kubectl get events` ask for."""
+    await kube.post(place.of("events"), an_old(place, "a"))
+    other = {**_pod(place, "q"), "fieldPath": "spec.containers{main}"}
+    fields: Json = {"involvedObject": other, "type": "Warning", "reason": "Failed", "source": {"component": "x"}}
+    await kube.post(place.of("events"), an_old(place, "b", **fields))
+    assert (await kube.get(place.of("events"), fieldSelector=selector)).names == names
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [("regarding.name=p", ["a"]), ("regarding.kind=Pod,reason=Binding", ["a", "b"]), ("regarding.uid=uid-of-q", ["b"])],
+)
+async def test_field_selectors_of_the_new_form(kube: KubeHttp, place: Place, selector: str, names: list[str]) -> None:
+    """regarding, not involvedObject."""
+    await kube.post(_news(place), a_new(place, "a"))
+    await kube.post(_news(place), a_new(place, "b", regarding=_pod(place, "q")))
+    assert (await kube.get(_news(place), fieldSelector=selector)).names == names
+    refused = await kube.get(_news(place), fieldSelector="involvedObject.name=p")
+    assert (refused.code, refused.message) == (400, "field label not supported: involvedObject.name")
+
+
+async def test_watch_of_either_form_sees_both(kube: KubeHttp, place: Place) -> None:
+    """Each in the form that is watched."""
+    start = (await kube.get(_news(place))).version
+    async with kube.watch(_news(place), resourceVersion=start) as watched:
+        await kube.post(place.of("events"), an_old(place, "a"))
+        await kube.post(_news(place), a_new(place, "b"))
+        events = [await watched.next(), await watched.next()]
+    assert [event["object"]["apiVersion"] for event in events] == ["events.k8s.io/v1"] * 2
+    assert [event["object"]["note"] for event in events] == ["pulling the image", "bound"]
+
+
+async def test_series_is_patched(kube: KubeHttp, place: Place) -> None:
+    """A recorder that says the same again counts it in the series."""
+    await kube.post(_news(place), a_new(place))
+    series = {"series": {"count": 2, "lastObservedTime": LATER}}
+    patched = await kube.patch(_news(place, "e"), series)
+    assert (patched.code, patched.body["series"]) == (200, {"count": 2, "lastObservedTime": LATER})
+    assert (await kube.get(place.of("events", "e"))).body["series"]["count"] == 2
+
+
+async def test_new_form_does_not_change(kube: KubeHttp, place: Place) -> None:
+    """422 for another note."""
+    await kube.post(_news(place), a_new(place))
+    refused = await kube.patch(_news(place, "e"), {"note": "something else"})
+    assert (refused.code, refused.reason) == (422, "Invalid")
+    assert "field is immutable" in refused.message
+
+
+async def test_old_form_changes(kube: KubeHttp, place: Place) -> None:
+    """Count and time, as the old recorders do."""
+    await kube.post(place.of("events"), an_old(place))
+    change = {"count": 3, "lastTimestamp": "2026-11-21T12:01:00Z"}
+    patched = await kube.patch(place.of("events", "e"), change)
+    assert (patched.code, patched.body["count"]) == (200, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"eventTime": None}, "eventTime"),
+        ({"type": "Loud"}, "type"),
+        ({"action": ""}, "action"),
+        ({"reason": ""}, "reason"),
+        ({"reportingController": ""}, "reportingController"),
+        ({"reportingInstance": ""}, "reportingInstance"),
+        ({"note": "x" * 1025}, "message"),
+        ({"deprecatedCount": 1}, "count"),
+        ({"series": {"count": 1, "lastObservedTime": LATER}}, "series.count"),
+    ],
+)
+async def test_new_form_is_checked_strictly(kube: KubeHttp, place: Place, fields: Json, field: str) -> None:
+    """422 with the field."""
+    answer = await kube.post(_news(place), a_new(place, **fields))
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert field in [cause["field"] for cause in answer.causes]
+
+
+async def test_event_stands_beside_its_object(kube: KubeHttp, place: Place) -> None:
+    """In the object's namespace; those of cluster-scoped objects stand in `default`."""
+    wrong = await kube.post(place.of("events"), an_old(place, involvedObject={**_pod(place), "namespace": "other"}))
+    assert (wrong.code, wrong.causes[0]["field"]) == (422, "involvedObject.namespace")
+    node = {"kind": "Node", "name": "n"}
+    nowhere = await kube.post(place.of("events"), an_old(place, involvedObject=node))
+    assert nowhere.code == 422
+    name = f"contract-{place.name}"
+    right = await kube.post("/api/v1/namespaces/default/events", an_old(place, name, involvedObject=node))
+    assert right.code == 201
+    await kube.delete(f"/api/v1/namespaces/default/events/{name}")
+
+
+async def test_collection_goes_at_once(kube: KubeHttp, place: Place) -> None:
+    """deletecollection through either form, by selector."""
+    await kube.post(place.of("events"), an_old(place, "a"))
+    await kube.post(_news(place), a_new(place, "b"))
+    gone = await kube.delete(_news(place), fieldSelector="reason=Binding")
+    assert (gone.code, gone.names) == (200, ["b"])
+    assert gone.body["apiVersion"] == "events.k8s.io/v1"
+    assert (await kube.get(place.of("events"))).names == ["a"]
