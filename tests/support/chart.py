@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -39,20 +40,14 @@ def render(
     chart: Path = CHART,
     is_upgrade: bool = False,
 ) -> list[Json]:
-    """Every object that an install with these values makes.
+    """Every object that an install with these values makes; only to be read.
 
     Raises:
         HelmError: the values are refused, or a template fails.
     """
     templates = _rendered(values, namespace, name, chart, is_upgrade=is_upgrade)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [
-        document
-        for path, text in sorted(templates.items())
-        if not path.endswith("NOTES.txt")
-        for document in yaml.load_all(text, Loader=loader)
-        if document is not None
-    ]
+    texts = [text for path, text in sorted(templates.items()) if not path.endswith("NOTES.txt")]
+    return [document for text in texts for document in _parsed(text)]
 
 
 def notes(values: Values | None = None, *, namespace: str = NAMESPACE, name: str = RELEASE) -> str:
@@ -158,6 +153,13 @@ def service_environment(
     for entry in container.get("env", ()):
         environment[entry["name"]] = _value(documents, entry, namespace)
     return environment
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> list[Json]:
+    """The objects of one template; remembered, because the definitions are large and nearly always the same."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [document for document in yaml.load_all(text, Loader=loader) if document is not None]
 
 
 def _value(documents: Sequence[Json], entry: Json, namespace: str) -> str:
