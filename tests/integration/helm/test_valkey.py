@@ -1,6 +1,7 @@
 """The Valkey of the chart starts: its script, run here, makes a server that takes the Secret's password only."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -13,11 +14,14 @@ from tests.support import chart
 from tests.support.redis import free_port, server_binary
 from tests.support.wait import wait_until
 
+Started = tuple[str, dict[str, str], str]
+"""The URL of the Secret with the address of here; the container's environment; its readiness probe."""
+
 PASSWORD = "p@ss/word:with%25signs+$HOME`id`'"
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Generator[str]:
+def started(tmp_path: Path) -> Generator[Started]:
     """Of a server that was started as the container would start it, but in a folder and on the loopback."""
     documents = chart.render({"valkey": {"auth": {"password": PASSWORD}, "maxMemory": "64mb"}})
     given = chart.service_environment(documents, "valkey")
@@ -40,10 +44,34 @@ def url(tmp_path: Path) -> Generator[str]:
         whole: str = chart.service_environment(documents, "watcher")["SLIPWAY_REDIS_URL"]
         host = urlsplit(whole).hostname
         assert host == "slipway-valkey.slipway-system.svc"
-        yield whole.replace(f"{host}:6379", f"127.0.0.1:{port}")
+        (container,) = chart.pod_spec(documents, "valkey")["containers"]
+        probe = container["readinessProbe"]["exec"]["command"][-1]
+        # The client of this machine has another name, and the port is not the usual one.
+        yield (
+            whole.replace(f"{host}:6379", f"127.0.0.1:{port}"),
+            env,
+            probe.replace("valkey-cli", f"redis-cli -p {port}"),
+        )
     finally:
         process.terminate()
         process.wait()
+
+
+@pytest.fixture
+def url(started: Started) -> str:
+    """Of the running server."""
+    return started[0]
+
+
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not on PATH")
+def test_the_probe_knows_the_password(started: Started) -> None:
+    """Ready means that a client with the password is answered."""
+    url, environment, probe = started
+    with _client(url) as client:
+        wait_until(lambda: _answers(client), "it answers")
+    wrong = {**environment, "VALKEY_PASSWORD": "another"}
+    codes = [subprocess.run(["sh", "-c", probe], env=env, check=False).returncode for env in (environment, wrong)]
+    assert codes == [0, 1]
 
 
 def test_it_takes_the_url_of_the_secret(url: str) -> None:
