@@ -71,6 +71,8 @@ class Room:
             self._used[name] -= amount
 
     def _take(self, uid: str, asks: Resources) -> None:
+        """Once, however often it is said."""
+        self.release(uid)
         self._held[uid] = asks
         for name, amount in asks.amounts.items():
             self._used[name] = self._used.get(name, 0) + amount
