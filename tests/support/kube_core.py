@@ -141,6 +141,12 @@ class CoreKube:
                     raise UnavailableError(f"watch of {resource.plural} went silent")
                 quiet_s = self._silence_s if self.is_stalled else self._bookmark_s
                 await _wait(changed, min(ends_at, heard_at + quiet_s))
+            if self.is_stalled:
+                await asyncio.sleep(max(0.0, heard_at + self._silence_s - loop.time()))
+                raise UnavailableError(f"watch of {resource.plural} went silent")
+            if self._bookmark_s < float("inf"):
+                # As the real server does shortly before the end.
+                yield WatchEvent(WatchType.BOOKMARK, None, str(cursor))
         finally:
             end_subscription()
 

@@ -10,7 +10,7 @@ Promises
 - A watch that ends is opened again from the position; an expired position (410) means LIST again, and what the LIST
   no longer holds is told as deleted, its final state unknown.
 - It never gives up. Errors back off from 0.8 s to 30 s with jitter; two good minutes reset that.
-- A watch on which nothing came for the silence limit, bookmarks included, counts as broken (the reader raises).
+- A watch on which nothing came for the silence limit, its end included, counts as broken (the reader raises).
 - A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
 
 Not promised
@@ -119,6 +119,8 @@ class Reflector(Generic[T]):
                     await self._list()
                 started = self._clock.monotonic()
                 changes = await self._watch()
+                # The server ended it as it was asked to: until now there was nothing to tell.
+                self._heard_at = self._clock.monotonic()
                 if changes or self._clock.monotonic() - started >= SHORT_WATCH_S:
                     self._restarted("ended")
                     continue

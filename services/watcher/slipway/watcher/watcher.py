@@ -41,7 +41,7 @@ from slipway.watcher.world import World, fill
 
 LEASE = "slipway-feed"
 STALE_VIEW_S = 120.0
-"""A watch that said nothing for so long is not to be trusted; bookmarks come each minute."""
+"""A watch that said nothing for so long, not even that it ends, is not to be trusted; each lasts a minute at most."""
 UNSYNCED_PAUSE_S = 0.02
 FULL_ROUND = 3
 """Every so many resyncs also look at what waits or runs in peace: watches tell of every change there."""

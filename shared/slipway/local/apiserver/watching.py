@@ -91,7 +91,8 @@ async def watch(
             seen = (visible(change, query.namespace, matches) for change in changes)
             chunk = b"".join(encode(event) for event in seen if event is not None)
             now = loop.time()
-            if query.bookmarks and now >= bookmark_at:
+            # At the end too, as the real server does: whoever goes on from there misses nothing and repeats little.
+            if query.bookmarks and now >= min(bookmark_at, ends_at):
                 chunk += bookmark(kind, cursor)
                 bookmark_at = now + bookmark_interval_s
             if chunk:
