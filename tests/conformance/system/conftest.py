@@ -33,6 +33,8 @@ QUICK = {
             "restartBackoffS": 0.1,
             "restartBackoffMaxS": 1,
             "relayWaitS": 3,
+            "unschedulableLimitS": 2,
+            "logDrainS": 2,
             "leaseDurationS": 4,
             "leaseRenewDeadlineS": 3,
             "leaseRetryS": 0.5,

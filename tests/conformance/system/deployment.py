@@ -126,7 +126,8 @@ class Installation:
 
     def environment(self, component: str, listen: str, health: str) -> dict[str, str]:
         """The whole environment of its process: what is installed, and what differs by place."""
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), **self.rendered(component)}
+        here = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+        env = {**here, "HOME": str(self.folder), **self.rendered(component)}
         for name, address in (("SLIPWAY_LISTEN", listen), ("SLIPWAY_HEALTH_LISTEN", health)):
             if name in env:
                 env[name] = address

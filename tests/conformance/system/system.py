@@ -224,3 +224,22 @@ def a_body(kind: str = "command", ranks: int = 1, script: Json | None = None, **
         "ranks": [{"name": "worker", "count": ranks, "resources": {"cpu": "100m", "memory": "64Mi"}}],
         **fields,
     }
+
+
+def an_allocation(
+    name: str,
+    kind: str = "command",
+    *,
+    ranks: int = 1,
+    script: Json | None = None,
+    namespace: str = "default",
+    **spec: Any,
+) -> Json:
+    """An Allocation as somebody writes it by hand."""
+    body = a_body(kind, ranks, script, **spec)
+    return {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "Allocation",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": body,
+    }

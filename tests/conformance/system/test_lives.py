@@ -1,18 +1,108 @@
-"""The whole life of every kind of allocation, on a real API server and under the accounts of the chart."""
+"""The whole life of every kind of allocation, launched in every way, under the accounts of the chart."""
 
 import pytest
 
-from tests.conformance.system.system import System, a_body
+from tests.conformance.system.operator import Json, must
+from tests.conformance.system.system import MANAGED, System, a_body, an_allocation
+
+SERVICES = ("notebook", "shell", "tensorboard")
 
 
-@pytest.mark.parametrize("kind", ["command", "training"])
-def test_what_ends_by_itself(system: System, kind: str) -> None:
-    """Requested, assigned, starting, running, terminated; the exit code is on record; nothing is left."""
-    id_ = system.launch(a_body(kind, script={"runsS": 0.3}))
+@pytest.mark.parametrize(("kind", "ranks"), [("command", 1), ("training", 4)])
+def test_what_ends_by_itself(system: System, kind: str, ranks: int) -> None:
+    """From requested to terminated; every rank is started once, its exit is on record, and nothing is left."""
+    id_ = system.launch(a_body(kind, ranks, {"runsS": 0.3}))
     view = system.ended(id_, "Succeeded")
-    assert view["status"]["ranks"][0]["exitCode"] == 0
-    told = system.story(id_)
-    assert told[:2] == ["requested", "assigned"]
-    assert told[-2:] == ["running", "terminated"]
-    system.started_once(id_, 1)
+    assert [rank["exitCode"] for rank in view["status"]["ranks"]] == [0] * ranks
+    story = system.story(id_)
+    assert story[:2] == ["requested", "assigned"]
+    assert story[-2:] == ["running", "terminated"]
+    system.started_once(id_, ranks)
     system.nothing_left(system.object(id_)["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+def test_what_runs_until_it_is_ended(system: System, kind: str) -> None:
+    """It runs, is ready, and is ended by a kill within the grace; the container was started once."""
+    id_ = system.launch(a_body(kind, ports=[{"name": "http", "port": 8888}]))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/ready", {"value": True})
+    ready = system.wait_until(id_, lambda view: view["ready"], "ready")
+    assert ready["phase"] == "Running"
+    assert system.cli("kill", id_, "--wait").code == 0
+    assert system.view(id_)["result"] == "Canceled"
+    (run,) = system.runs(id_)
+    assert (run.attempt, run.code) == (1, 143)
+    system.nothing_left()
+
+
+def test_a_gang_starts_whole(system: System) -> None:
+    """Four ranks with one release, a headless Service, an address of the first, and owners that collect them."""
+    id_ = system.launch(a_body("training", 4))
+    view = system.wait_for(id_, "Running")
+    pods = system.pods(id_)
+    assert view["status"]["release"]["podUIDs"] == [pod["metadata"]["uid"] for pod in pods]
+    uid = system.object(id_)["metadata"]["uid"]
+    for pod in pods:
+        (owner,) = pod["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner.get("blockOwnerDeletion", False)) == ("Allocation", uid, False)
+        env = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
+        assert env["WORLD_SIZE"] == "4"
+        assert env["SLIPWAY_API"] == "http://slipway-api.slipway-system.svc:8080"
+    kinds = sorted(item.split()[0] for item in system.left(uid))
+    assert kinds == ["configmaps", "pods", "pods", "pods", "pods", "services"]
+    (service,) = system.operator.items("/api/v1/services", MANAGED)
+    assert service["spec"]["clusterIP"] == "None"
+    for pod in pods:
+        assert system.nodes.exit(pod["metadata"]["uid"], 0)
+    system.ended(id_, "Succeeded")
+    system.started_once(id_, 4)
+
+
+def test_the_command_launches(system: System) -> None:
+    """`slipway run --detach`, `wait`, `describe`, `ps`."""
+    words = ["--image", "example.org/work:1", "--cpus", "100m", "--memory", "64Mi", "--name", "by-cli"]
+    must(system.cli("run", "--detach", *words, "--", "work"))
+    id_ = system.applied_id("by-cli")
+    system.wait_for(id_, "Running")
+    assert "by-cli" in must(system.cli("ps"))
+    system.nodes.exit(system.pods(id_)[0]["metadata"]["uid"], 0)
+    must(system.cli("wait", id_))
+    assert "Succeeded" in must(system.cli("describe", id_))
+    assert must(system.cli("explain", id_))
+    assert must(system.cli("timeline", id_))
+
+
+@pytest.mark.parametrize("kind", ["command", "training", *SERVICES])
+def test_an_applied_object_is_launched(system: System, kind: str) -> None:
+    """`kubectl apply` is a first-class way to launch: the same life for each kind; a second apply changes nothing."""
+    name = f"applied-{kind}"
+    manifest: Json = an_allocation(name, kind, ranks=2 if kind == "training" else 1, script={"runsS": 0.4})
+    assert "created" in system.operator.apply(manifest)
+    id_ = system.applied_id(name)
+    view = system.ended(id_, "Succeeded")
+    assert view["user"] == "unknown"
+    assert system.story(id_)[0] == "requested"
+    assert "unchanged" in system.operator.apply(manifest)
+    system.started_once(id_, len(view["status"]["ranks"]))
+
+
+def test_one_key_launches_once(system: System) -> None:
+    """The same Idempotency-Key answers with the same id, also after the end."""
+    body = a_body(script={"runsS": 0.1})
+    ids = {system.ask(lambda api: api.launch(body, key="the-same-key"))["id"] for _ in range(3)}
+    (id_,) = ids
+    system.ended(id_, "Succeeded")
+    assert system.ask(lambda api: api.launch(body, key="the-same-key"))["id"] == id_
+    system.started_once(id_, 1)
+
+
+def test_files_travel_in_the_config_map(system: System) -> None:
+    """They are in the attempt's ConfigMap while it lives, and gone with it."""
+    id_ = system.launch(a_body(files=[{"path": "train.py", "content": "print('hello')"}]))
+    system.wait_for(id_, "Running")
+    (found,) = system.operator.items("/api/v1/configmaps", f"slipway.dev/allocation={id_}")
+    assert "print('hello')" in str(found)
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    system.nothing_left()

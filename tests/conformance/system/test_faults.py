@@ -1,0 +1,151 @@
+"""What goes wrong on nodes, and whose fault it is: only the user's own counts against the retries."""
+
+import pytest
+
+from tests.conformance.system.operator import Json
+from tests.conformance.system.system import System, a_body
+from tests.support.wait import wait_until
+
+OTHERS = "/api/v1/namespaces/kube-public/pods"
+
+
+def running_pod(system: System, id_: str) -> Json:
+    """The pod of rank 0 of the running attempt."""
+    view = system.wait_for(id_, "Running")
+    name = f"{id_}-{view['attempt']}-0"
+    return next(pod for pod in system.pods(id_) if pod["metadata"]["name"] == name)
+
+
+def second_attempt(system: System, id_: str) -> Json:
+    """The allocation once its second attempt runs."""
+    return system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
+
+
+def finish(system: System, id_: str) -> None:
+    """Its ranks end well."""
+    for pod in system.pods(id_):
+        if pod["status"]["phase"] == "Running":
+            system.nodes.exit(pod["metadata"]["uid"], 0)
+    system.ended(id_, "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "reason"),
+    [
+        ({"runsS": 0.1, "exit": 3}, 3, "RankFailed"),
+        ({"runsS": 0.1, "exit": 137, "reason": "OOMKilled"}, 137, "OutOfMemory"),
+        ({"initRunsS": 0.1, "initExit": 9}, 9, "InitContainerFailed"),
+    ],
+)
+def test_an_exit_code(system: System, script: Json, code: int, reason: str) -> None:
+    """It ends as Failed with the code of the rank that failed, and is not tried again."""
+    body = a_body("training", 2, script)
+    if "initExit" in script:
+        body["template"]["spec"]["initContainers"] = [{"name": "prepare", "image": "example.org/i:1"}]
+    id_ = system.launch(body)
+    view = system.ended(id_, "Failed")
+    assert view["reason"] == reason
+    assert str(code) in view["message"]
+    assert view["attempt"] == 1
+
+
+def test_the_users_own_failures_count(system: System) -> None:
+    """With maxRestarts 1 there are two attempts, each rank once in each."""
+    id_ = system.launch(a_body("training", 2, {"runsS": 0.1, "exit": 1}, maxRestarts=1))
+    view = system.ended(id_, "Failed")
+    assert view["attempt"] == 2
+    assert "restarted" in system.story(id_)
+    for attempt in (1, 2):
+        system.started_once(id_, 2, attempt=attempt)
+
+
+def test_a_pod_deleted_by_hand(system: System) -> None:
+    """`kubectl delete pod` loses no allocation: the next attempt is not counted."""
+    id_ = system.launch(a_body("training", 2))
+    pod = running_pod(system, id_)
+    system.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    view = second_attempt(system, id_)
+    assert view["status"].get("restarts", 0) == 0
+    assert system.nodes.doubles() == []
+    finish(system, id_)
+
+
+def test_an_eviction(system: System) -> None:
+    """A pod evicted by its node comes back on another one, uncounted."""
+    id_ = system.launch(a_body("training", 1))
+    pod = running_pod(system, id_)
+    system.nodes.evict(pod["metadata"]["uid"])
+    second_attempt(system, id_)
+    assert {run.node for run in system.runs(id_) if run.attempt == 2} != {pod["spec"]["nodeName"]}
+    finish(system, id_)
+
+
+def test_an_eviction_through_the_api(system: System) -> None:
+    """`kubectl drain` evicts: the same."""
+    id_ = system.launch(a_body("training", 1))
+    pod = running_pod(system, id_)["metadata"]
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["name"], "namespace": "default"}}
+    system.operator.create(f"/api/v1/namespaces/default/pods/{pod['name']}/eviction", body)
+    second_attempt(system, id_)
+    finish(system, id_)
+
+
+def test_a_node_that_is_gone(system: System) -> None:
+    """A node that dies and is deleted: its gang is started again elsewhere, whole."""
+    system.nodes.add("doomed")
+    body = a_body("training", 2)
+    body["ranks"][0]["nodeSelector"] = {}
+    id_ = system.launch(body)
+    pod = running_pod(system, id_)
+    system.nodes.remove(pod["spec"]["nodeName"])
+    second_attempt(system, id_)
+    assert pod["spec"]["nodeName"] not in {run.node for run in system.runs(id_) if run.attempt == 2}
+    assert system.nodes.doubles() == []
+    finish(system, id_)
+
+
+def test_a_kubelet_that_refuses(system: System) -> None:
+    """Somebody took the room in between: OutOfcpu is not the user's fault, and the next attempt goes elsewhere."""
+    body = a_body("training", 1, {"runsS": 0.2})
+    body["ranks"][0]["resources"] = {"cpu": "10"}
+    worker = system.installation.processes["podworker"]
+    worker.pause()
+    try:
+        id_ = system.launch(body)
+        view = system.wait_for(id_, "Assigned")
+        node = view["status"]["admission"]["placements"][0]["node"]
+        container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "15"}}}
+        intruder = {"metadata": {"name": "intruder"}, "spec": {"nodeName": node, "containers": [container]}}
+        system.operator.create(OTHERS, intruder)
+        wait_until(lambda: system.nodes.runs_of("kube-public/intruder"), "the intruder runs")
+    finally:
+        worker.go_on()
+    try:
+        view = system.ended(id_, "Succeeded")
+    finally:
+        system.operator.delete(f"{OTHERS}/intruder", {"gracePeriodSeconds": 0})
+    assert "KubeletRejected" in str(system.events(id_)), system.events(id_)
+    assert view["attempt"] == 2
+    (run,) = system.runs(id_)
+    assert (run.attempt, run.node != node) == (2, True)
+
+
+def test_an_image_that_can_not_be_pulled(system: System) -> None:
+    """Waited out for a while, then it ends with the image's name; one that comes late is no failure."""
+    late = system.launch(a_body(script={"pullFails": 1, "backoffS": 0.5, "runsS": 0.1}))
+    never = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}))
+    view = system.ended(never, "Failed")
+    assert view["reason"] == "ImagePullBackOff"
+    assert "example.org/work:1" in view["message"]
+    assert system.runs(never) == []
+    system.ended(late, "Succeeded")
+
+
+def test_a_sidecar_neither_decides_nor_blocks(system: System) -> None:
+    """The main container's end is the rank's; the sidecar is ended with it."""
+    body = a_body(script={"containers": {"main": {"runsS": 0.2}, "side": {}}})
+    body["template"]["spec"]["containers"].append({"name": "side", "image": "example.org/side:1"})
+    id_ = system.launch(body)
+    system.ended(id_, "Succeeded")
+    ends = {run.container: run.code for run in system.runs(id_)}
+    assert ends == {"main": 0, "side": 143}

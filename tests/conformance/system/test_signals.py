@@ -1,0 +1,126 @@
+"""What users and the system tell an allocation: kill, hold, resume, preempt, priorities and deadlines."""
+
+import pytest
+
+from tests.conformance.system.operator import GROUP
+from tests.conformance.system.system import System, a_body, an_allocation
+from tests.support.wait import wait_until
+
+
+def test_a_kill_before_the_release_starts_nothing(system: System) -> None:
+    """What is held is ended at once, and no container was ever started."""
+    id_ = system.launch(a_body(hold=True))
+    system.wait_until(id_, lambda view: "held" in str(view["status"]).lower(), "explained as held")
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    assert system.runs(id_) == []
+
+
+def test_a_kill_during_the_launch(system: System) -> None:
+    """Whenever it comes, it ends as Canceled and no rank runs on."""
+    ids = [system.launch(a_body("training", 3)) for _ in range(5)]
+    for count, id_ in enumerate(ids):
+        wait_until(lambda id_=id_, count=count: len(system.story(id_)) > count, "some of its life")
+        system.post(f"/allocations/{id_}/kill")
+    for id_ in ids:
+        system.ended(id_, "Canceled")
+        assert all(run.ended_at is not None for run in system.runs(id_))
+        assert len(system.runs(id_)) in (0, 3), "a gang starts whole or not at all"
+
+
+@pytest.mark.parametrize("term", [{}, {"ignoresTerm": True}])
+def test_a_kill_after_the_release(system: System, term: dict[str, bool]) -> None:
+    """The containers get SIGTERM and their grace; what ignores it is killed."""
+    id_ = system.launch(a_body("training", 2, term))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    assert [run.code for run in system.runs(id_)] == [137 if term else 143] * 2
+
+
+def test_a_preemption_that_is_acknowledged(system: System) -> None:
+    """Its ranks hear of it, acknowledge, end with 0: Preempted."""
+    id_ = system.launch(a_body("training", 2))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/ready", {"value": True})
+    system.post(f"/allocations/{id_}/preempt", {"reason": "maintenance"})
+    heard = system.get(f"/allocations/{id_}/signals/preemption")
+    assert (heard["preempt"], heard["reason"]) == (True, "maintenance")
+    system.wait_until(id_, lambda view: "preempting" in system.story(id_), "told to make room")
+    for rank, pod in enumerate(system.pods(id_)):
+        system.post(f"/allocations/{id_}/signals/preemption/ack", {"rank": rank, "n": heard["n"]})
+        system.nodes.exit(pod["metadata"]["uid"], 0)
+    system.ended(id_, "Preempted")
+    system.started_once(id_, 2)
+
+
+def test_a_preemption_that_nobody_acknowledges(system: System) -> None:
+    """When the grace is over it is killed."""
+    id_ = system.launch(a_body("training", 1, preemptionGrace="1s"))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/preempt")
+    view = system.wait_for(id_, "Terminated")
+    assert view["reason"] == "PreemptionGrace", view
+    assert [run.code for run in system.runs(id_)] == [143]
+
+
+def test_hold_and_resume(system: System) -> None:
+    """A paused training ends its attempt, waits, and goes on as the next attempt."""
+    id_ = system.launch(a_body("training", 1, preemptible=True))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/hold")
+    system.wait_until(id_, lambda view: "preempting" in system.story(id_), "told to make room")
+    pod = system.pods(id_)[0]["metadata"]["uid"]
+    system.post(f"/allocations/{id_}/signals/preemption/ack", {"rank": 0})
+    system.nodes.exit(pod, 0)
+    paused = system.wait_until(id_, lambda view: view["attempt"] == 2, "paused")
+    assert (paused["phase"], paused["hold"]) == ("Pending", True)
+    system.post(f"/allocations/{id_}/resume")
+    system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
+    system.nodes.exit(system.pods(id_)[-1]["metadata"]["uid"], 0)
+    system.ended(id_, "Succeeded")
+    system.started_once(id_, 1, attempt=1)
+    system.started_once(id_, 1, attempt=2)
+
+
+def test_the_scheduler_preempts(system: System) -> None:
+    """What is more important takes the place of what may be preempted, which comes back afterwards."""
+    whole = {"ranks": [{"name": "worker", "count": 4, "resources": {"cpu": "12"}}]}
+    low = system.launch(a_body("training", priority=10, preemptible=True, **whole))
+    system.wait_for(low, "Running")
+    high = system.launch(a_body("training", priority=900, script={"runsS": 0.5}, **whole))
+    system.ended(high, "Succeeded", timeout_s=60)
+    again = system.wait_until(low, lambda view: (view["phase"], view["attempt"] > 1) == ("Running", True), "back")
+    assert again["result"] is None
+    assert system.nodes.doubles() == []
+
+
+def test_the_longest_run(system: System) -> None:
+    """maxRuntime is stored, fired by the scheduler, and ends it as TimedOut."""
+    id_ = system.launch(a_body(maxRuntime="1s"))
+    system.ended(id_, "TimedOut")
+    assert [run.code for run in system.runs(id_)] == [143]
+
+
+def test_changes_of_what_waits(system: System) -> None:
+    """Priority and queue may change before admission; Kubernetes itself refuses what is final."""
+    id_ = system.launch(a_body(hold=True))
+    system.post(f"/allocations/{id_}/priority", {"priority": 70})
+    system.ask(lambda api: api.patch(f"/allocations/{id_}", {"queuePosition": "a"}))
+    assert system.object(id_)["spec"]["priority"] == 70
+    path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
+    code, said = system.operator.refusal(lambda: system.operator.change(path, {"spec": {"pool": "other"}}))
+    assert (code, "pool can not be changed" in said) == (422, True), said
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    code, said = system.operator.refusal(lambda: system.operator.change(path, {"spec": {"desired": "Running"}}))
+    assert code == 422, said
+
+
+def test_a_cancel_by_kubectl(system: System) -> None:
+    """`spec.desired: Stopped` in the object is the kill itself."""
+    system.operator.apply(an_allocation("stopped-by-hand"))
+    id_ = system.applied_id("stopped-by-hand")
+    system.wait_for(id_, "Running")
+    system.kubectl("patch", "alloc", "stopped-by-hand", "--type=merge", "-p", '{"spec":{"desired":"Stopped"}}')
+    system.ended(id_, "Canceled")
