@@ -11,11 +11,14 @@ import re
 from typing import ClassVar
 
 from slipway.local.apiserver import meta
-from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
+from slipway.local.apiserver.objects import Json, clone, is_map, mapping, metadata
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import Cause, bad_request, bad_value, missing, not_allowed, too_long, unsupported
+from slipway.local.apiserver.status import Cause, bad_request, bad_value, not_allowed, too_long, unsupported
 
 DATA_BYTES_MAX = 1024 * 1024
+PRIORITY_MAX = 1_000_000_000
+SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _DATA_KEY = re.compile(r"^[-._a-zA-Z0-9]{1,253}$")
 
 
@@ -105,37 +108,6 @@ class SecretStrategy(Strategy):
         return causes
 
 
-class ServiceStrategy(Strategy):
-    name_form = meta.SERVICE_LABEL
-    has_status = True
-
-    def decode(self, obj: Json, options: WriteOptions) -> None:
-        spec = _spec(obj)
-        spec.setdefault("type", "ClusterIP")
-        spec.setdefault("sessionAffinity", "None")
-        for port in maps(listing(spec, "ports")):
-            port.setdefault("protocol", "TCP")
-            port.setdefault("targetPort", port.get("port"))
-
-    def prepare(self, obj: Json) -> None:
-        super().prepare(obj)
-        obj["status"] = {"loadBalancer": {}}
-        if obj["spec"].get("clusterIP"):
-            obj["spec"].setdefault("clusterIPs", [obj["spec"]["clusterIP"]])
-
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        spec = obj["spec"]
-        causes = list[Cause]()
-        if spec["type"] not in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"):
-            allowed = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]
-            causes.append(unsupported("spec.type", spec["type"], allowed))
-        if not spec.get("ports") and spec.get("clusterIP") != "None" and spec["type"] != "ExternalName":
-            causes.append(missing("spec.ports"))
-        if old is not None and mapping(old, "spec").get("clusterIP", "") != spec.get("clusterIP", ""):
-            causes.append(bad_value("spec.clusterIPs[0]", spec.get("clusterIP"), "may not change once set"))
-        return causes
-
-
 class NamespaceStrategy(Strategy):
     """Deletion of a namespace is a state of its own: the finalizer `kubernetes` in its spec goes last."""
 
@@ -202,9 +174,21 @@ class PriorityClassStrategy(Strategy):
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        if old is not None and obj.get("value") != old.get("value"):
-            return [not_allowed("value", "may not be changed in an update.")]
-        return []
+        name, value = str(metadata(obj)["name"]), obj.get("value", 0)
+        causes = list[Cause]()
+        if name.startswith("system-"):
+            if SYSTEM_PRIORITIES.get(name) != value:
+                words = "priority class names with 'system-' prefix are reserved for system use only. error: "
+                causes.append(not_allowed("metadata.name", f"{words}{name} is not a known system priority class"))
+        elif value > PRIORITY_MAX:
+            causes.append(not_allowed("value", f"maximum allowed value of a user defined priority is {PRIORITY_MAX}"))
+        if obj["preemptionPolicy"] not in PREEMPTION_POLICIES:
+            causes.append(unsupported("preemptionPolicy", obj["preemptionPolicy"], list(PREEMPTION_POLICIES)))
+        if old is not None and value != old.get("value", 0):
+            causes.append(not_allowed("value", "may not be changed in an update."))
+        if old is not None and obj["preemptionPolicy"] != old.get("preemptionPolicy"):
+            causes.append(bad_value("preemptionPolicy", obj["preemptionPolicy"], "field is immutable"))
+        return causes
 
 
 def carry_status(new: Json, old: Json) -> None:

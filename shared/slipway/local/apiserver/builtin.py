@@ -3,7 +3,7 @@
 Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
 """
 
-from slipway.local.apiserver import admission, columns, custom, disruption, happenings, rbac
+from slipway.local.apiserver import admission, columns, custom, disruption, happenings, rbac, services, workloads
 from slipway.local.apiserver.pods import PodStrategy
 from slipway.local.apiserver.registry import ResourceKind
 
@@ -34,7 +34,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
         ),
         ResourceKind(
             plural="services", kind="Service", short_names=("svc",), categories=("all",),
-            strategy=admission.ServiceStrategy(), columns=columns.SERVICES, subresources=("status",),
+            strategy=services.ServiceStrategy(), columns=columns.SERVICES, subresources=("status",),
         ),
         *happenings.kinds(),
         ResourceKind(
@@ -71,6 +71,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
             strategy=disruption.BudgetStrategy(), columns=columns.BUDGETS, subresources=("status",),
         ),
         *_rbac_kinds(),
+        *workloads.kinds(),
         ResourceKind(
             group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition",
             namespaced=False, short_names=("crd", "crds"), categories=("api-extensions",), strategy=definitions,

@@ -93,6 +93,14 @@ def _event_seen(event: Json) -> Any:
     return event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or created(event)
 
 
+def _ready_of(field: str) -> Any:
+    def read(obj: Json) -> str:
+        wanted = at_path(obj, ("spec", "replicas"))
+        return f"{at_path(obj, ('status', field)) or 0}/{wanted if wanted is not None else 0}"
+
+    return read
+
+
 NAME = Column(name="Name", format="name", read=lambda obj: metadata(obj).get("name"))
 AGE = Column(name="Age", type="date", read=created)
 DEFAULT = (NAME, AGE)
@@ -154,6 +162,21 @@ BINDINGS = (
     Column(name="Role", read=lambda obj: f"{at_path(obj, ('roleRef', 'kind'))}/{at_path(obj, ('roleRef', 'name'))}"),
     AGE,
 )
+DEPLOYMENTS = (
+    NAME,
+    Column(name="Ready", read=_ready_of("readyReplicas")),
+    Column(name="Up-to-date", type="integer", read=_path("status", "updatedReplicas", default=0)),
+    Column(name="Available", type="integer", read=_path("status", "availableReplicas", default=0)),
+    AGE,
+)
+REPLICA_SETS = (
+    NAME,
+    Column(name="Desired", type="integer", read=_path("spec", "replicas", default=0)),
+    Column(name="Current", type="integer", read=_path("status", "replicas", default=0)),
+    Column(name="Ready", type="integer", read=_path("status", "readyReplicas", default=0)),
+    AGE,
+)
+STATEFUL_SETS = (NAME, Column(name="Ready", read=_ready_of("readyReplicas")), AGE)
 CLAIMS = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
 LEASES = (NAME, Column(name="Holder", read=_path("spec", "holderIdentity", default="")), AGE)
 DEFINITIONS = (NAME, Column(name="Created At", format="date-time", read=created))

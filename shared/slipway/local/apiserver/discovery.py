@@ -17,7 +17,7 @@ _REVIEWS = {
     "authentication.k8s.io": (("tokenreviews", "TokenReview"), ("selfsubjectreviews", "SelfSubjectReview")),
 }
 CREATED_ONLY = frozenset({"binding", "eviction", "token"})
-_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction", "token": "TokenRequest"}
+_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction", "token": "TokenRequest", "scale": "Scale"}
 
 
 def versions_of(registry: Registry) -> dict[str, list[str]]:
@@ -135,7 +135,7 @@ def _kinds(registry: Registry, group: str, version: str) -> list[ResourceKind]:
 
 def _subresource_verbs(name: str) -> list[str]:
     match name:
-        case "status":
+        case "status" | "scale":
             return ["get", "patch", "update"]
         case "log":
             return ["get"]

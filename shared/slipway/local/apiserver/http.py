@@ -19,11 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, status, wire
+from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, scale, status, wire
 from slipway.local.apiserver.access import Authorization, Gate
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.answers import Answer, Call
 from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.fields.shapes import ANY
 from slipway.local.apiserver.logs import LogSource, NodeLogSource
 from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
 from slipway.local.apiserver.options import WriteOptions
@@ -136,6 +137,8 @@ class ApiServer:
             return answers.collection(call, kind, listing, core.clock())
         if target.subresource == "log":
             return self._log(call, target)
+        if target.subresource == "scale" and target.subresource in kind.subresources:
+            return answers.json(scale.read(core.get(kind.key, target.place, target.name)))
         if target.subresource in discovery.CREATED_ONLY:
             raise status.not_supported("GET")
         if target.subresource not in ("", *discovery.subresources_of(kind)):
@@ -208,6 +211,8 @@ class ApiServer:
                 obj = core.update(kind.key, place, target.name, body, options)
             case "finalize":
                 obj = core.finalize(target.name, body)
+            case "scale" if "scale" in kind.subresources:
+                return answers.json(self._scale(target, body, options))
             case _:
                 raise status.not_supported("PUT")
         return answers.written(call, core, kind, obj, options, 200)
@@ -219,6 +224,10 @@ class ApiServer:
         options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
         if media not in (patch.MERGE, patch.JSON, patch.STRATEGIC, patch.APPLY):
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
+        if target.subresource == "scale" and "scale" in kind.subresources:
+            shown = scale.read(core.get(kind.key, target.place, target.name))
+            del shown["metadata"]["resourceVersion"]
+            return answers.json(self._scale(target, patch.apply_patch(media, shown, _decode(call), ANY), options))
         existed = core.store.find(kind.resource, target.place, target.name) is not None
         obj = core.patch(
             kind.key,
@@ -230,6 +239,11 @@ class ApiServer:
             options=options,
         )
         return answers.written(call, core, kind, obj, options, 200 if existed else 201)
+
+    def _scale(self, target: Target, wanted: Json, options: WriteOptions) -> Json:
+        kind = target.kind
+        changed = scale.write(self._core.get(kind.key, target.place, target.name), wanted)
+        return scale.read(self._core.update(kind.key, target.place, target.name, changed, options))
 
     def _delete(self, call: Call, target: Target) -> Answer:
         core, kind = self._core, target.kind

@@ -32,7 +32,6 @@ _SPEC_DEFAULTS: Json = {
     "terminationGracePeriodSeconds": 30,
     "dnsPolicy": "ClusterFirst",
     "schedulerName": "default-scheduler",
-    "enableServiceLinks": True,
 }
 _ADMITTED = ("serviceAccountName", "serviceAccount", "priority", "preemptionPolicy")
 """Fields that are given at creation, and that a replacement need not repeat."""
@@ -65,12 +64,8 @@ class PodStrategy(Strategy):
             spec = obj["spec"] = {}
         for field in [name for name, value in spec.items() if value is None]:
             del spec[field]
-        for field, value in _SPEC_DEFAULTS.items():
-            spec.setdefault(field, value)
-        spec.setdefault("securityContext", {})
-        for container in [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]:
-            _check_types(container)
-            _default_container(container)
+        spec.setdefault("enableServiceLinks", True)
+        default_spec(spec)
 
     def prepare(self, obj: Json) -> None:
         super().prepare(obj)
@@ -101,6 +96,16 @@ class PodStrategy(Strategy):
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
         causes = _spec_causes(obj["spec"]) + gates.causes(obj["spec"], old["spec"] if old is not None else None)
         return causes if old is None else causes + _changed_spec(obj["spec"], old["spec"])
+
+
+def default_spec(spec: Json) -> None:
+    """What a pod and a pod template are given alike, in place. Raises: StatusError 400."""
+    for field, value in _SPEC_DEFAULTS.items():
+        spec.setdefault(field, value)
+    spec.setdefault("securityContext", {})
+    for container in [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]:
+        _check_types(container)
+        _default_container(container)
 
 
 def bind(pod: Json, binding: Json, now_text: str) -> Json:

@@ -1,4 +1,4 @@
-"""The roles a cluster comes with, and roles that are the union of others.
+"""The roles and priorities a cluster comes with, and roles that are the union of others.
 
 Owns a table, its bootstrap, and the controller step that keeps aggregated roles up to date. Invariant: what somebody
 has changed of a role that is there already stays.
@@ -9,8 +9,10 @@ which nobody has here, are left out).
 
 from typing import TYPE_CHECKING, Any
 
+from slipway.local.apiserver.admission import SYSTEM_PRIORITIES
 from slipway.local.apiserver.identity import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 from slipway.local.apiserver.objects import Json, clone, listing, mapping, maps, metadata, name_of
+from slipway.local.apiserver.podadmission import PRIORITIES
 from slipway.local.apiserver.rbac import CLUSTER_BINDINGS, CLUSTER_ROLES, GROUP, union
 from slipway.local.apiserver.selectors import selects
 
@@ -94,7 +96,7 @@ _BINDINGS = {
 
 
 def bootstrap(core: "ClusterCore") -> None:
-    """Creates the roles and bindings that are missing."""
+    """Creates the roles, bindings and priority classes that are missing."""
     for name, rules in _PLAIN.items():
         _create(core, CLUSTER_ROLES, _role(name, {}, rules=rules))
     for part, rules in _PARTS.items():
@@ -105,6 +107,8 @@ def bootstrap(core: "ClusterCore") -> None:
         _create(core, CLUSTER_ROLES, _role(part, above, rules=[], aggregationRule=selection))
     for _ in _PARTS:
         aggregate(core)
+    for name, value in SYSTEM_PRIORITIES.items():
+        _create(core, PRIORITIES, {"metadata": {"name": name}, "value": value})
     for name, groups in _BINDINGS.items():
         reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
         subjects = [{"apiGroup": GROUP, "kind": "Group", "name": group} for group in groups]

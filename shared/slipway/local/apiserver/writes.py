@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.local.apiserver import decoding, deletion, meta, patch, podadmission, quota, status
+from slipway.local.apiserver import decoding, deletion, meta, patch, podadmission, quota, services, status
 from slipway.local.apiserver.decoding import UndecodableError
 from slipway.local.apiserver.fields import applying, ownership
 from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, Ownership, Scope
@@ -76,6 +76,8 @@ class Writer:
         if kind.resource == _PODS:
             podadmission.admit(self._store, new, namespace)
         self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) or kind.strategy.check(new, None))
+        if kind.resource == services.SERVICES:
+            services.allocate(self._store, new)
         if kind.resource == _PODS:
             quota.check_pod(self._store, new, namespace)
         if self._store.find(kind.resource, meta_.get("namespace", ""), meta_["name"]) is not None:

@@ -1,0 +1,289 @@
+"""What charts bring: workloads and their scale, Services and their addresses, priorities."""
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.contract.kube.client import STRATEGIC, KubeHttp
+from tests.contract.kube.conftest import Place
+from tests.contract.kube.samples import Json, a_pod
+
+APP: Json = {"app": "web"}
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def _at(place: Place, group: str, plural: str, name: str = "", sub: str = "") -> str:
+    base = f"/apis/{group}/namespaces/{place.name}/{plural}"
+    return "/".join(part for part in (base, name, sub) if part)
+
+
+def a_template(labels: Json | None = None, **spec: Any) -> Json:
+    container = {"name": "main", "image": "example.invalid/none:1"}
+    return {"metadata": {"labels": labels or APP}, "spec": {"containers": [container], **spec}}
+
+
+def a_deployment(name: str = "d", **spec: Any) -> Json:
+    # No pods of it: a controller beside the real server would make some.
+    fixed = {"replicas": 0, "selector": {"matchLabels": APP}, "template": a_template()}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {**fixed, **spec}}
+
+
+def a_service(name: str = "s", **spec: Any) -> Json:
+    return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": APP, **spec}}
+
+
+async def test_deployment_is_defaulted(kube: KubeHttp, place: Place) -> None:
+    """Strategy, history, deadline, and the template as a pod would be."""
+    made = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment())
+    assert made.code == 201, made.body
+    spec = made.body["spec"]
+    assert spec["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"},
+    }
+    assert (spec["revisionHistoryLimit"], spec["progressDeadlineSeconds"]) == (10, 600)
+    assert made.body["metadata"]["generation"] == 1
+    assert spec["template"]["spec"] == {
+        "containers": [
+            {
+                "name": "main",
+                "image": "example.invalid/none:1",
+                "resources": {},
+                "terminationMessagePath": "/dev/termination-log",
+                "terminationMessagePolicy": "File",
+                "imagePullPolicy": "IfNotPresent",
+            }
+        ],
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "securityContext": {},
+        "schedulerName": "default-scheduler",
+    }
+
+
+async def test_recreate_has_no_rolling_update(kube: KubeHttp, place: Place) -> None:
+    """Defaults of one strategy are not laid under another."""
+    made = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment(strategy={"type": "Recreate"}))
+    assert made.body["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"selector": None}, "spec.selector"),
+        ({"template": a_template({"app": "other"})}, "spec.template.metadata.labels"),
+        ({"template": a_template(restartPolicy="Never")}, "spec.template.spec.restartPolicy"),
+        ({"template": a_template(containers=[])}, "spec.template.spec.containers"),
+    ],
+)
+async def test_invalid_deployments(kube: KubeHttp, place: Place, spec: Json, field: str) -> None:
+    """422 with the field."""
+    answer = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment(**spec))
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert field in [cause["field"] for cause in answer.causes]
+
+
+async def test_selector_of_a_deployment_is_fixed(kube: KubeHttp, place: Place) -> None:
+    """422 on another one; other changes count a generation."""
+    path = _at(place, "apps/v1", "deployments", "d")
+    await kube.post(_at(place, "apps/v1", "deployments"), a_deployment())
+    labels = {**APP, "more": "yes"}
+    change = {"spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}}
+    refused = await kube.patch(path, change)
+    assert (refused.code, refused.causes[0]["field"]) == (422, "spec.selector")
+    assert "field is immutable" in refused.message
+    image = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "example.invalid/none:2"}]}}}}
+    changed = await kube.patch(path, image, STRATEGIC)
+    assert (changed.code, changed.body["metadata"]["generation"]) == (200, 2)
+    container = changed.body["spec"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["imagePullPolicy"]) == ("example.invalid/none:2", "IfNotPresent")
+
+
+async def test_scale_is_read_and_written(kube: KubeHttp, place: Place) -> None:
+    """A Scale object; PUT and PATCH change the replicas and nothing else; a stale version is 409."""
+    path = _at(place, "apps/v1", "deployments", "d")
+    made = await kube.post(_at(place, "apps/v1", "deployments"), a_deployment(paused=True))
+    scale = await kube.get(f"{path}/scale")
+    assert (scale.body["kind"], scale.body["apiVersion"]) == ("Scale", "autoscaling/v1")
+    assert (scale.uid, scale.body["spec"], scale.body["status"]["replicas"]) == (made.uid, {}, 0)
+    assert scale.body["status"]["selector"] == "app=web"
+    patched = await kube.patch(f"{path}/scale", {"spec": {"replicas": 2}})
+    assert (patched.code, patched.body["kind"], patched.body["spec"]) == (200, "Scale", {"replicas": 2})
+    assert (await kube.get(path)).body["spec"]["replicas"] == 2
+    stale = await kube.put(f"{path}/scale", {**scale.body, "spec": {"replicas": 3}})
+    assert (stale.code, stale.reason) == (409, "Conflict")
+    negative = await kube.patch(f"{path}/scale", {"spec": {"replicas": -1}})
+    assert (negative.code, negative.causes[0]["field"]) == (422, "spec.replicas")
+    await kube.patch(f"{path}/scale", {"spec": {"replicas": 0}})
+
+
+async def test_job_is_selected_by_its_uid(kube: KubeHttp, place: Place) -> None:
+    """The server writes the selector and the labels of the template."""
+    spec = {"suspend": True, "template": a_template(restartPolicy="Never")}
+    made = await kube.post(_at(place, "batch/v1", "jobs"), {"metadata": {"name": "j"}, "spec": spec})
+    assert made.code == 201, made.body
+    found = made.body["spec"]
+    assert found["selector"] == {"matchLabels": {"batch.kubernetes.io/controller-uid": made.uid}}
+    assert found["template"]["metadata"]["labels"]["batch.kubernetes.io/job-name"] == "j"
+    assert [found[field] for field in ("completions", "parallelism", "backoffLimit")] == [1, 1, 6]
+    assert (found["completionMode"], found["podReplacementPolicy"]) == ("NonIndexed", "TerminatingOrFailed")
+    refused = await kube.post(
+        _at(place, "batch/v1", "jobs"), {"metadata": {"name": "k"}, "spec": {"template": a_template()}}
+    )
+    assert "spec.template.spec.restartPolicy" in [cause["field"] for cause in refused.causes]
+
+
+@pytest.mark.parametrize(
+    ("group", "plural", "spec", "expected"),
+    [
+        ("networking.k8s.io/v1", "networkpolicies", {"podSelector": {}}, {"policyTypes": ["Ingress"]}),
+        ("autoscaling/v2", "horizontalpodautoscalers",
+         {"scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}, "maxReplicas": 2},
+         {"minReplicas": 1}),
+        ("batch/v1", "cronjobs",
+         {"schedule": "0 0 1 1 *", "suspend": True,
+          "jobTemplate": {"spec": {"template": a_template(restartPolicy="Never")}}},
+         {"concurrencyPolicy": "Allow", "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}),
+        ("apps/v1", "statefulsets",
+         {"replicas": 0, "serviceName": "s", "selector": {"matchLabels": APP}, "template": a_template()},
+         {"podManagementPolicy": "OrderedReady", "revisionHistoryLimit": 10}),
+        ("networking.k8s.io/v1", "ingresses",
+         {"rules": [{"http": {"paths": [{"path": "/", "pathType": "Prefix",
+                                         "backend": {"service": {"name": "s", "port": {"number": 80}}}}]}}]}, {}),
+    ],
+)  # fmt: skip
+async def test_other_kinds_of_charts(
+    kube: KubeHttp, place: Place, group: str, plural: str, spec: Json, expected: Json
+) -> None:
+    """Created with their defaults, read, labelled, deleted."""
+    made = await kube.post(_at(place, group, plural), {"metadata": {"name": "x"}, "spec": spec})
+    assert made.code == 201, made.body
+    assert {field: made.body["spec"].get(field) for field in expected} == expected
+    path = _at(place, group, plural, "x")
+    labelled = await kube.patch(path, {"metadata": {"labels": {"a": "b"}}})
+    assert (labelled.code, labelled.body["metadata"]["labels"]) == (200, {"a": "b"})
+    assert (await kube.get(_at(place, group, plural), labelSelector="a=b")).names == ["x"]
+    assert (await kube.delete(path)).code == 200
+
+
+async def test_service_is_given_an_address(kube: KubeHttp, place: Place) -> None:
+    """One of its own, kept when a replacement does not repeat it."""
+    made = await kube.post(place.of("services"), a_service())
+    spec = made.body["spec"]
+    assert (made.code, spec["clusterIPs"]) == (201, [spec["clusterIP"]])
+    assert spec["clusterIP"] not in ("", "None")
+    shown = {field: spec[field] for field in ("type", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy")}
+    assert shown == {
+        "type": "ClusterIP",
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster",
+    }
+    assert spec["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    again = await kube.put(place.of("services", "s"), a_service(sessionAffinity="ClientIP"))
+    assert (again.code, again.body["spec"]["clusterIP"]) == (200, spec["clusterIP"])
+
+
+async def test_address_is_given_once(kube: KubeHttp, place: Place) -> None:
+    """Taken, out of range, changed: 422 each."""
+    first = (await kube.post(place.of("services"), a_service())).body["spec"]["clusterIP"]
+    taken = await kube.post(place.of("services"), a_service("t", clusterIP=first))
+    assert (taken.code, taken.causes[0]["field"]) == (422, "spec.clusterIPs")
+    assert f"failed to allocate IP {first}: provided IP is already allocated" in taken.message
+    outside = await kube.post(place.of("services"), a_service("t", clusterIP="192.0.2.1"))
+    assert outside.code == 422
+    assert "failed to allocate IP 192.0.2.1: the provided network does not match" in outside.message
+    changed = await kube.patch(place.of("services", "s"), {"spec": {"clusterIP": "None", "clusterIPs": ["None"]}})
+    assert (changed.code, changed.causes[0]["field"]) == (422, "spec.clusterIPs[0]")
+    assert "may not change once set" in changed.message
+
+
+async def test_released_address_is_free(kube: KubeHttp, place: Place) -> None:
+    """A deleted Service gives it back."""
+    first = (await kube.post(place.of("services"), a_service())).body["spec"]["clusterIP"]
+    await kube.delete(place.of("services", "s"))
+    again = await kube.post(place.of("services"), a_service("t", clusterIP=first))
+    assert (again.code, again.body["spec"]["clusterIP"]) == (201, first)
+
+
+async def test_headless_stays_headless(kube: KubeHttp, place: Place) -> None:
+    """None is an address that everybody may have; no ports are needed."""
+    made = [await kube.post(place.of("services"), a_service(name, clusterIP="None")) for name in ("s", "t")]
+    bare = await kube.post(
+        place.of("services"), {"metadata": {"name": "u"}, "spec": {"clusterIP": "None", "selector": APP}}
+    )
+    assert [answer.code for answer in (*made, bare)] == [201] * 3
+    assert [answer.body["spec"]["clusterIPs"] for answer in (*made, bare)] == [["None"]] * 3
+
+
+async def test_external_names_have_no_address(kube: KubeHttp, place: Place) -> None:
+    """ExternalName."""
+    made = await kube.post(
+        place.of("services"), {"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "a.test"}}
+    )
+    assert (made.code, "clusterIP" in made.body["spec"]) == (201, False)
+
+
+async def test_node_ports_are_given_once(kube: KubeHttp, place: Place) -> None:
+    """A port of the range; the same one twice is 422."""
+    made = await kube.post(place.of("services"), a_service(type="NodePort"))
+    port = made.body["spec"]["ports"][0]["nodePort"]
+    assert 30000 <= port < 32768
+    twice = await kube.post(
+        place.of("services"), a_service("t", type="NodePort", ports=[{"port": 1, "nodePort": port}])
+    )
+    assert (twice.code, twice.causes[0]["field"]) == (422, "spec.ports[0].nodePort")
+    assert "provided port is already allocated" in twice.message
+
+
+@pytest.fixture
+async def level(kube: KubeHttp) -> AsyncIterator[str]:
+    name = f"contract-{uuid.uuid4().hex[:8]}"
+    made = await kube.post(PRIORITIES, {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "Never"})
+    assert made.code == 201, made.body
+    yield name
+    await kube.delete(f"{PRIORITIES}/{name}")
+
+
+async def test_pod_is_given_its_priority(kube: KubeHttp, place: Place, level: str) -> None:
+    """The class's value and policy; without a class, zero."""
+    ranked = await kube.post(place.of("pods"), a_pod("p", priorityClassName=level))
+    plain = await kube.post(place.of("pods"), a_pod("q"))
+    system = await kube.post(place.of("pods"), a_pod("r", priorityClassName="system-node-critical"))
+    shown = [(each.body["spec"]["priority"], each.body["spec"]["preemptionPolicy"]) for each in (ranked, plain, system)]
+    assert shown == [(1000, "Never"), (0, "PreemptLowerPriority"), (2000001000, "PreemptLowerPriority")]
+
+
+async def test_priority_is_not_the_clients(kube: KubeHttp, place: Place, level: str) -> None:
+    """403 for a class that is not there, and for a number that the class does not have."""
+    absent = await kube.post(place.of("pods"), a_pod(priorityClassName="none"))
+    assert (absent.code, absent.message) == (403, 'pods "p" is forbidden: no PriorityClass with name none was found')
+    wrong = await kube.post(place.of("pods"), a_pod(priorityClassName=level, priority=7, preemptionPolicy="Never"))
+    words = (
+        "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed "
+    )
+    assert (wrong.code, wrong.message) == (403, f'pods "p" is forbidden: {words}1000 from the given PriorityClass name')
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"value": 1000000001}, "value"),
+        ({"value": 1, "preemptionPolicy": "Sometimes"}, "preemptionPolicy"),
+    ],
+)
+async def test_invalid_priority_classes(kube: KubeHttp, body: Json, field: str) -> None:
+    """422 with the field."""
+    answer = await kube.post(PRIORITIES, {"metadata": {"name": f"contract-{uuid.uuid4().hex[:8]}"}, **body})
+    assert (answer.code, answer.causes[0]["field"]) == (422, field)
+
+
+async def test_system_priority_classes(kube: KubeHttp) -> None:
+    """Two come with the cluster; nobody adds to them."""
+    found = [await kube.get(f"{PRIORITIES}/system-{name}-critical") for name in ("node", "cluster")]
+    assert [each.body["value"] for each in found] == [2000001000, 2000000000]
+    refused = await kube.post(PRIORITIES, {"metadata": {"name": "system-mine"}, "value": 1})
+    assert (refused.code, refused.causes[0]["field"]) == (422, "metadata.name")
