@@ -127,12 +127,12 @@ class Writer:
                 return before
             return before.noted(scope, record.obj, after, writer, self._now_text())
 
-        return self._replace(kind, record, new, options, subresource, claims)
+        return self._replace(kind, record, new, options, subresource=subresource, claims=claims)
 
     def _apply(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
         """Server-side apply: makes the object when there is none."""
         scope = self._scopes.of(kind)
-        document = applying.check(kind, scope.shape, namespace, name, wanted.change, options)
+        document = applying.check(kind, scope.shape, (namespace, name), wanted.change, options)
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
         if found is None and wanted.subresource:
             raise status.not_found(kind.resource, name)
@@ -145,10 +145,19 @@ class Writer:
             new = decoding.decode(kind, scope.shape, namespace, applied.obj, options)
         except UndecodableError as exc:
             raise decoding.refusal(kind, str(exc)) from exc
-        return self._replace(kind, record, new, options, wanted.subresource, lambda _: applied.ownership)
+        return self._replace(
+            kind, record, new, options, subresource=wanted.subresource, claims=lambda _: applied.ownership
+        )
 
     def _replace(
-        self, kind: ResourceKind, record: Record, new: Json, options: WriteOptions, subresource: str, claims: ClaimsOf
+        self,
+        kind: ResourceKind,
+        record: Record,
+        new: Json,
+        options: WriteOptions,
+        *,
+        subresource: str,
+        claims: ClaimsOf,
     ) -> Json:
         """`new` in the place of `record`; `claims` answers whose its fields then are."""
         strategy, old = kind.strategy, record.obj

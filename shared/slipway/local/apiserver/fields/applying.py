@@ -19,15 +19,16 @@ from slipway.local.apiserver.objects import Json, is_list, is_map, mapping, meta
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.status import StatusError, bad_request
-from slipway.local.apiserver.store import Record
+from slipway.local.apiserver.store import ObjectKey, Record
 
 KUBECTL = "kubectl"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _MANAGED = "metadata.managedFields must be nil"
 
 
-def check(kind: ResourceKind, shape: Shape, namespace: str, name: str, document: Any, options: WriteOptions) -> Json:
-    """The document to apply. Raises: StatusError 400, 409, 422, 500."""
+def check(kind: ResourceKind, shape: Shape, at: ObjectKey, document: Any, options: WriteOptions) -> Json:
+    """The document to apply to the object `at` (namespace, name). Raises: StatusError 400, 409, 422, 500."""
+    namespace, name = at
     if not options.writer:
         cause = status.missing("fieldManager", "is required for apply patch")
         raise status.invalid_options("PatchOptions", [cause])
