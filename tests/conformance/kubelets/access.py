@@ -27,7 +27,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def head(self) -> str:
         """The headers that every request has."""
-        lines = f"Host: {self.host}:{self.port}\r\nUser-Agent: kubelet-stand-in\r\nAccept: application/json\r\n"
+        lines = f"Host: {self.host}:{self.port}\r\nUser-Agent: kubelet-stand-in\r\n"
         return lines + (f"Authorization: Bearer {self.token}\r\n" if self.token else "")
 
 

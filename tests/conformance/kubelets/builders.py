@@ -8,13 +8,15 @@ from tests.conformance.kubelets.objects import Json, Pod
 from tests.conformance.kubelets.script import PLAY, Script
 
 
-def manifest(name: str, script: Script | None = None, *, node: str = "", **spec: Any) -> Json:
+def manifest(
+    name: str, script: Script | None = None, *, node: str = "", namespace: str = "default", **spec: Any
+) -> Json:
     """A pod of one container, bound to `node` when it is named; `spec` is merged into its spec."""
     plan = msgspec.json.encode(script or Script()).decode()
     body: Json = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "annotations": {PLAY: plan}},
+        "metadata": {"name": name, "namespace": namespace, "annotations": {PLAY: plan}},
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 5,

@@ -26,6 +26,8 @@ SILENCE_S = 180.0
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json"
+BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
+"""Asked for where nobody reads the answer to a write: a server that can leaves most of the object out."""
 
 
 class LostConnectionError(Exception):
@@ -191,7 +193,9 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer = asyncio.get_running_loop().create_future()
         kind = f"Content-Type: {content}\r\nContent-Length: {len(body)}\r\n" if body else ""
-        transport.write(f"{method} {target} HTTP/1.1\r\n{self._head}{kind}\r\n".encode("latin-1") + body)
+        accept = BRIEF if method in ("PATCH", "DELETE") else JSON
+        head = f"{method} {target} HTTP/1.1\r\n{self._head}Accept: {accept}\r\n{kind}\r\n"
+        transport.write(head.encode("latin-1") + body)
         try:
             return await self._answer
         finally:

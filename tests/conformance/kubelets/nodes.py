@@ -152,7 +152,7 @@ class Registrar:
             for index, name in waiting:
                 await self.register_one(index, name)
                 if leases:
-                    await self.renew(name)
+                    await self.create_lease(name)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(64, len(names))):
@@ -195,17 +195,29 @@ class Registrar:
 
     async def renew(self, name: str) -> None:
         """Renews the node's lease, or creates it."""
+        if not await self._patch_lease(name):
+            await self.create_lease(name)
+
+    async def create_lease(self, name: str) -> None:
+        """The node has a lease that has just been renewed."""
+        spec = {"holderIdentity": name, "leaseDurationSeconds": round(LEASE_RENEWALS * self.renew_s)}
+        spec["renewTime"] = format_time(self._clock.now(), "microseconds")
+        meta = {"name": name, "namespace": "kube-node-lease"}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        try:
+            await self._wire.call("POST", LEASES, _encode(lease))
+        except RefusedError as error:
+            if error.code != 409:
+                raise
+            await self._patch_lease(name)
+
+    async def _patch_lease(self, name: str) -> bool:
+        """False: there is none."""
         spec = {"renewTime": format_time(self._clock.now(), "microseconds")}
         try:
             await self._wire.call("PATCH", f"{LEASES}/{name}", _encode({"spec": spec}), MERGE)
         except RefusedError as error:
             if error.code != 404:
                 raise
-            spec |= {"holderIdentity": name, "leaseDurationSeconds": round(LEASE_RENEWALS * self.renew_s)}
-            meta = {"name": name, "namespace": "kube-node-lease"}
-            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
-            try:
-                await self._wire.call("POST", LEASES, _encode(lease))
-            except RefusedError as raced:
-                if raced.code != 409:
-                    raise
+            return False
+        return True

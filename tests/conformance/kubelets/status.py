@@ -9,6 +9,7 @@ Source: pkg/kubelet/kubelet_pods.go getPhase, pkg/kubelet/status/generate.go, st
 """
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -19,6 +20,16 @@ from tests.conformance.kubelets.objects import Json, Pod
 
 _OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 _encode = msgspec.json.encode
+
+
+@lru_cache(maxsize=8192)
+def _second(at: int) -> str:
+    return format_time(at, "seconds")
+
+
+def stamp(at: float) -> str:
+    """A time as statuses have it: many pods share a second."""
+    return _second(int(at))
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +50,9 @@ class Since:
         before = self._since.get(condition)
         if before is not None and before[0] == status and before[1]:
             return before[1]
-        stamp = format_time(now, "seconds")
-        self._since[condition] = (status, stamp)
-        return stamp
+        since = stamp(now)
+        self._since[condition] = (status, since)
+        return since
 
 
 def patch_of(pod: Pod, status: Json) -> bytes:
@@ -56,7 +67,7 @@ def rejected_status(pod: Pod, rejection: Rejection, now: float) -> Json:
         "phase": "Failed",
         "reason": rejection.reason,
         "message": f"Pod was rejected: {rejection.message}",
-        "startTime": pod.status.start_time or format_time(now, "seconds"),
+        "startTime": pod.status.start_time or stamp(now),
     }
     if dropped:
         status["conditions"] = [{"$patch": "delete", "type": name} for name in dropped]
@@ -72,7 +83,7 @@ def status_of(life: Life, since: Since, *, pod_ip: str, host_ip: str, now: float
         "phase": phase,
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
-        "startTime": pod.status.start_time or format_time(life.admitted_at, "seconds"),
+        "startTime": pod.status.start_time or stamp(life.admitted_at),
         "conditions": _conditions(life, phase, since, now),
         "containerStatuses": [_container(pod, box, waiting) for box in sorted(life.mains, key=lambda box: box.name)],
     }
@@ -138,14 +149,14 @@ def _state(pod: Pod, box: Box, state: Waiting | Up | Down, number: int, waiting:
             words: Json = {"reason": reason or waiting}
             return {"waiting": words | ({"message": message} if message else {})}
         case Up(started_at=at):
-            return {"running": {"startedAt": format_time(at, "seconds")}}
+            return {"running": {"startedAt": stamp(at)}}
         case Down():
             ended: dict[str, Any] = {"exitCode": state.code, "reason": state.reason}
             if state.message:
                 ended["message"] = state.message
             # What could not be located has neither times nor an id.
-            ended["startedAt"] = None if state.started_at is None else format_time(state.started_at, "seconds")
-            ended["finishedAt"] = None if state.finished_at is None else format_time(state.finished_at, "seconds")
+            ended["startedAt"] = None if state.started_at is None else stamp(state.started_at)
+            ended["finishedAt"] = None if state.finished_at is None else stamp(state.finished_at)
             if state.started_at is not None:
                 ended["containerID"] = container_id(pod, box.name, number)
             return {"terminated": ended}

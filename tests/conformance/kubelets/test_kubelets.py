@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -13,8 +13,11 @@ from tests.conformance.kubelets import PLAY, Kubelets, Script, Shape, Taint
 from tests.conformance.kubelets.builders import manifest
 from tests.conformance.kubelets.objects import Json
 from tests.support.clock import wait_until
+from tests.support.wait import wait_until as wait_for
 
 WAIT_S = 20.0
+NAMESPACE = "kn-test"
+"""Of these tests alone: other tests use the same cluster."""
 
 
 class Bench:
@@ -26,13 +29,13 @@ class Bench:
 
     async def kubectl(self, *words: str, stdin: str = "") -> str:
         """What it says; fails when it fails."""
-        done = await asyncio.to_thread(self.cluster.kubectl, *words, stdin=stdin)
+        done = await asyncio.to_thread(self.cluster.kubectl, "-n", NAMESPACE, *words, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     async def run(self, name: str, script: Script | None = None, *, node: str = "kn-0", **spec: Any) -> None:
         """A pod, bound."""
-        body = msgspec.json.encode(manifest(name, script, node=node, **spec)).decode()
+        body = msgspec.json.encode(manifest(name, script, node=node, namespace=NAMESPACE, **spec)).decode()
         await self.kubectl("create", "--validate=strict", "-f", "-", stdin=body)
 
     async def pod(self, name: str) -> Json | None:
@@ -51,13 +54,24 @@ class Bench:
             assert time.monotonic() - began < WAIT_S, f"{name} is {found}, not {phase}: {pod}"
 
 
+@pytest.fixture(scope="module")
+def cluster(real: RealCluster) -> Iterator[RealCluster]:
+    """With our namespace, which goes with all that is in it; and so do our nodes."""
+    real.kubectl("create", "namespace", NAMESPACE)
+    account = ("-n", NAMESPACE, "get", "serviceaccount", "default")
+    wait_for(lambda: real.kubectl(*account).returncode == 0, "the namespace's account")
+    yield real
+    real.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    real.kubectl("delete", "nodes", "kn-0", "kn-1")
+
+
 @pytest.fixture
-async def bench(real: RealCluster) -> AsyncIterator[Bench]:
+async def bench(cluster: RealCluster) -> AsyncIterator[Bench]:
     """Two nodes; the pods that are left are removed."""
     shape = Shape(extended={"nvidia.com/gpu": "2"})
-    nodes = Kubelets(real.kubeconfig, nodes=["kn-0", "kn-1"], shape=shape, script=Script(starts_s=0), events=True)
+    nodes = Kubelets(cluster.kubeconfig, nodes=["kn-0", "kn-1"], shape=shape, script=Script(starts_s=0), events=True)
     async with nodes as kubelets:
-        bench = Bench(real, kubelets)
+        bench = Bench(cluster, kubelets)
         yield bench
         await bench.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
         await wait_until(lambda: not kubelets.records.live(), "every container ended")
@@ -79,7 +93,7 @@ async def test_a_bound_pod_runs_and_ends(bench: Bench) -> None:
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (3, "Error")
     assert conditions(status)["Ready"] == "False"
-    [run] = bench.kubelets.records.of("default/ends")
+    [run] = bench.kubelets.records.of("kn-test/ends")
     assert (run.node, run.code) == ("kn-0", 3)
 
 
@@ -100,7 +114,7 @@ async def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(bench: Bench
     await bench.run("stubborn", Script(starts_s=0, ignores_term=True))
     await bench.until("stubborn", "Running")
     await bench.kubectl("delete", "pod", "stubborn", "--grace-period=1")
-    [run] = bench.kubelets.records.of("default/stubborn")
+    [run] = bench.kubelets.records.of("kn-test/stubborn")
     assert run.code == 137
 
 
@@ -113,7 +127,7 @@ async def test_a_pod_deleted_before_its_start_fails_first(bench: Bench) -> None:
     assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
     await bench.kubectl("patch", "pod", "early", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     await bench.until("early", "gone")
-    assert bench.kubelets.records.of("default/early") == []
+    assert bench.kubelets.records.of("kn-test/early") == []
 
 
 async def test_a_pod_that_does_not_fit_is_rejected_in_a_kubelet_s_words(bench: Bench) -> None:
@@ -124,7 +138,7 @@ async def test_a_pod_that_does_not_fit_is_rejected_in_a_kubelet_s_words(bench: B
     words = "Node didn't have enough resource: cpu, requested: 17000, used: 0, capacity: 16000"
     assert status["message"] == f"Pod was rejected: {words}"
     assert "conditions" not in status
-    assert bench.kubelets.records.of("default/big") == []
+    assert bench.kubelets.records.of("kn-test/big") == []
 
 
 async def test_a_node_of_the_wrong_kind_rejects_too(bench: Bench) -> None:
@@ -143,7 +157,7 @@ async def test_kubectl_reads_and_follows_logs(bench: Bench) -> None:
     assert (await bench.kubectl("logs", "talks", "--tail=-1")).startswith("hello\nworld\n")
     assert (await bench.kubectl("logs", "talks", "--limit-bytes=4")) == "hell"
     following = asyncio.ensure_future(bench.kubectl("logs", "-f", "--timestamps", "talks"))
-    bench.kubelets.write("default/talks", "by hand")
+    bench.kubelets.write("kn-test/talks", "by hand")
     lines = [line.partition(" ")[2] for line in (await following).splitlines()]
     assert lines[:2] == ["hello", "world"]
     assert "by hand" in lines
@@ -154,7 +168,7 @@ async def test_a_pod_that_waits_has_no_log(bench: Bench) -> None:
     """The kubelet's own words reach the user."""
     await bench.run("mute", Script(starts_s=60))
     await wait_until(lambda: bench.kubelets.count.status_writes, "its status")
-    done = await asyncio.to_thread(bench.cluster.kubectl, "logs", "mute")
+    done = await asyncio.to_thread(bench.cluster.kubectl, "-n", NAMESPACE, "logs", "mute")
     assert 'container "main" in pod "mute" is waiting to start: ContainerCreating' in done.stderr
 
 
@@ -172,7 +186,7 @@ async def test_a_crashing_pod_is_restarted_and_its_previous_log_kept(bench: Benc
     """CrashLoopBackOff with the last state, and `kubectl logs --previous`."""
     script = Script(starts_s=0, runs_s=0.2, exit=1, backoff_s=60, logs=("once",))
     await bench.run("crash", script, restartPolicy="Always")
-    await wait_until(lambda: len(bench.kubelets.records.of("default/crash")) == 2, "a restart", timeout_s=WAIT_S)
+    await wait_until(lambda: len(bench.kubelets.records.of("kn-test/crash")) == 2, "a restart", timeout_s=WAIT_S)
     began = time.monotonic()
     while True:
         status = await bench.until("crash", "Running")
@@ -190,7 +204,7 @@ async def test_a_lost_node_says_nothing_and_what_ran_is_gone(bench: Bench) -> No
     await bench.run("there", node="kn-1")
     await bench.until("there", "Running")
     bench.kubelets.lose("kn-1")
-    assert bench.kubelets.records.of("default/there")[0].code == 255
+    assert bench.kubelets.records.of("kn-test/there")[0].code == 255
     await bench.run("later", node="kn-1")
     await bench.kubectl("delete", "pod", "there", "--wait=false")
     assert (await bench.pod("there") or {})["status"]["phase"] == "Running"
@@ -245,7 +259,7 @@ async def test_a_drained_node_is_empty(bench: Bench) -> None:
     await bench.until("moved", "Running")
     await bench.kubectl("drain", "kn-1", "--force", "--timeout=20s")
     assert await bench.pod("moved") is None
-    assert bench.kubelets.records.of("default/moved")[0].code == 143
+    assert bench.kubelets.records.of("kn-test/moved")[0].code == 143
     await bench.kubectl("uncordon", "kn-1")
 
 
@@ -254,7 +268,7 @@ async def test_another_process_takes_over_what_runs(bench: Bench) -> None:
     await bench.run("stays", Script(starts_s=0), node="kn-1")
     await bench.until("stays", "Running")
     async with Kubelets(bench.cluster.kubeconfig, nodes=["kn-0", "kn-1"], logs=False) as other:
-        [run] = other.records.of("default/stays")
+        [run] = other.records.of("kn-test/stays")
         assert run.is_adopted
         assert other.count.started == 0
         # The first ones still answer for the logs.
@@ -263,7 +277,7 @@ async def test_another_process_takes_over_what_runs(bench: Bench) -> None:
 
 async def test_an_annotation_that_is_no_script_rejects_the_pod(bench: Bench) -> None:
     """A typo is told where one looks for it."""
-    body = manifest("typed", node="kn-0")
+    body = manifest("typed", node="kn-0", namespace=NAMESPACE)
     body["metadata"]["annotations"][PLAY] = '{"runS": 1}'
     await bench.kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
     assert "unknown field `runS`" in (await bench.until("typed", "Failed"))["message"]

@@ -1,0 +1,112 @@
+"""The same simulated nodes on the local cluster's API server: what `make test` can see of them."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.http import create_app
+from tests.conformance.kubelets import Kubelets, Script
+from tests.conformance.kubelets.access import read_access
+from tests.conformance.kubelets.builders import manifest
+from tests.conformance.kubelets.connections import Connections, RefusedError
+from tests.support.clock import wait_until
+from tests.support.http_stub import serve_app, write_kubeconfig
+
+
+class World:
+    """The core behind the server, and the nodes."""
+
+    def __init__(self, core: ClusterCore, kubelets: Kubelets, wire: Connections) -> None:
+        self.core = core
+        self.kubelets = kubelets
+        self._wire = wire
+
+    async def run(self, name: str, script: Script | None, *, node: str = "node-0") -> None:
+        """A pod, bound; without a script it has no annotation."""
+        body = manifest(name, script, node=node)
+        if script is None:
+            del body["metadata"]["annotations"]
+        await self._wire.call("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
+
+    async def delete(self, name: str) -> None:
+        await self._wire.call("DELETE", f"/api/v1/namespaces/default/pods/{name}")
+
+    def phase(self, name: str) -> str:
+        record = self.core.store.find("pods", "default", name)
+        return str(record.obj["status"]["phase"]) if record else "gone"
+
+    async def until(self, name: str, phase: str) -> None:
+        await wait_until(lambda: self.phase(name) == phase, f"{name} {phase}")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()))  # noqa: TID251 - a real server
+    core.bootstrap()
+    app = create_app(core)
+    async with serve_app(app, before_stop=app.state.server.close) as url:
+        kubeconfig = Path(write_kubeconfig(tmp_path, url))
+        wire = Connections(read_access(kubeconfig))
+        async with Kubelets(kubeconfig, nodes=2, logs=False, script=Script(starts_s=0)) as kubelets:
+            yield World(core, kubelets, wire)
+        wire.close()
+
+
+async def test_nodes_are_ready_and_have_leases(world: World) -> None:
+    """When the kubelets are there, so are the nodes."""
+    assert [str(item["metadata"]["name"]) for item in world.core.list("nodes").items] == ["node-0", "node-1"]
+    assert len(world.core.list("leases.coordination.k8s.io").items) == 2
+
+
+async def test_a_pod_runs_to_its_end(world: World) -> None:
+    """With as few writes as a kubelet could make: it runs, it has ended."""
+    await world.run("a", Script(starts_s=0, runs_s=0.2, exit=4))
+    await world.until("a", "Running")
+    await world.until("a", "Failed")
+    assert [run.code for run in world.kubelets.runs] == [4]
+    assert world.kubelets.count.status_writes == 2
+
+
+async def test_a_deleted_pod_ends_and_goes(world: World) -> None:
+    """A pod that never started goes too."""
+    await world.run("a", Script(starts_s=0, term_s=0))
+    await world.run("b", Script(starts_s=60))
+    await world.until("a", "Running")
+    await world.delete("a")
+    await world.delete("b")
+    await world.until("a", "gone")
+    await world.until("b", "gone")
+    assert [(run.pod, run.code) for run in world.kubelets.runs] == [("default/a", 143)]
+    await wait_until(lambda: world.kubelets.count.deletions == 2, "both confirmed")
+
+
+async def test_programs_end_when_a_test_says_so(world: World) -> None:
+    """By name or by uid; what does not run can not be ended."""
+    await world.run("a", Script(starts_s=0))
+    await world.until("a", "Running")
+    assert world.kubelets.exit("default/a", 9)
+    await world.until("a", "Failed")
+    assert not world.kubelets.exit("default/a", 9)
+    with pytest.raises(KeyError):
+        world.kubelets.exit("default/nobody", 1)
+
+
+async def test_a_callback_plays_pods_without_annotation(world: World) -> None:
+    """The annotation wins over it, and the default is for whom it leaves out."""
+    world.kubelets.rules.play = lambda pod: Script(starts_s=0, runs_s=0) if pod.metadata.name == "short" else None
+    await world.run("short", None)
+    await world.run("long", None)
+    await world.until("short", "Succeeded")
+    await world.until("long", "Running")
+
+
+async def test_a_refusal_is_no_retry(world: World) -> None:
+    """What the server refuses for good is raised at once."""
+    with pytest.raises(RefusedError) as caught:
+        await world.delete("nobody")
+    assert (caught.value.code, caught.value.reason) == (404, "NotFound")
