@@ -94,6 +94,27 @@ def test_the_log_of_a_short_command_is_complete() -> None:
     play(story)
 
 
+def test_lines_of_one_time_are_all_told() -> None:
+    """Times may be too coarse to tell lines apart: each is stored once, also when the log is read again."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for text in ("a", "b", "b"):
+            journal.write(uid, text)
+        await asyncio.sleep(0.5)
+        for text in ("c", "d"):
+            journal.write(uid, text)
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == ["a", "b", "b", "c", "d"]
+        assert journal.reads > 1
+
+    play(story)
+
+
 def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
     """Another watcher goes on after the last stored line, without repeating one."""
 

@@ -9,7 +9,7 @@ at most; following never delays anything else.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -167,7 +167,7 @@ class PodLogs:
         """Follow, and once the container has ended read what is left."""
         is_fresh = pod.metadata.uid in self._fresh
         self._fresh.discard(pod.metadata.uid)
-        cursor = _Cursor(pod, "" if is_fresh else await self._last_time(pod))
+        cursor = _Cursor(pod, [] if is_fresh else await self._times(pod))
         failures = 0
         while True:
             pod = self._world.pods.by_uid(pod.metadata.uid) or pod
@@ -191,12 +191,14 @@ class PodLogs:
     async def _read(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
         meta = pod.metadata
         data = await self._reader.read_log(meta.namespace, meta.name, container=container, since_time=cursor.since)
+        cursor.rewind()
         for raw in data.splitlines():
             self._take(raw, cursor)
 
     async def _stream(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
         meta = pod.metadata
         lines = self._reader.follow_log(meta.namespace, meta.name, container=container, since_time=cursor.since)
+        cursor.rewind()
         async for raw in lines:
             self._take(raw, cursor)
 
@@ -205,42 +207,52 @@ class PodLogs:
         if line is not None:
             self._sink.offer_line(cursor.allocation, line)
 
-    async def _last_time(self, pod: Pod) -> str:
-        """The time of the last stored line of this rank and attempt; empty when there is none."""
+    async def _times(self, pod: Pod) -> list[str]:
+        """The times of the last stored lines of this rank and attempt."""
         try:
             stored = await self._tail.tail(_allocation_of(pod), limit=TAIL_LINES)
         except TransientError:
-            return ""
+            return []
         mine = (attempt_of(pod), _rank_of(pod))
-        times = [
+        return [
             _comparable(item.line.time)
             for item in stored
             if (item.line.attempt, item.line.rank) == mine and item.line.stream == STREAM
         ]
-        return max(times, default="")
 
 
 class _Cursor:
-    """How far one log has been read."""
+    """How far one log has been read: up to so many lines of one time, as several lines may have the same."""
 
-    def __init__(self, pod: Pod, last: str) -> None:
+    def __init__(self, pod: Pod, times: Sequence[str]) -> None:
         self.allocation = _allocation_of(pod)
         self._attempt = attempt_of(pod)
         self._rank = _rank_of(pod)
-        self._last = last
+        self._last = max(times, default="")
+        self._known = times.count(self._last)
+        self._met = 0
 
     @property
     def since(self) -> str:
         """Where to ask from: Kubernetes takes whole seconds, so lines that are known come again."""
         return f"{self._last[:19]}Z" if self._last else ""
 
+    def rewind(self) -> None:
+        """What is read from here on begins at `since`."""
+        self._met = 0
+
     def line(self, raw: bytes) -> LogLine | None:
         """The line, unless it is known already or is none."""
         stamp, _, text = raw.decode("utf-8", "replace").partition(" ")
         at = _comparable(stamp)
-        if not at or (self._last and at <= self._last):
+        if not at or at < self._last:
             return None
-        self._last = at
+        if at > self._last:
+            self._last, self._known, self._met = at, 0, 0
+        self._met += 1
+        if self._met <= self._known:
+            return None
+        self._known = self._met
         return LogLine(attempt=self._attempt, rank=self._rank, stream=STREAM, time=at, text=text.rstrip("\r"))
 
 
