@@ -147,5 +147,6 @@ def test_a_sidecar_neither_decides_nor_blocks(system: System) -> None:
     body["template"]["spec"]["containers"].append({"name": "side", "image": "example.org/side:1"})
     id_ = system.launch(body)
     system.ended(id_, "Succeeded")
+    system.nothing_left()
     ends = {run.container: run.code for run in system.runs(id_)}
     assert ends == {"main": 0, "side": 143}

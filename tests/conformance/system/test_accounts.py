@@ -1,0 +1,77 @@
+"""The accounts' tokens: renewed in place, replaced, and as a pod finds them mounted."""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from slipway.errors import DeniedError
+from slipway.kube import client
+from slipway.kube.resources import CRDS, PODS
+from slipway.runtime.clock import SeededRandom, SystemClock
+from tests.conformance.system.system import System, a_body
+from tests.support import chart
+
+ACCOUNTS = "/api/v1/namespaces/slipway-system/serviceaccounts"
+
+
+@pytest.mark.parametrize("component", ["podworker", "watcher"])
+def test_a_token_is_replaced_under_a_running_service(system: System, component: str) -> None:
+    """The account is made anew, so that the old token is refused (401): the service takes the new one and goes on."""
+    name = system.installation.account(component).name
+    account = system.operator.get(f"{ACCOUNTS}/{name}")
+    meta = {key: account["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
+    pid = system.installation.processes[component].pid
+    system.operator.delete(f"{ACCOUNTS}/{name}")
+    system.operator.create(ACCOUNTS, {"metadata": meta, "automountServiceAccountToken": False})
+    system.installation.credentials(component).renew()
+    id_ = system.launch(a_body(script={"runsS": 0.1}))
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert system.installation.processes[component].pid == pid
+
+
+def test_as_a_pod_finds_it(system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubeconfig: the environment of a pod, its token and its authority; it may what its role says, and no more."""
+    library = client._library()  # pyright: ignore[reportPrivateUsage] - the library knows no other place to look
+    names = library._load_in_cluster.__globals__  # pyright: ignore[reportPrivateUsage]
+    token = tmp_path / "token"
+    token.write_text(system.installation.credentials("api").renew() + "\n")
+    monkeypatch.setitem(names, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setitem(names, "SERVICE_CERT_FILENAME", str(system.operator.cluster.ca))
+    at = urlsplit(system.operator.cluster.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(at.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(at.port))
+
+    async def ask() -> None:
+        async with client.connect(None, clock=SystemClock(), random=SeededRandom(1)) as kube:
+            await kube.list(PODS)
+            with pytest.raises(DeniedError):
+                await kube.list(CRDS)
+
+    with system.audit.excluded():
+        asyncio.run(ask())
+
+
+def test_nobody_else_may(system: System) -> None:
+    """Each account may only what its service does: none can read secrets, the api writes no status."""
+    for component in (*chart.SERVICES, chart.SETUP):
+        who = f"--as={system.installation.account(component).user}"
+        for words in (["get", "secrets"], ["create", "clusterrolebindings"], ["delete", "nodes"], ["*", "*"]):
+            assert system.operator.kubectl("auth", "can-i", *words, "-A", who).out.strip() == "no", (who, words)
+    api = f"--as={system.installation.account('api').user}"
+    for words in (["create", "pods"], ["update", "allocations.slipway.dev", "--subresource=status"]):
+        assert system.operator.kubectl("auth", "can-i", *words, "-A", api).out.strip() == "no", words
+
+
+def test_the_environment_is_the_charts(system: System) -> None:
+    """What the processes run with is what was installed, but for where they listen and whose kubeconfig they have."""
+    for component in chart.SERVICES:
+        installed = system.installation.rendered(component)
+        used = system.installation.processes[component].env
+        differs = {name for name in installed if used.get(name) != installed[name]}
+        assert differs <= {"SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN"}, component
+        ours = {name for name in used if name.startswith("SLIPWAY_")}
+        assert ours == {name for name in installed if name.startswith("SLIPWAY_")}
+        assert "tokenFile" in Path(used["KUBECONFIG"]).read_text(encoding="utf-8")
+    system.installation.await_ready()

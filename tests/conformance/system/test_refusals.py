@@ -1,0 +1,165 @@
+"""What Kubernetes refuses: quotas are waited for, invalid pods end with the server's own words, all is told."""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.system import System, a_body, an_allocation
+from tests.support.wait import wait_until
+
+WORKSPACE = {"slipway.dev/workspace": "true"}
+
+
+@pytest.fixture
+def workspace(system: System, request: pytest.FixtureRequest) -> Generator[str]:
+    """A workspace of the test's own, deleted at the end; then nothing of it may be stuck."""
+    name = f"team-{abs(hash(request.node.name)) % 10**6}"
+    system.operator.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": WORKSPACE}})
+    wait_until(lambda: system.operator.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "its account")
+    yield name
+    system.operator.delete(f"/api/v1/namespaces/{name}")
+    wait_until(
+        lambda: system.operator.find(f"/api/v1/namespaces/{name}") is None, "the namespace is gone", timeout_s=60
+    )
+
+
+def condition(view: Json, name: str) -> Json:
+    """A condition of an allocation; empty when it has none of that name."""
+    return next((item for item in view["status"].get("conditions") or () if item["type"] == name), {})
+
+
+def test_a_quota_is_waited_for(system: System, workspace: str) -> None:
+    """403 `exceeded quota` is no end: it says so, and goes on when the quota is lifted."""
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    path = f"/api/v1/namespaces/{workspace}/resourcequotas"
+    system.operator.create(path, quota)
+    wait_until(lambda: system.operator.get(f"{path}/none").get("status", {}).get("hard"), "the quota counts")
+    id_ = system.launch(a_body(script={"runsS": 0.1}, workspace=workspace))
+    view = system.wait_until(id_, lambda view: "exceeded quota" in str(condition(view, "Stuck")), "explained")
+    assert view["phase"] == "Assigned"
+    assert condition(view, "Stuck")["status"] == "Unknown"
+    assert "exceeded quota" in str(system.get(f"/allocations/{id_}/explain"))
+    system.operator.delete(f"{path}/none")
+    system.ended(id_, "Succeeded", timeout_s=60)
+    system.started_once(id_, 1)
+
+
+def test_an_invalid_pod_ends_with_the_servers_words(system: System) -> None:
+    """422 from the API server: Invalid, at once, with its message; nothing is left."""
+    manifest = an_allocation("two-of-one-path")
+    pod = manifest["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": name, "emptyDir": {}} for name in ("a", "b")]
+    pod["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": "/same"} for name in ("a", "b")]
+    system.operator.apply(manifest)
+    id_ = system.applied_id("two-of-one-path")
+    view = system.ended(id_, "Invalid")
+    assert "must be unique" in view["message"], view["message"]
+    assert system.runs(id_) == []
+
+
+def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: str) -> None:
+    """403 that is no quota: a LimitRange of the workspace forbids the pod, and its words are the message."""
+    limits = [{"type": "Container", "max": {"cpu": "50m"}}]
+    system.operator.create(
+        f"/api/v1/namespaces/{workspace}/limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}}
+    )
+    id_ = system.launch(a_body(workspace=workspace))
+    view = system.ended(id_, "Invalid")
+    assert "maximum cpu usage per Container is 50m" in view["message"]
+
+
+def test_a_namespace_that_is_no_workspace(system: System) -> None:
+    """An object applied there waits with an explanation, and starts when the label is set."""
+    system.operator.create("/api/v1/namespaces", {"metadata": {"name": "plain"}})
+    wait_until(lambda: system.operator.find("/api/v1/namespaces/plain/serviceaccounts/default"), "its account")
+    system.operator.apply(an_allocation("patient", script={"runsS": 0.1}, namespace="plain"))
+    id_ = system.applied_id("patient", "plain")
+    wait_until(lambda: system.get(f"/allocations/{id_}/explain")["code"] == "NotAWorkspace", "explained")
+    system.kubectl("label", "namespace", "plain", "slipway.dev/workspace=true")
+    system.ended(id_, "Succeeded")
+    system.operator.delete("/api/v1/namespaces/plain")
+    wait_until(lambda: system.operator.find("/api/v1/namespaces/plain") is None, "the namespace is gone", timeout_s=60)
+
+
+def test_a_namespace_is_deleted_under_a_gang(system: System, workspace: str) -> None:
+    """Its allocations are canceled, no container runs on, and no finalizer of ours holds it."""
+    running = system.launch(a_body("training", 2, workspace=workspace))
+    waiting = system.launch(a_body(hold=True, workspace=workspace))
+    system.wait_for(running, "Running")
+    system.operator.delete(f"/api/v1/namespaces/{workspace}")
+    wait_until(lambda: system.operator.find(f"/api/v1/namespaces/{workspace}") is None, "it is gone", timeout_s=60)
+    wait_until(lambda: all(run.ended_at for run in system.runs(running)), "the containers ended")
+    assert system.is_gone(running)
+    assert system.is_gone(waiting)
+    system.started_once(running, 2)
+
+
+def test_a_deleted_object_tears_down(system: System) -> None:
+    """`kubectl delete alloc` ends what runs, and the object goes last: its end has been told by then."""
+    system.operator.apply(an_allocation("deleted", "training", ranks=2))
+    id_ = system.applied_id("deleted")
+    system.wait_for(id_, "Running")
+    system.kubectl("delete", "alloc", "deleted", "--timeout=40s")
+    assert [run.code for run in system.runs(id_)] == [143, 143]
+    assert system.pods(id_) == []
+    with system.redis() as client:
+        entries = client.xrange(f"slipway:alloc:{{{id_}}}")
+    assert entries[-1][1]["type"] == "dev.slipway.allocation.terminated"
+
+
+def test_an_ended_object_is_deleted_at_once(system: System) -> None:
+    """No finalizer of ours outlives the end; the REST API deletes it too."""
+    for delete in ("kubectl", "api"):
+        id_ = system.launch(a_body(script={"runsS": 0.1}))
+        system.ended(id_, "Succeeded")
+        system.nothing_left()
+        wait_until(lambda id_=id_: "finalizers" not in system.object(id_)["metadata"], "no finalizer")
+        if delete == "kubectl":
+            system.kubectl("delete", "alloc", id_.rsplit("-", 1)[0], "--timeout=5s")
+        else:
+            system.ask(lambda api, id_=id_: api.call("DELETE", f"/allocations/{id_}"))
+        assert system.is_gone(id_)
+
+
+def test_what_lost_its_owner_is_swept(system: System) -> None:
+    """Pods, ConfigMaps and Services that carry our labels and belong to nobody are deleted, finalizer and all."""
+    labels = {
+        "app.kubernetes.io/managed-by": "slipway",
+        "slipway.dev/allocation-uid": "00000000-0000-0000-0000-000000000000",
+        "slipway.dev/allocation": "lost-00000000",
+        "slipway.dev/attempt": "1",
+    }
+    meta: Json = {"name": "lost-00000000-1", "labels": labels}
+    container = {"name": "main", "image": "example.org/work:1"}
+    pod = {
+        "metadata": {**meta, "finalizers": ["slipway.dev/tracking"]},
+        "spec": {"containers": [container], "schedulerName": "slipway"},
+    }
+    root = "/api/v1/namespaces/default"
+    system.operator.create(f"{root}/pods", pod)
+    system.operator.create(f"{root}/configmaps", {"metadata": meta})
+    system.operator.create(f"{root}/services", {"metadata": meta, "spec": {"clusterIP": "None"}})
+    system.nothing_left(labels["slipway.dev/allocation-uid"])
+
+
+def test_the_owner_collects(system: System) -> None:
+    """What the sweep would find is also collected by Kubernetes: the owner of every object is the Allocation."""
+    id_ = system.launch(a_body("training", 2))
+    system.wait_for(id_, "Running")
+    uid = system.object(id_)["metadata"]["uid"]
+    found = [
+        item
+        for plural in ("pods", "configmaps", "services")
+        for item in system.operator.items(f"/api/v1/{plural}", f"slipway.dev/allocation-uid={uid}")
+    ]
+    assert len(found) == 4
+    assert {item["metadata"]["ownerReferences"][0]["uid"] for item in found} == {uid}
+
+
+def test_a_pool_that_is_not_there(system: System) -> None:
+    """An applied object names an unknown pool and an unknown queue: it waits, and says for what."""
+    system.operator.apply(an_allocation("elsewhere", pool="elsewhere", queue="elsewhere"))
+    found = system.operator.get(f"{GROUP}/namespaces/default/allocations/elsewhere")
+    assert found["status"]["phase"] == "Pending"
+    assert system.get(f"/allocations/{system.applied_id('elsewhere')}/explain")["phase"] == "Pending"
