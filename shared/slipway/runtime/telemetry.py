@@ -4,6 +4,8 @@ Owns spans (a context manager over traceparents), where ended spans go (a collec
 allocation's own trace stream, through a `SpanSink`) and the table of Prometheus instruments. It knows no Redis and
 no service.
 
+The SDK is loaded only when there is a collector to send to; else `spans.py` records, which is far cheaper.
+
 Invariants: without `setup` a span costs next to nothing and still passes the caller's trace on; ids are never metric
 labels; offering a span never blocks; no exception text goes into a span.
 """
@@ -20,6 +22,14 @@ import prometheus_client as prometheus
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 
+from slipway.runtime.spans import (
+    ATTRIBUTE_CHARS_MAX,
+    ATTRIBUTES_MAX,
+    EVENTS_MAX,
+    LINKS_MAX,
+    RecordedSpan,
+    RecordingTracer,
+)
 from slipway.runtime.traceparent import SpanRef, parse_traceparent, traceparent_from_uid
 
 if TYPE_CHECKING:
@@ -47,10 +57,6 @@ __all__ = [
 Attribute = str | bool | int | float
 
 ALLOCATION_ATTRIBUTE = "slipway.allocation.id"
-_ATTRIBUTES_MAX = 32
-_EVENTS_MAX = 32
-_LINKS_MAX = 32
-_ATTRIBUTE_CHARS_MAX = 256
 _FLUSH_TIMEOUT_S = 3.0
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -85,7 +91,7 @@ class ActiveSpan:
         """Adds attributes; `__` in a name stands for a dot."""
         for name, value in attributes.items():
             key = name.replace("__", ".")
-            if key in self._keys or len(self._keys) < _ATTRIBUTES_MAX:
+            if key in self._keys or len(self._keys) < ATTRIBUTES_MAX:
                 self._keys.add(key)
                 self._inner.set_attribute(key, value)
 
@@ -106,7 +112,7 @@ class _State:
     """What `setup` made; the process has one."""
 
     provider: "TracerProvider | None" = None
-    tracer: otel.Tracer = otel.NoOpTracer()
+    tracer: otel.Tracer | RecordingTracer = otel.NoOpTracer()
     sink: SpanSink | None = None
     service: str = ""
 
@@ -116,17 +122,25 @@ _allocation: ContextVar[str | None] = ContextVar("slipway_span_allocation", defa
 
 
 def setup(service: str, *, otlp_endpoint: str = "", sink: SpanSink | None = None, ratio: float = 1.0) -> None:
-    """Starts recording; replaces what was set up before. The exporter is imported only when there is an endpoint."""
+    """Starts recording; replaces what was set up before."""
+    shutdown()
+    _State.sink, _State.service = sink, service
+    _State.tracer = _exporting(service, otlp_endpoint, ratio) if otlp_endpoint else RecordingTracer(_ended, ratio)
+
+
+def _exporting(service: str, endpoint: str, ratio: float) -> otel.Tracer:
+    """The SDK's tracer, which also sends every span to the collector."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-    shutdown()
     limits = SpanLimits(
-        max_span_attributes=_ATTRIBUTES_MAX,
-        max_events=_EVENTS_MAX,
-        max_links=_LINKS_MAX,
-        max_span_attribute_length=_ATTRIBUTE_CHARS_MAX,
+        max_span_attributes=ATTRIBUTES_MAX,
+        max_events=EVENTS_MAX,
+        max_links=LINKS_MAX,
+        max_span_attribute_length=ATTRIBUTE_CHARS_MAX,
     )
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)),
@@ -135,14 +149,9 @@ def setup(service: str, *, otlp_endpoint: str = "", sink: SpanSink | None = None
         shutdown_on_exit=False,
     )
     provider.add_span_processor(_sink_processor())
-    if otlp_endpoint:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-        exporter = OTLPSpanExporter(endpoint=f"{otlp_endpoint.rstrip('/')}/v1/traces")
-        provider.add_span_processor(BatchSpanProcessor(exporter))
-    _State.provider, _State.sink, _State.service = provider, sink, service
-    _State.tracer = provider.get_tracer("slipway")
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")))
+    _State.provider = provider
+    return provider.get_tracer("slipway")
 
 
 def set_sink(sink: SpanSink | None) -> None:
@@ -179,7 +188,7 @@ def span(
         return
     allocation_id = allocation_id or _allocation.get()
     values: dict[str, Attribute] = {ALLOCATION_ATTRIBUTE: allocation_id} if allocation_id else {}
-    values.update(itertools.islice((attributes or {}).items(), _ATTRIBUTES_MAX - len(values)))
+    values.update(itertools.islice((attributes or {}).items(), ATTRIBUTES_MAX - len(values)))
     inner = _State.tracer.start_span(
         name,
         context=_parent_context(parent),
@@ -243,6 +252,31 @@ def _traceparent(inner: otel.Span) -> str:
     if not context.is_valid:
         return ""
     return str(SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled))
+
+
+def _ended(span: RecordedSpan) -> None:
+    """Hands the ended span of an allocation to the sink of the moment."""
+    allocation_id = span.attributes.get(ALLOCATION_ATTRIBUTE)
+    if _State.sink is None or not isinstance(allocation_id, str):
+        return
+    context = span.get_span_context()
+    taken: dict[str, Any] = {
+        "traceId": f"{context.trace_id:032x}",
+        "spanId": f"{context.span_id:016x}",
+        "parentSpanId": f"{span.parent_id:016x}" if span.parent_id else "",
+        "links": [str(SpanRef(link.trace_id, link.span_id)) for link in span.links],
+        "name": span.name,
+        "service": _State.service,
+        "startNs": span.start_ns,
+        "endNs": span.end_ns,
+        "status": span.error or "ok",
+        "attributes": span.attributes,
+        "events": [
+            {"name": name, "timeNs": time_ns, "attributes": dict(attributes)}
+            for name, time_ns, attributes in span.events
+        ],
+    }
+    _State.sink.offer(allocation_id, taken)
 
 
 def _sink_processor() -> Any:

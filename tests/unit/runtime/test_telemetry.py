@@ -1,6 +1,8 @@
 """Spans carry a trace across processes and end in the allocation's sink; instruments are declared once, without ids."""
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -23,10 +25,36 @@ class _Sink:
         return next(span for _, span in self.spans if span["name"] == name)
 
 
-@pytest.fixture
-def sink() -> Iterator[_Sink]:
+class _Collector(BaseHTTPRequestHandler):
+    """Takes whatever is sent."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing to say."""
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[str]:
+    """The URL of a collector."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(params=["alone", "collector"])
+def sink(request: pytest.FixtureRequest) -> Iterator[_Sink]:
+    """The sink of a process, with and without a collector beside it."""
     sink = _Sink()
-    telemetry.setup("test", sink=sink)
+    endpoint = "" if request.param == "alone" else request.getfixturevalue("collector")
+    telemetry.setup("test", sink=sink, otlp_endpoint=endpoint)
     yield sink
     telemetry.shutdown()
 
@@ -130,6 +158,20 @@ def test_a_sink_may_come_later_and_go(sink: _Sink):
         pass
     assert [span["name"] for _, span in later.spans] == ["one"]
     assert sink.spans == []
+
+
+def test_a_ratio_of_the_roots_is_recorded():
+    """Below an unrecorded root nothing is; what begins elsewhere was decided there."""
+    sink = _Sink()
+    telemetry.setup("test", sink=sink, ratio=0.0)
+    with telemetry.span("root", allocation_id="a-1") as root, telemetry.span("inner"):
+        ref = parse_traceparent(root.traceparent)
+    with telemetry.span("called", parent=_REMOTE, allocation_id="a-1"):
+        pass
+    telemetry.shutdown()
+    assert ref is not None
+    assert not ref.sampled
+    assert [span["name"] for _, span in sink.spans] == ["called"]
 
 
 def test_without_setup_a_span_still_passes_the_trace_on():
