@@ -18,7 +18,7 @@ from tests.support.redis import RedisBackend, free_port, server_binary
 
 MASTERS = 3
 SLOTS = 16_384
-READY_S = 20.0
+READY_S = 60.0
 NODE_TIMEOUT = ("--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0")
 
 

@@ -8,7 +8,7 @@ Invariant: encoding is a pure, deterministic function of the value, so that repu
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -33,8 +33,10 @@ _RESERVED = frozenset({"seq", "attempt", "phase", "reason", "uid", "createdMs", 
 
 _json = msgspec.json.Encoder(order="deterministic")
 _object = msgspec.json.Decoder(dict[str, Any])
-_span = msgspec.json.Decoder(SpanRecord)
+_spans = msgspec.json.Decoder(list[SpanRecord])
 _texts = msgspec.json.Decoder(dict[str, str])
+_packed = msgspec.msgpack.Encoder()
+_feed = msgspec.msgpack.Decoder(list[tuple[str, FeedOp, str, str, bytes]])
 
 
 class UnknownTypeError(InvalidError):
@@ -154,34 +156,28 @@ def decode_claim(shard: int, entry_id: str, deliveries: int, fields: Fields) -> 
     return Claimed(shard=shard, entry_id=entry_id, deliveries=deliveries, hint=hint, problem=problem)
 
 
-def encode_feed(entry: FeedEntry) -> dict[str, bytes]:
-    """The fields of a feed entry."""
+def encode_feed(entries: Sequence[FeedEntry]) -> dict[str, bytes]:
+    """The fields of entries that follow each other: epoch, first number, and what each says."""
     return {
-        "e": b"%d" % entry.epoch,
-        "n": b"%d" % entry.number,
-        "k": entry.kind.encode(),
-        "o": entry.op.value.encode(),
-        "key": entry.key.encode(),
-        "rv": entry.rv.encode(),
-        "data": entry.data,
+        "e": b"%d" % entries[0].epoch,
+        "n": b"%d" % entries[0].number,
+        "d": _packed.encode([(each.kind, each.op, each.key, each.rv, each.data) for each in entries]),
     }
 
 
-def decode_feed(fields: Fields) -> FeedEntry:
-    """The feed entry of an entry."""
+def decode_feed(fields: Fields) -> list[FeedEntry]:
+    """The feed entries of an entry: at least one."""
+    epoch, first = (_number(_text(fields, name), name) for name in ("e", "n"))
     try:
-        op = FeedOp(_text(fields, "o"))
-    except ValueError as exc:
-        raise UnknownTypeError("unknown feed operation") from exc
-    return FeedEntry(
-        epoch=_number(_text(fields, "e"), "e"),
-        number=_number(_text(fields, "n"), "n"),
-        kind=_text(fields, "k"),
-        op=op,
-        key=_text(fields, "key"),
-        rv=_text(fields, "rv"),
-        data=fields.get("data", b""),
-    )
+        said = _feed.decode(fields.get("d", b""))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidError("not entries of the feed") from exc
+    if not said:
+        raise InvalidError("a feed entry says nothing")
+    return [
+        FeedEntry(epoch=epoch, number=first + place, kind=kind, op=op, key=key, rv=rv, data=data)
+        for place, (kind, op, key, rv, data) in enumerate(said)
+    ]
 
 
 def encode_beat(versions: Mapping[str, str]) -> bytes:
@@ -215,17 +211,17 @@ def decode_line(fields: Fields) -> LogLine:
     )
 
 
-def encode_span(span: SpanRecord) -> dict[str, bytes]:
-    """The fields of a span."""
-    return {"v": b"1", "span": _json.encode(span)}
+def encode_spans(spans: Sequence[SpanRecord]) -> dict[str, bytes]:
+    """The fields of spans that were written together."""
+    return {"v": b"2", "spans": _json.encode(spans)}
 
 
-def decode_span(fields: Fields) -> SpanRecord:
-    """The span of an entry."""
+def decode_spans(fields: Fields) -> list[SpanRecord]:
+    """The spans of an entry."""
     try:
-        return _span.decode(_bytes(fields, "span"))
+        return _spans.decode(_bytes(fields, "spans"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidError("not a span") from exc
+        raise InvalidError("not spans") from exc
 
 
 def encode_dead(source: str, entry_id: str, deliveries: int, cause: str, fields: Fields) -> dict[str, bytes]:

@@ -67,7 +67,10 @@ class WorkConsumer:
         self._slots = asyncio.Semaphore(self._settings.concurrency)
         self._running: dict[Key, Claimed] = {}
         self._waiting: dict[Key, Claimed] = {}
+        self._done: list[Claimed] = []
+        """Handled, and not acknowledged yet"""
         self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
         self._handled = 0
 
     @property
@@ -78,11 +81,16 @@ class WorkConsumer:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then finish what is in hand and return. Cancel to leave it to others."""
         async with asyncio.TaskGroup() as group:
-            chores = [group.create_task(self._heartbeats()), group.create_task(self._sweeps(group, stop))]
+            chores = [
+                group.create_task(self._heartbeats()),
+                group.create_task(self._sweeps(group, stop)),
+                group.create_task(self._acknowledgements()),
+            ]
             await self._take_in(group, stop)
             await self._until_done()
             for chore in chores:
                 chore.cancel()
+        await self._acknowledge()
 
     async def drain_once(self) -> int:
         """Work off what is there now, including what others abandoned; answers how many runs ended well.
@@ -95,6 +103,7 @@ class WorkConsumer:
             while found := await self._there_now():
                 await self._admit(found, group)
                 await self._until_done()
+                await self._acknowledge()
             heart.cancel()
         return self._handled - before
 
@@ -142,8 +151,22 @@ class WorkConsumer:
             if held:
                 await self._quietly(self._queue.heartbeat(held))
 
+    async def _acknowledgements(self) -> None:
+        """What is done together is acknowledged together."""
+        while True:
+            await self._settled.wait()
+            await self._acknowledge()
+            await self._clock.sleep(keys.GATHER_S)
+
+    async def _acknowledge(self) -> None:
+        """One that the server loses costs another run and nothing else; one that is cancelled is said again."""
+        self._settled.clear()
+        done = tuple(self._done)
+        if done:
+            await self._quietly(self._queue.ack(done))
+            del self._done[: len(done)]
+
     async def _admit(self, claimed: Sequence[Claimed], group: asyncio.TaskGroup) -> None:
-        overtaken: list[Claimed] = []
         for each in claimed:
             if each.hint is None:
                 await self._bury(each, f"undecodable: {each.problem}")
@@ -156,10 +179,12 @@ class WorkConsumer:
                 # One more run is enough for any number of hints: the newest stays pending for all of them.
                 waiting = self._waiting.get(each.hint.key)
                 if waiting is not None and not _is_same(waiting, each):
-                    overtaken.append(waiting)
+                    self._acknowledge_soon(waiting)
                 self._waiting[each.hint.key] = each
-        if overtaken:
-            await self._quietly(self._queue.ack(overtaken))
+
+    def _acknowledge_soon(self, claimed: Claimed) -> None:
+        self._done.append(claimed)
+        self._settled.set()
 
     async def _work(self, hint: WorkHint, claimed: Claimed) -> None:
         try:
@@ -187,7 +212,7 @@ class WorkConsumer:
             case None:
                 self._handled += 1
                 self._tally.count("hints_done")
-                await self._quietly(self._queue.ack([claimed]))
+                self._acknowledge_soon(claimed)
             case InvariantError():
                 raise ended
             case TransientError() | StaleError():

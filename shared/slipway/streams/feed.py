@@ -77,11 +77,15 @@ class FeedPublisher:
     async def run(self) -> None:
         """Publish until cancelled. Raises `StaleError` when another term owns the feed."""
         while True:
+            end = self._end
             try:
                 await self.step()
             except TransientError:
                 await self._clock.sleep(_RETRY_S)
                 continue
+            if self._end != end:
+                # What changes alone is published at once; what changes in a crowd, together: that is much cheaper.
+                await self._clock.sleep(keys.GATHER_S)
             if not self._buffer:
                 self._something.clear()
                 try:

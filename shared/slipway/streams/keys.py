@@ -33,19 +33,27 @@ EVENTS = KeyFamily(prefix="slipway:events:", type="stream", length_max=100_000)
 WORK = KeyFamily(prefix="slipway:work:", type="stream", group=WORK_GROUP, trimmed_by="acknowledged by every group")
 BELL = KeyFamily(prefix="slipway:bell", type="stream", length_max=128)
 """Rung after hints were sent on a Redis Cluster, where no command can wait for all shards of the work queue."""
-CLUSTER = KeyFamily(prefix="slipway:cluster", type="stream", length_max=100_000)
+CLUSTER = KeyFamily(prefix="slipway:cluster", type="stream", length_max=4_000)
+"""An entry holds what was published together; readers are seconds behind, or LIST."""
 WAKE = KeyFamily(prefix="slipway:wake", type="stream", length_max=128)
 LOGS = KeyFamily(prefix="slipway:logs:", type="stream", length_max=10_000, ttl_s=7 * DAY_S)
 DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
-TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=512, ttl_s=7 * DAY_S)
+TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=256, ttl_s=7 * DAY_S)
+"""An entry holds the spans of one process that ended at about the same time."""
 ACTIVITY = KeyFamily(prefix="slipway:activity:", type="hash", ttl_s=30 * DAY_S)
 
 TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY)
 
 WORK_BACKLOG_MAX = 50_000
 """Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
+FEED_PACK_MAX = 64
+"""Deltas in one entry of the feed."""
+SPAN_PACK_MAX = 32
+"""Spans in one entry of a trace."""
 DELIVERIES_MAX = 5
 MIN_IDLE_S = 30.0
+GATHER_S = 0.01
+"""After a write, so long until the next of its kind: what comes meanwhile goes together."""
 FEED_SILENCE_S = 3.0
 FEED_BEAT_S = 1.0
 

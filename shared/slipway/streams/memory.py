@@ -5,7 +5,7 @@ Deterministic: time comes from the server's clock, ids from its state. Must not 
 """
 
 import itertools
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from slipway.errors import ExpiredError, InvalidError, StaleError
@@ -274,7 +274,7 @@ class MemoryFeed:
         if not entries:
             raise InvalidError("nothing to append")
         last = self._server.newest(keys.CLUSTER.prefix, 1)
-        epoch = codec.decode_feed(last[0][1]).epoch if last else 0
+        epoch = codec.decode_feed(last[0][1])[-1].epoch if last else 0
         if after is None and last and epoch >= entries[0].epoch:
             raise StaleError("the feed has another publisher")
         if after is not None and (not last or id_text(last[0][0]) != after):
@@ -283,7 +283,7 @@ class MemoryFeed:
             raise ExpiredError("the end of the feed is not what this publisher wrote")
         cursor = ZERO
         for entry in entries:
-            fields = codec.encode_feed(entry)
+            fields = codec.encode_feed([entry])
             cursor = self._server.add(keys.CLUSTER.prefix, fields, length_max=keys.CLUSTER.length_max)
         return id_text(cursor)
 
@@ -293,14 +293,14 @@ class MemoryFeed:
             await self._server.enter("feed.read")
             found = self._server.after(keys.CLUSTER.prefix, position, limit)
             if found or not await self._server.until_change(deadline_s):
-                return [(id_text(entry_id), codec.decode_feed(fields)) for entry_id, fields in found]
+                return pages.feed(found, limit)
 
     async def position(self) -> FeedPosition:
         await self._server.enter("feed.position")
         last = self._server.newest(keys.CLUSTER.prefix, 1)
         if not last:
             return FeedPosition(cursor=None, epoch=0, number=0)
-        entry = codec.decode_feed(last[0][1])
+        entry = codec.decode_feed(last[0][1])[-1]
         return FeedPosition(cursor=id_text(last[0][0]), epoch=entry.epoch, number=entry.number)
 
 
@@ -310,12 +310,12 @@ class MemoryLogs:
     def __init__(self, server: MemoryServer, tally: Tally) -> None:
         self._server, self._tally = server, tally
 
-    async def append(self, allocation: AllocationId, lines: Sequence[LogLine]) -> None:
+    async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
         await self._server.enter("logs.append")
-        key = keys.logs(allocation)
-        for line in lines:
-            self._server.add(key, codec.encode_line(line), length_max=keys.LOGS.length_max)
-        if lines:
+        for allocation, said in lines.items():
+            key = keys.logs(allocation)
+            for line in said:
+                self._server.add(key, codec.encode_line(line), length_max=keys.LOGS.length_max)
             self._server.expire(key, keys.LOGS.ttl_s)
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:

@@ -28,17 +28,16 @@ class MemoryTraces:
     def __init__(self, server: MemoryServer, tally: Tally) -> None:
         self._server, self._tally = server, tally
 
-    async def append(self, allocation: AllocationId, spans: Sequence[SpanRecord]) -> None:
+    async def append(self, spans: Mapping[AllocationId, Sequence[SpanRecord]]) -> None:
         await self._server.enter("traces.append")
-        key = keys.trace(allocation)
-        for span in spans:
-            self._server.add(key, codec.encode_span(span), length_max=keys.TRACE.length_max)
-        if spans:
+        for allocation, ended in spans.items():
+            key = keys.trace(allocation)
+            self._server.add(key, codec.encode_spans(ended), length_max=keys.TRACE.length_max)
             self._server.expire(key, keys.TRACE.ttl_s)
 
     async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
         await self._server.enter("traces.read")
-        return pages.spans(self._server.newest(keys.trace(allocation), limit), self._tally)
+        return pages.spans(self._server.newest(keys.trace(allocation), limit), self._tally)[-limit:]
 
 
 class MemoryActivity:
@@ -47,10 +46,12 @@ class MemoryActivity:
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
 
-    async def touch(self, allocation: AllocationId, source: str, at_s: float) -> None:
+    async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
         await self._server.enter("activity.touch")
-        self._server.hash_set(keys.activity(allocation), {source: codec.encode_time(at_s)})
-        self._server.expire(keys.activity(allocation), keys.ACTIVITY.ttl_s)
+        for allocation, sources in times.items():
+            values = {source: codec.encode_time(at_s) for source, at_s in sources.items()}
+            self._server.hash_set(keys.activity(allocation), values)
+            self._server.expire(keys.activity(allocation), keys.ACTIVITY.ttl_s)
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:
         await self._server.enter("activity.read")

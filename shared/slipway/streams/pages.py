@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from slipway.errors import InvalidError
 from slipway.streams import codec, keys
-from slipway.streams.ports import FirehoseEvent, SpanRecord, StoredEvent, StoredLine, Tally
+from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, StoredLine, Tally
 
 Id = tuple[int, int]
 Page = Sequence[tuple[Id, Mapping[str, bytes]]]
@@ -52,9 +52,21 @@ def spans(page: Page, tally: Tally) -> list[SpanRecord]:
     found: list[SpanRecord] = []
     for _, fields in page:
         try:
-            found.append(codec.decode_span(fields))
+            found += codec.decode_spans(fields)
         except InvalidError:
             tally.count("entries_undecodable")
+    return found
+
+
+def feed(page: Page, limit: int) -> list[tuple[str, FeedEntry]]:
+    """Up to `limit` entries of the feed, or those of one pack. Raises `InvalidError` for a pack that is none."""
+    found: list[tuple[str, FeedEntry]] = []
+    for entry_id, fields in page:
+        pack = codec.decode_feed(fields)
+        if found and len(found) + len(pack) > limit:
+            break  # a pack is read whole: there is no cursor inside
+        cursor = id_text(entry_id)
+        found += [(cursor, entry) for entry in pack]
     return found
 
 

@@ -244,7 +244,10 @@ class Feed(Protocol):
         ...
 
     async def read(self, after: str | None, *, limit: int, block_s: float) -> list[tuple[str, FeedEntry]]:
-        """Up to `limit` (cursor, entry) after the cursor; waits up to `block_s` seconds for the first."""
+        """Up to `limit` (cursor, entry) after the cursor; waits up to `block_s` seconds for the first.
+
+        Entries that were appended together may share a cursor, and come together.
+        """
         ...
 
     async def position(self) -> FeedPosition:
@@ -272,8 +275,8 @@ class StoredLine(msgspec.Struct, frozen=True, kw_only=True):
 class LogLines(Protocol):
     """Task log lines per allocation, lossy beyond the cap."""
 
-    async def append(self, allocation: AllocationId, lines: Sequence[LogLine]) -> None:
-        """Append lines in order."""
+    async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
+        """Append the lines of each allocation in order; of many allocations in one exchange."""
         ...
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
@@ -306,8 +309,8 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
 class TraceLog(Protocol):
     """Spans per allocation, capped, for the waterfall."""
 
-    async def append(self, allocation: AllocationId, spans: Sequence[SpanRecord]) -> None:
-        """Append finished spans."""
+    async def append(self, spans: Mapping[AllocationId, Sequence[SpanRecord]]) -> None:
+        """Append the finished spans of each allocation; of many allocations in one exchange."""
         ...
 
     async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
@@ -318,8 +321,8 @@ class TraceLog(Protocol):
 class Activity(Protocol):
     """When an allocation was last used, by source (proxy, reported...)."""
 
-    async def touch(self, allocation: AllocationId, source: str, at_s: float) -> None:
-        """Note activity at `at_s` (seconds since the epoch)."""
+    async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
+        """Note when (seconds since the epoch) each source last saw each allocation active."""
         ...
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:

@@ -22,6 +22,8 @@ from slipway.streams.ports import Activity, Entry, EventLog, LogLine, LogLines, 
 T = TypeVar("T")
 
 _GAP_ROUNDS_MAX: Final = 4
+_WRITE_MAX: Final = 1_000
+"""Values in one exchange."""
 
 
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,17 +105,20 @@ class _Offers(Generic[T]):
         self._buffer.append((allocation, value))
         return True
 
-    async def flush(self, write: Callable[[AllocationId, list[T]], Awaitable[None]]) -> None:
-        """Write everything that is here now, grouped; a group that can not be written is dropped and counted."""
-        groups: dict[AllocationId, list[T]] = {}
-        for _ in range(len(self._buffer)):
-            allocation, value = self._buffer.popleft()
-            groups.setdefault(allocation, []).append(value)
-        for allocation, values in groups.items():
+    async def flush(self, write: Callable[[dict[AllocationId, list[T]]], Awaitable[None]]) -> None:
+        """Write everything that is here now, many allocations at once; what can not be written is dropped, counted."""
+        left = len(self._buffer)
+        while left:
+            groups: dict[AllocationId, list[T]] = {}
+            count = min(left, _WRITE_MAX)
+            left -= count
+            for _ in range(count):
+                allocation, value = self._buffer.popleft()
+                groups.setdefault(allocation, []).append(value)
             try:
-                await write(allocation, values)
+                await write(groups)
             except (TransientError, PermanentError):
-                self._tally.count(self._counter, len(values))
+                self._tally.count(self._counter, count)
 
 
 class LossySinks(Protocol):
@@ -169,9 +174,10 @@ class BestEffort:
         await self._spans.flush(self._sinks.traces.append)
         await self._touches.flush(self._touch)
 
-    async def _touch(self, allocation: AllocationId, touches: list[tuple[str, float]]) -> None:
-        newest: dict[str, float] = {}
-        for source, at_s in touches:
-            newest[source] = max(at_s, newest.get(source, at_s))
-        for source, at_s in newest.items():
-            await self._sinks.activity.touch(allocation, source, at_s)
+    async def _touch(self, touches: dict[AllocationId, list[tuple[str, float]]]) -> None:
+        newest: dict[AllocationId, dict[str, float]] = {}
+        for allocation, seen in touches.items():
+            of = newest.setdefault(allocation, {})
+            for source, at_s in seen:
+                of[source] = max(at_s, of.get(source, at_s))
+        await self._sinks.activity.touch(newest)

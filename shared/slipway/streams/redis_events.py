@@ -1,11 +1,12 @@
 """The event log and the firehose on Redis.
 
 Owns the order of the two writes: first the firehose, then the allocation's own stream, whose last id is the only
-cursor of who relays. They have different slots in a Redis Cluster, so they are two exchanges; a crash between them
-costs a duplicate in the firehose (consumers dedupe by id), never a loss.
+cursor of who relays. On one server a script does both or neither: one exchange, and nothing to read before it.
 
-What does not fit the stream as it was read is published nowhere and answered from that reading, so that the firehose
-has each subject in order. The script judges again, atomically, what other relays may have changed meanwhile.
+On a Redis Cluster the two have different slots, so they are two exchanges; a crash between them costs a duplicate in
+the firehose (consumers dedupe by id), never a loss. What does not fit the stream as it was read before is published
+nowhere and answered from that reading, so that the firehose has each subject in order; the script judges again,
+atomically, what other relays may have changed meanwhile.
 
 Invariant: nothing enters an allocation's stream that was not published to the firehose before.
 """
@@ -40,8 +41,9 @@ class RedisEvents:
 
     async def append(self, entries: Sequence[Entry]) -> list[Appended]:
         found: list[Appended] = []
+        append = self._append_on_cluster if self._client.is_cluster else self._append_at_once
         for start in range(0, len(entries), _BATCH):
-            found += await self._append_batch(entries[start : start + _BATCH])
+            found += await append(entries[start : start + _BATCH])
         return found
 
     async def last_seqs(self, allocations: Sequence[AllocationId]) -> list[int | None]:
@@ -58,7 +60,11 @@ class RedisEvents:
                 for stored in pages.events(page, self._tally):
                     yield stored
 
-    async def _append_batch(self, batch: Sequence[Entry]) -> list[Appended]:
+    async def _append_at_once(self, batch: Sequence[Entry]) -> list[Appended]:
+        calls = [_append(entry, rows.flat(codec.encode_event(entry.event)), hose=True) for entry in batch]
+        return [_appended(reply) for reply in rows.checked(await scripts.run_all(self._client, scripts.APPEND, calls))]
+
+    async def _append_on_cluster(self, batch: Sequence[Entry]) -> list[Appended]:
         allocations = [entry.event.allocation_id for entry in batch]
         ends = dict(zip(allocations, await self._newest(allocations), strict=True))
         answers: list[Appended | None] = []
@@ -67,7 +73,7 @@ class RedisEvents:
         for entry in batch:
             event, end = entry.event, ends[entry.event.allocation_id]
             if end is not None and end[0] != event.created_ms:
-                calls.append(_append(entry, (), oldest_seq=_NEVER))  # clears what is not ours
+                calls.append(_append(entry, (), may_begin=False))  # clears what is not ours
                 answers.append(None)
                 ends[event.allocation_id] = None
                 continue
@@ -76,7 +82,7 @@ class RedisEvents:
             if outcome is Outcome.APPENDED:
                 flat = rows.flat(codec.encode_event(event))
                 # What follows something must not begin a stream, should the server have lost it meanwhile.
-                calls.append(_append(entry, flat, oldest_seq=entry.oldest_seq if end is None else _NEVER))
+                calls.append(_append(entry, flat, may_begin=end is None))
                 before.append(_publish(event, flat))
                 answers.append(None)
                 ends[event.allocation_id] = (event.created_ms, event.seq)
@@ -95,8 +101,7 @@ class RedisEvents:
 
 
 def _publish(event: AllocationEvent, flat: Sequence[Argument]) -> Command:
-    key = keys.EVENT_KEYS[keys.shard_of(event.allocation_id)]
-    return command("XADD", key, "MAXLEN", "~", keys.EVENTS.length_max, "*", *flat)
+    return command("XADD", _shard_key(event), "MAXLEN", "~", keys.EVENTS.length_max, "*", *flat)
 
 
 def _ttl_s(entry: Entry) -> int:
@@ -105,22 +110,31 @@ def _ttl_s(entry: Entry) -> int:
     return entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
 
 
-def _append(entry: Entry, flat: Sequence[Argument], *, oldest_seq: int | None) -> Command:
+def _append(entry: Entry, flat: Sequence[Argument], *, may_begin: bool = True, hose: bool = False) -> Command:
     event = entry.event
     bridged: str | int = ""
     if event.truncated is not None:
         first, last = codec.truncated_range(event.truncated)
         bridged = first if last == event.seq - 1 else _NEVER
-    return scripts.APPEND.call(
-        keys.allocation(event.allocation_id),
+    oldest_seq = _NEVER if not may_begin else "" if entry.oldest_seq is None else entry.oldest_seq
+    args = (
         event.created_ms,
         event.seq,
-        "" if oldest_seq is None else oldest_seq,
+        oldest_seq,
         bridged,
         keys.ALLOCATION.length_max,
         _ttl_s(entry),
+        keys.EVENTS.length_max,
         *flat,
     )
+    key = keys.allocation(event.allocation_id)
+    if hose:
+        return scripts.APPEND.call_on_two(key, _shard_key(event), *args)
+    return scripts.APPEND.call(key, *args)
+
+
+def _shard_key(event: AllocationEvent) -> str:
+    return keys.EVENT_KEYS[keys.shard_of(event.allocation_id)]
 
 
 def _appended(reply: Reply) -> Appended:

@@ -23,7 +23,7 @@ from slipway.streams.ports import (
 )
 from slipway.streams.tail import Tail
 
-_FEED_WIDTH: Final = 14
+_FEED_WIDTH: Final = 6
 _FEED_BATCH_MAX: Final = 256
 
 
@@ -63,7 +63,8 @@ class RedisFeed:
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
         if not 0 < len(entries) <= _FEED_BATCH_MAX:
             raise InvalidError(f"a feed batch holds 1 to {_FEED_BATCH_MAX} entries")
-        fields = [part for entry in entries for part in rows.flat(codec.encode_feed(entry))]
+        packs = [entries[start : start + keys.FEED_PACK_MAX] for start in range(0, len(entries), keys.FEED_PACK_MAX)]
+        fields = [part for pack in packs for part in rows.flat(codec.encode_feed(pack))]
         outcome, end = await scripts.run(
             self._client,
             scripts.FEED,
@@ -87,18 +88,14 @@ class RedisFeed:
         block = ("BLOCK", max(1, int(block_s * 1_000))) if block_s > 0 else ()
         args = ("XREAD", "COUNT", limit, *block, "STREAMS", keys.CLUSTER.prefix, start)
         reply = await self._client.block(Command(keys.CLUSTER.prefix, args), block_s=block_s)
-        return [
-            (pages.id_text(entry_id), codec.decode_feed(fields))
-            for _, page in rows.by_stream(reply)
-            for entry_id, fields in page
-        ]
+        return [entry for _, page in rows.by_stream(reply) for entry in pages.feed(page, limit)]
 
     async def position(self) -> FeedPosition:
         reply = await self._client.run(command("XREVRANGE", keys.CLUSTER.prefix, "+", "-", "COUNT", 1))
         newest = rows.entries(reply)
         if not newest:
             return FeedPosition(cursor=None, epoch=0, number=0)
-        entry = codec.decode_feed(newest[0][1])
+        entry = codec.decode_feed(newest[0][1])[-1]
         return FeedPosition(cursor=pages.id_text(newest[0][0]), epoch=entry.epoch, number=entry.number)
 
 
@@ -108,12 +105,14 @@ class RedisLogs:
     def __init__(self, client: RedisClient, tail: Tail, tally: Tally) -> None:
         self._client, self._tail, self._tally = client, tail, tally
 
-    async def append(self, allocation: AllocationId, lines: Sequence[LogLine]) -> None:
-        key = keys.logs(allocation)
+    async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
+        commands: list[Command] = []
         cap = ("MAXLEN", "~", keys.LOGS.length_max, "*")
-        commands = [command("XADD", key, *cap, *rows.flat(codec.encode_line(line))) for line in lines]
-        if commands:
-            rows.checked(await self._client.pipeline([*commands, command("EXPIRE", key, keys.LOGS.ttl_s)]))
+        for allocation, said in lines.items():
+            key = keys.logs(allocation)
+            commands += [command("XADD", key, *cap, *rows.flat(codec.encode_line(line))) for line in said]
+            commands.append(command("EXPIRE", key, keys.LOGS.ttl_s))
+        rows.checked(await self._client.pipeline(commands))
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
         start = pages.id_text(pages.start_of(after))
@@ -137,16 +136,20 @@ class RedisTraces:
     def __init__(self, client: RedisClient, tally: Tally) -> None:
         self._client, self._tally = client, tally
 
-    async def append(self, allocation: AllocationId, spans: Sequence[SpanRecord]) -> None:
-        key = keys.trace(allocation)
+    async def append(self, spans: Mapping[AllocationId, Sequence[SpanRecord]]) -> None:
+        commands: list[Command] = []
         cap = ("MAXLEN", "~", keys.TRACE.length_max, "*")
-        commands = [command("XADD", key, *cap, *rows.flat(codec.encode_span(span))) for span in spans]
-        if commands:
-            rows.checked(await self._client.pipeline([*commands, command("EXPIRE", key, keys.TRACE.ttl_s)]))
+        for allocation, ended in spans.items():
+            key = keys.trace(allocation)
+            for start in range(0, len(ended), keys.SPAN_PACK_MAX):
+                pack = ended[start : start + keys.SPAN_PACK_MAX]
+                commands.append(command("XADD", key, *cap, *rows.flat(codec.encode_spans(pack))))
+            commands.append(command("EXPIRE", key, keys.TRACE.ttl_s))
+        rows.checked(await self._client.pipeline(commands))
 
     async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
         each = command("XREVRANGE", keys.trace(allocation), "+", "-", "COUNT", limit)
-        return pages.spans(rows.entries(await self._client.run(each))[::-1], self._tally)
+        return pages.spans(rows.entries(await self._client.run(each))[::-1], self._tally)[-limit:]
 
 
 class RedisActivity:
@@ -155,9 +158,12 @@ class RedisActivity:
     def __init__(self, client: RedisClient) -> None:
         self._client = client
 
-    async def touch(self, allocation: AllocationId, source: str, at_s: float) -> None:
-        key = keys.activity(allocation)
-        commands = [command("HSET", key, source, codec.encode_time(at_s)), command("EXPIRE", key, keys.ACTIVITY.ttl_s)]
+    async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
+        commands: list[Command] = []
+        for allocation, sources in times.items():
+            key = keys.activity(allocation)
+            values = [part for source, at_s in sources.items() for part in (source, codec.encode_time(at_s))]
+            commands += [command("HSET", key, *values), command("EXPIRE", key, keys.ACTIVITY.ttl_s)]
         rows.checked(await self._client.pipeline(commands))
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:

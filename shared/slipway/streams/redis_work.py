@@ -8,6 +8,7 @@ before its entry is acknowledged (two keys, two slots: a crash between them leav
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ from slipway.streams.replies import GroupMissingError
 from slipway.streams.routes import Reply
 
 _SCAN_ROUNDS_MAX: Final = 100
+_LENGTH_EVERY: Final = 500
+"""A shard's length is asked for after so many hints: its cap is a hundred times that."""
 _BATCH: Final = 512
 
 
@@ -29,6 +32,8 @@ class RedisHints:
     def __init__(self, client: RedisClient, tally: Tally) -> None:
         self._client, self._tally = client, tally
         self._full: set[int] = set()
+        self._sent: Counter[int] = Counter()
+        """{shard: hints sent since its length was asked for}"""
 
     async def send(self, hints: Sequence[WorkHint]) -> None:
         for start in range(0, len(hints), _BATCH):
@@ -43,14 +48,16 @@ class RedisHints:
             else:
                 commands.append(command("XADD", keys.work(shard), "*", *rows.flat(codec.encode_hint(hint))))
         sent = len(commands)
-        touched = sorted(set(shards))
+        self._sent.update(shards)
+        touched = [shard for shard in sorted(set(shards)) if shard in self._full or self._sent[shard] >= _LENGTH_EVERY]
         commands += [command("XLEN", keys.work(shard)) for shard in touched]
         replies = await self._client.pipeline(commands)
         if self._client.is_cluster and sent:
             await self._client.run(
                 command("XADD", keys.BELL.prefix, "MAXLEN", "~", keys.BELL.length_max, "*", "n", sent)
             )
-        for shard, length in zip(touched, rows.checked(replies)[-len(touched) :], strict=True):
+        for shard, length in zip(touched, rows.checked(replies)[len(replies) - len(touched) :], strict=True):
+            self._sent[shard] = 0
             (self._full.add if length >= keys.WORK_BACKLOG_MAX else self._full.discard)(shard)
 
 

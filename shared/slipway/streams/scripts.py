@@ -1,9 +1,8 @@
 """The few atomic scripts, typed.
 
-Owns the loading of `lua/*.lua` and their arguments and answers. Each script touches one key, so that it runs in a
-Redis Cluster. A script is called by its hash; a server that does not know it (restarted, failed over, flushed)
-answers NOSCRIPT before it does anything, and gets the source then. State rules that need no atomicity stay in
-Python.
+Owns the loading of `lua/*.lua` and their arguments and answers. On a Redis Cluster each call touches one key. A script
+is called by its hash; a server that does not know it (restarted, failed over, flushed) answers NOSCRIPT before it does
+anything, and gets the source then. State rules that need no atomicity stay in Python.
 """
 
 import hashlib
@@ -28,6 +27,10 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     def call(self, key: str, *args: Argument) -> Command:
         """The command that runs it by hash."""
         return Command(key, ("EVALSHA", self.sha, 1, key, *args))
+
+    def call_on_two(self, key: str, other: str, *args: Argument) -> Command:
+        """The same with a second key; for one server only, which has both."""
+        return Command(key, ("EVALSHA", self.sha, 2, key, other, *args))
 
     def call_in_full(self, call: Command) -> Command:
         """The same call, carrying the source."""

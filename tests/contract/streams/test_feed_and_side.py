@@ -77,7 +77,7 @@ async def test_a_batch_of_nothing_is_refused(streams: Streams) -> None:
 
 async def test_lines_come_back_with_cursors(streams: Streams, backend: Backend) -> None:
     """Logs resume by cursor, show their tail, and expire."""
-    await streams.logs.append(an_id(), [a_line(f"line {number}", rank=number % 2) for number in range(10)])
+    await streams.logs.append({an_id(): [a_line(f"line {number}", rank=number % 2) for number in range(10)]})
     first = await streams.logs.read(an_id(), limit=4)
     rest = await streams.logs.read(an_id(), after=first[-1].cursor)
     assert [each.line.text for each in (*first, *rest)] == [f"line {number}" for number in range(10)]
@@ -88,7 +88,7 @@ async def test_lines_come_back_with_cursors(streams: Streams, backend: Backend) 
 async def test_hostile_text_survives(streams: Streams) -> None:
     """Whatever a task prints is stored, cut at the limit."""
     nasty = "\x00\r\n\x1b[31m{}🦑" + "x" * 100_000
-    await streams.logs.append(an_id(), [a_line(nasty)])
+    await streams.logs.append({an_id(): [a_line(nasty)]})
     [stored] = await streams.logs.read(an_id())
     assert nasty.startswith(stored.line.text)
     assert len(stored.line.text) > 10_000
@@ -97,14 +97,14 @@ async def test_hostile_text_survives(streams: Streams) -> None:
 async def test_followed_lines_arrive(backend: Backend) -> None:
     """`logs -f` gets what is there and what comes."""
     writer, reader = backend.connect(), backend.connect()
-    await writer.logs.append(an_id(), [a_line("one")])
+    await writer.logs.append({an_id(): [a_line("one")]})
     found: list[str] = []
     async with aclosing(reader.logs.follow(an_id())) as lines, asyncio.timeout(5):
         async for stored in lines:
             found.append(stored.line.text)
             if len(found) == 3:
                 break
-            await writer.logs.append(an_id(), [a_line(f"after {len(found)}")])
+            await writer.logs.append({an_id(): [a_line(f"after {len(found)}")]})
     assert found == ["one", "after 1", "after 2"]
 
 
@@ -116,7 +116,7 @@ async def test_spans_come_back(streams: Streams, backend: Backend) -> None:
         )
         for number in range(3)
     ]
-    await streams.traces.append(an_id(), spans)
+    await streams.traces.append({an_id(): spans})
     assert await streams.traces.read(an_id()) == spans
     assert await streams.traces.read(an_id(), limit=1) == spans[-1:]
     assert await backend.ttl_s(keys.trace(an_id())) is not None
@@ -124,9 +124,9 @@ async def test_spans_come_back(streams: Streams, backend: Backend) -> None:
 
 async def test_activity_is_kept_by_source(streams: Streams, backend: Backend) -> None:
     """The newest of each source; nothing known is an empty mapping."""
-    await streams.activity.touch(an_id(), "proxy", 100.5)
-    await streams.activity.touch(an_id(), "reported", 200.0)
-    await streams.activity.touch(an_id(), "proxy", 300.25)
+    await streams.activity.touch({an_id(): {"proxy": 100.5}})
+    await streams.activity.touch({an_id(): {"reported": 200.0}})
+    await streams.activity.touch({an_id(): {"proxy": 300.25}})
     assert await streams.activity.read([an_id(), an_id("other")]) == [{"proxy": 300.25, "reported": 200.0}, {}]
     assert await backend.ttl_s(keys.activity(an_id())) is not None
 
@@ -157,8 +157,8 @@ async def test_a_cursor_from_before_a_loss_does_not_deafen(streams: Streams, bac
 
 async def test_every_key_is_of_the_table(streams: Streams, backend: Backend) -> None:
     """No key is invented inline, and each that names an allocation can expire or is a live event stream."""
-    await streams.logs.append(an_id(), [a_line("x")])
-    await streams.activity.touch(an_id(), "proxy", 1.0)
+    await streams.logs.append({an_id(): [a_line("x")]})
+    await streams.activity.touch({an_id(): {"proxy": 1.0}})
     await streams.wake.ring("x")
     await streams.feed.append([entry(1)], after=None)
     await streams.work_queue("a").claim(limit=1, block_s=0)

@@ -93,7 +93,7 @@ async def test_a_slot_moves_while_it_is_written(shared: Cluster, backend: RedisB
             written += 1
             [answer] = await streams.events.append([Entry(event=an_event(written))])
             assert answer.outcome is Outcome.APPENDED
-            await streams.logs.append(an_id(), [a_line(str(written))])
+            await streams.logs.append({an_id(): [a_line(str(written))]})
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(write())
@@ -113,7 +113,7 @@ async def test_a_slot_that_is_on_its_way_is_asked_for_at_both_ends(shared: Clust
     async def meanwhile() -> None:
         [answer] = await streams.events.append([Entry(event=an_event(2))])
         assert answer.outcome is Outcome.APPENDED
-        await streams.logs.append(an_id(), [a_line("new")])
+        await streams.logs.append({an_id(): [a_line("new")]})
         assert len(await streams.logs.read(an_id())) == 1
         assert await seqs(streams) == [1, 2]
 

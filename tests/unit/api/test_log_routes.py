@@ -28,7 +28,7 @@ async def texts(world: ApiWorld, path: str) -> list[str]:
 async def a_gang_with_lines(world: ApiWorld) -> AllocationId:
     answer = await world.launch(ranks=[{"count": 2}])
     lines = [a_line("a", second=1), a_line("b", rank=1, second=2), a_line("c", second=3), a_line("d", second=59)]
-    await world.streams.logs.append(answer["id"], lines)
+    await world.streams.logs.append({answer["id"]: lines})
     return AllocationId(answer["id"])
 
 
@@ -78,7 +78,7 @@ async def test_a_page_is_resumed_by_its_cursor(world: ApiWorld) -> None:
     """Lines that come later are the next page."""
     gang = await a_gang_with_lines(world)
     cursor = (await world.get(f"/allocations/{gang}/logs", **JSON)).json()["metadata"]["continue"]
-    await world.streams.logs.append(gang, [a_line("e")])
+    await world.streams.logs.append({gang: [a_line("e")]})
     assert await texts(world, f"/allocations/{gang}/logs?after={cursor}") == ["e"]
 
 
@@ -113,10 +113,10 @@ async def test_following_ends_some_time_after_the_end(world: ApiWorld, accept: s
     async with serve_app(world.app, before_stop=world.stop.set) as url:
         following = asyncio.ensure_future(follow(url, f"/allocations/{gang}/logs?follow=true", found, accept=accept))
         await wait_until(lambda: any("d" in line for line in found[-1:]), "the lines that there are")
-        await world.streams.logs.append(gang, [a_line("live")])
+        await world.streams.logs.append({gang: [a_line("live")]})
         await wait_until(lambda: "live" in found[-1], "the new line")
         await world.step(name, Event.TERMINATED)
-        await world.streams.logs.append(gang, [a_line("late")])
+        await world.streams.logs.append({gang: [a_line("late")]})
         await wait_until(lambda: "late" in found[-1], "the late line")
         async with asyncio.timeout(8):
             await following
@@ -143,7 +143,7 @@ async def test_following_works_without_redis(world: ApiWorld) -> None:
 async def test_a_shell_escape_stays_one_line(world: ApiWorld) -> None:
     """Text of a task can not forge a server-sent event."""
     answer = await world.launch()
-    await world.streams.logs.append(answer["id"], [a_line("x\n\ndata: forged\n\n")])
+    await world.streams.logs.append({answer["id"]: [a_line("x\n\ndata: forged\n\n")]})
     await world.step(answer["name"], Event.TERMINATED)
     found: list[str] = []
     async with serve_app(world.app, before_stop=world.stop.set) as url:

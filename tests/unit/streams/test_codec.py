@@ -113,7 +113,7 @@ def test_garbage_never_raises_anything_else(garbage: dict[str, bytes]) -> None:
     """Decoders meet whatever is in Redis."""
     known = codec.encode_event(an_event(3))
     for fields in (garbage, known | garbage, {**known, **dict.fromkeys(known, b"\xf0\x9f")}):
-        for decode in (codec.decode_event, codec.decode_hint, codec.decode_feed, codec.decode_line, codec.decode_span):
+        for decode in (codec.decode_event, codec.decode_hint, codec.decode_feed, codec.decode_line, codec.decode_spans):
             try:
                 decode(fields)
             except InvalidError:
@@ -145,11 +145,11 @@ def test_the_small_ones_survive_their_fields() -> None:
     hint = WorkHint(namespace="team-a", allocation=an_id(), traceparent=f"00-{'0' * 31}1-{'b' * 16}-01")
     assert codec.decode_hint(codec.encode_hint(hint)) == hint
     entry = FeedEntry(epoch=3, number=9, kind="pods", op=FeedOp.DELETE, key="a/b", rv="12", data=b"\x00\xff")
-    assert codec.decode_feed(codec.encode_feed(entry)) == entry
+    assert codec.decode_feed(codec.encode_feed([entry])) == [entry]
     line = LogLine(attempt=2, rank=3, stream="stderr", time="2026-01-02T03:04:05Z", text="é\n")
     assert codec.decode_line(codec.encode_line(line)) == line
     span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2, attributes={"k": "v"})
-    assert codec.decode_span(codec.encode_span(span)) == span
+    assert codec.decode_spans(codec.encode_spans([span])) == [span]
     assert codec.decode_beat(codec.encode_beat({"pods": "7"})) == {"pods": "7"}
 
 

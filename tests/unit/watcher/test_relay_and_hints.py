@@ -8,6 +8,7 @@ from slipway.errors import UnavailableError
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from slipway.model.times import format_time
+from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
@@ -168,7 +169,7 @@ async def test_hints_are_dropped_without_redis() -> None:
 async def test_many_reasons_ring_once() -> None:
     """The bell is no message."""
     box = Box()
-    bell = Ringer(box)
+    bell = Ringer(box, SystemClock())
     for reason in ("Pending", "node", "pod ended"):
         bell.ring(reason)
     await bell.step()

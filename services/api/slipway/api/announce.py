@@ -13,6 +13,8 @@ from slipway.crd.transitions import event_of, requested
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.streams import keys
 from slipway.streams.ports import Entry, EventLog, Wake
 
 BUFFER_MAX = 2000
@@ -25,9 +27,10 @@ _log = log.get_logger(__name__)
 class Announcer:
     """Appends `requested` and rings for the scheduler, in batches."""
 
-    def __init__(self, events: EventLog, wake: Wake) -> None:
+    def __init__(self, events: EventLog, wake: Wake, clock: Clock) -> None:
         self._events = events
         self._wake = wake
+        self._clock = clock
         self._waiting: deque[Allocation] = deque(maxlen=BUFFER_MAX)
         self._something = asyncio.Event()
         self._is_busy = False
@@ -51,6 +54,7 @@ class Announcer:
         while True:
             await self._something.wait()
             await self.flush()
+            await self._clock.sleep(keys.GATHER_S)
 
     async def flush(self) -> None:
         """Announce what is here now; what the streams do not take is dropped."""

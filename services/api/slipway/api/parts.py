@@ -73,7 +73,7 @@ def connect(
 ) -> Parts:
     """The parts over these clients."""
     catalog, lookup = Catalog(kube, clock), Lookup(kube)
-    announcer = Announcer(streams.events, streams.wake)
+    announcer = Announcer(streams.events, streams.wake, clock)
     return Parts(
         settings=settings,
         clock=clock,

@@ -24,6 +24,8 @@ from slipway.streams.ports import Streams
 
 BACKOFF_MAX_S = 5.0
 ONCE_TICKS_MAX = 1000
+WAKE_PAUSE_S = 0.05
+"""Who rings again so soon says nothing new: a LIST takes longer."""
 TICK_SILENCE_S = 60.0
 
 _log = log.get_logger(__name__)
@@ -149,6 +151,7 @@ class PoolScheduler:
             cursor = woken.cursor
             if woken.reasons:
                 follower.poke()
+                await self._clock.sleep(WAKE_PAUSE_S)
 
     def _follower(self, cluster: Cluster, list_interval_s: float) -> Follower:
         parts = self._parts

@@ -11,6 +11,7 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import TransientError
 from slipway.runtime.clock import Clock
+from slipway.streams import keys
 from slipway.streams.ports import WorkHint
 from slipway.watcher.ports import Bell, Hints
 
@@ -53,6 +54,7 @@ class HintSender:
         """Wait for hints, then send them."""
         await self._something.wait()
         await self.flush()
+        await self._clock.sleep(keys.GATHER_S)
 
     async def flush(self) -> None:
         """Send what waits; without Redis it is dropped, and the pod worker finds its work by LIST."""
@@ -70,8 +72,9 @@ class HintSender:
 class Ringer:
     """Rings the scheduler's bell, once for many reasons that come together."""
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, bell: Bell, clock: Clock) -> None:
         self._bell = bell
+        self._clock = clock
         self._reason = ""
         self._something = asyncio.Event()
 
@@ -88,3 +91,4 @@ class Ringer:
             await self._bell.ring(self._reason)
         except TransientError:
             return
+        await self._clock.sleep(keys.GATHER_S)

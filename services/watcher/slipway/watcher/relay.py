@@ -71,6 +71,7 @@ class Relay:
         """
         await self._something.wait()
         await self.flush()
+        await self._clock.sleep(keys.GATHER_S)
 
     async def flush(self) -> None:
         """Relay everything that waits now."""

@@ -85,7 +85,7 @@ class Watcher:
         ]
         self.relay = Relay(parts.streams.events, clock, enabled=has_redis)
         self._hints = HintSender(parts.streams.hints, clock)
-        self._bell = Ringer(parts.streams.wake)
+        self._bell = Ringer(parts.streams.wake, clock)
         self._logs = PodLogs(
             parts.kube,
             LogStore(sink=parts.behind, tail=parts.streams.logs),

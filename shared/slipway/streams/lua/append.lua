@@ -1,6 +1,7 @@
--- Append one entry to an allocation's stream, in order, exactly once.
--- KEYS[1] the stream. ARGV: creation ms, seq, oldest seq ('' = any may begin a stream, -1 = this must not), truncated from ('' = not marked),
--- MAXLEN, EXPIRE seconds (0 = none), then the fields.
+-- Append one entry to an allocation's stream, in order, exactly once; and before it to the firehose, when that is given.
+-- KEYS[1] the stream, KEYS[2] (not on a cluster, where it has another slot) the shard of the firehose.
+-- ARGV: creation ms, seq, oldest seq ('' = any may begin a stream, -1 = this must not), truncated from ('' = not marked),
+-- MAXLEN, EXPIRE seconds (0 = none), MAXLEN of the firehose, then the fields.
 -- Answers {outcome, last seq}; the last seq is -1 for an empty stream. The twin of judge() in order.py.
 local key, ms, seq = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local last, newest = -1, redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
@@ -27,6 +28,7 @@ else
   fits = seq == last + 1
 end
 if not fits then return {'gap', last} end
-redis.call('XADD', key, 'MAXLEN', '~', ARGV[5], ms .. '-' .. ARGV[2], unpack(ARGV, 7))
+if KEYS[2] then redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[7], '*', unpack(ARGV, 8)) end
+redis.call('XADD', key, 'MAXLEN', '~', ARGV[5], ms .. '-' .. ARGV[2], unpack(ARGV, 8))
 if ttl > 0 then redis.call('EXPIRE', key, ttl) end
 return {'appended', seq}
