@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
+from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.transitions import is_admitted, is_released, stop_reason
 from slipway.crd.v1alpha1 import (
     Allocation,
+    AllocationStatus,
     Job,
     Quantities,
     Queue,
@@ -25,6 +26,7 @@ from slipway.model.facts import (
     RoleFact,
     Toleration,
     TopologyFact,
+    Untouched,
 )
 from slipway.model.lifecycle import Phase, RankState
 from slipway.model.quantity import parse_quantity
@@ -33,6 +35,7 @@ from slipway.model.times import parse_time
 
 CONDITION_ADMITTED = "Admitted"
 CONDITION_INVALID = "Invalid"
+_NO_STATUS = AllocationStatus()
 _ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 
 
@@ -91,6 +94,7 @@ def allocation_fact(
         gate=gate,
         gate_message=gate_message,
         spec_hash=spec_hash,
+        untouched=_untouched(allocation),
     )
 
 
@@ -158,6 +162,18 @@ def gate_of(allocation: Allocation) -> tuple[str, str]:
     if waiting and waiting.status == "False":
         return waiting.reason, waiting.message
     return "", ""
+
+
+def _untouched(allocation: Allocation) -> Untouched | None:
+    meta = allocation.metadata
+    if allocation.status != _NO_STATUS or TEARDOWN_FINALIZER not in meta.finalizers:
+        return None
+    return Untouched(
+        created_at=meta.creation_timestamp or "",
+        generation=meta.generation,
+        user=meta.annotations.get(ANNOTATION_USER),
+        trace=meta.annotations.get(ANNOTATION_TRACE, ""),
+    )
 
 
 def _deadlines(allocation: Allocation) -> dict[str, float]:

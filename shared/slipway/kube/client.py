@@ -12,9 +12,12 @@ modules that are needed below bare parent packages and then hides all of them fr
 0.4 s, of which 37 MiB are Python with asyncio and aiohttp. An ordinary `import kubernetes`, before or after, is not
 disturbed. The version is pinned, and a test fails when the library moves these modules.
 
+Calls go over connections of our own (`connections.py`), which cost a third of aiohttp's; watches and logs, and
+everything when there is a proxy, over aiohttp's session.
+
 Invariants: a request is sent at most once by us, but for one repetition after a 401 with renewed credentials (the
-server did nothing), and one by aiohttp for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT
-that was applied all the same then answers Conflict, as any lost answer may. Environment proxies are ignored. Redirects
+server did nothing), and one for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT that was
+applied all the same then answers Conflict, as any lost answer may. Environment proxies are ignored. Redirects
 are not followed. Credentials never reach a log or an error.
 
 Not promised: new client certificates from an exec plugin; they are read when the client opens, tokens are renewed.
@@ -25,9 +28,10 @@ import contextlib
 import importlib.util
 import io
 import os
+import ssl
 import sys
 import types
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +41,7 @@ import yarl
 
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
 from slipway.kube.answers import explain, read_retry_after, read_status
+from slipway.kube.connections import Answer, Connections
 from slipway.kube.rest import Request, RestApi, Timeouts
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
@@ -48,6 +53,7 @@ _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kuber
 _MODEL_CLIENT = "kubernetes.aio.client.api_client"
 _WHOLE_BYTES_MAX = 512 * 1024
 """Larger bodies are written in pieces, so that others run in between."""
+_REPEATABLE = ("GET", "PUT", "DELETE")
 _FAULTS = (aiohttp.ClientError, OSError)
 
 
@@ -109,6 +115,7 @@ class _HttpTransport:
         self._clock = clock
         self._slots = asyncio.Semaphore(pool_size)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        self._lean: _LeanHttp | None = None
         self._account: _Account | None = None
         self._session: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {}
@@ -129,19 +136,25 @@ class _HttpTransport:
             self._options["server_hostname"] = configuration.tls_server_name
         if configuration.proxy:
             self._options["proxy"] = configuration.proxy
-        self._session = _library().open_session(configuration)
+        self._session, tls = _library().open_session(configuration)
+        if not configuration.proxy:
+            url = yarl.URL(configuration.host, encoded=True)
+            self._lean = _LeanHttp(url, tls, configuration.tls_server_name or None, self._headers)
 
     async def close(self) -> None:
         session, self._session = self._session, None
+        if self._lean is not None:
+            self._lean.close()
         if session is not None:
             await session.close()
 
     async def send(self, request: Request, *, timeout_s: float) -> bytes:
         start, outcome = self._clock.monotonic(), "cancelled"
         try:
-            async with asyncio.timeout(timeout_s), self._slots, await self._ask(request) as response:
-                outcome = str(response.status)
-                return await response.read()
+            async with asyncio.timeout(timeout_s), self._slots:
+                answer = await self._answer(request)
+                outcome = str(answer.status)
+                return answer.body
         except ControlPlaneError as error:
             outcome = type(error).__name__
             raise
@@ -169,6 +182,21 @@ class _HttpTransport:
             raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
         except _FAULTS as error:
             raise _unreachable(request, error) from error
+
+    async def _answer(self, request: Request) -> Answer:
+        """A whole 2xx answer; any other is raised as what it means."""
+        account, lean = self._account, self._lean
+        if account is None or self._session is None:
+            raise UnavailableError("the client is not open")
+        if lean is None:
+            async with await self._ask(request) as response:
+                return Answer(response.status, None, await response.read())
+        answer = await lean.ask(request, await account.headers())
+        if answer.status == 401 and await account.renew():
+            answer = await lean.ask(request, await account.headers())
+        if answer.status < 300:
+            return answer
+        raise explain(request.verb, answer.status, read_status(answer.body), read_retry_after(answer.retry_after))
 
     async def _ask(self, request: Request) -> aiohttp.ClientResponse:
         """A 2xx answer, which the caller must release; any other is raised as what it means."""
@@ -198,6 +226,38 @@ class _HttpTransport:
         )
 
 
+class _LeanHttp:
+    """Requests as bytes, over our own connections."""
+
+    def __init__(
+        self, url: yarl.URL, tls: ssl.SSLContext, server_hostname: str | None, headers: Mapping[str, str]
+    ) -> None:
+        is_secure = url.scheme == "https"
+        port = url.port or (443 if is_secure else 80)
+        host = url.host or ""
+        self._prefix = url.raw_path.rstrip("/")
+        self._fixed = "".join(f"{name}: {value}\r\n" for name, value in {"Host": url.authority, **headers}.items())
+        self._connections = Connections(host, port, tls=tls if is_secure else None, server_hostname=server_hostname)
+
+    async def ask(self, request: Request, headers: Mapping[str, str]) -> Answer:
+        """Send one request with the credentials in `headers`."""
+        lines = [f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n", self._fixed]
+        lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
+        body = request.body
+        if body is not None:
+            lines.append(f"Content-Type: {request.content_type}\r\nContent-Length: {len(body)}\r\n")
+        elif request.method != "GET":
+            lines.append("Content-Length: 0\r\n")
+        lines.append("\r\n")
+        head = "".join(lines).encode("latin-1")
+        is_repeatable = request.method in _REPEATABLE
+        return await self._connections.ask(head if body is None else head + body, is_repeatable=is_repeatable)
+
+    def close(self) -> None:
+        """Close what nobody uses."""
+        self._connections.close()
+
+
 class _Account:
     """Who we are to the server: the library's configuration, and how to renew what expires in it."""
 
@@ -214,7 +274,10 @@ class _Account:
             await self.renew()
         token: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
         # Whoever writes a token into a file by hand ends its line.
-        return {"Authorization": token.strip()} if token else {}
+        token = token.strip() if token else ""
+        if not (token.isascii() and token.isprintable()):
+            raise InvalidError("the token of the account cannot stand in a header")
+        return {"Authorization": token} if token else {}
 
     async def renew(self) -> bool:
         """Loads the credentials again; False when there are no others: theirs never change, or can not be read now.
@@ -285,8 +348,10 @@ class _Library:
         self._session_factory: Any = Session
         self._load_kube_config: Any = kubeconfig.load_kube_config
 
-    def open_session(self, configuration: Any) -> aiohttp.ClientSession:
-        return self._session_factory(configuration).open()
+    def open_session(self, configuration: Any) -> tuple[aiohttp.ClientSession, ssl.SSLContext]:
+        """The library's session, and the TLS that it has set up."""
+        factory = self._session_factory(configuration)
+        return factory.open(), factory.ssl_context
 
     async def load_pod_account(self, configuration: Any) -> None:
         """Fills the configuration from what the kubelet has mounted. The library's own renewal is left out: it comes

@@ -98,6 +98,10 @@ class Store(Generic[T]):
         """The objects under one value of an index."""
         return list(self._indexes[index].get(value, {}).values())
 
+    def count(self, index: str, value: str) -> int:
+        """How many objects are under one value of an index."""
+        return len(self._indexes[index].get(value, ()))
+
     def index_values(self, index: str) -> list[str]:
         """The values that an index holds now."""
         return list(self._indexes[index])

@@ -75,6 +75,16 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_milli: int = 0
 
 
+class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the first status of an object is made from: with it the leader admits without reading the object."""
+
+    created_at: str
+    """metadata.creationTimestamp as it stands there"""
+    generation: int = 1
+    user: str | None = None
+    trace: str = ""
+
+
 class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One allocation as the planner sees it. Times are epoch seconds.
 
@@ -118,6 +128,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """backoff of a restarted attempt"""
     deadlines: dict[str, float] = {}
     max_runtime: float | None = None
+    untouched: Untouched | None = None
+    """set while nobody has written a status and the teardown finalizer stands"""
     invalid: str = ""
     """why the spec can never run; empty when it is sound"""
     gate: str = ""

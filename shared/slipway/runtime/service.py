@@ -11,6 +11,7 @@ again; a failure is exit 1; `--once` does what there is to do and exits 0, or 1 
 import argparse
 import asyncio
 import contextlib
+import gc
 import importlib.metadata
 import os
 import signal
@@ -34,6 +35,7 @@ EXIT_INVARIANT = 70
 
 _LOOP_DEADLINE_S = 120.0
 _BACKOFF_FIRST_S = 0.1
+_GC_THRESHOLDS = (20_000, 20, 20)
 
 _log = log.get_logger(__name__)
 
@@ -268,6 +270,7 @@ async def _serve(
                 listen = str(context.address) if listener is not None else ""
                 _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
+                _settle_memory()
                 if not once:
                     await stop.wait()
                 begin_drain()
@@ -279,6 +282,16 @@ async def _http(context: Context[SettingsT], listener: socket.socket, *, websock
 
     server = HttpServer(app, listener, drain_timeout_s=context.settings.drain_timeout_s, websockets=websockets)
     await server.serve(context.stop.wait)
+
+
+def _settle_memory() -> None:
+    """Take what start-up made, and most of what comes and goes with each message, out of the collector's way.
+
+    Our objects form few cycles: the default of a look at every 700 new ones costs a tenth of a busy process.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class Applier:
             conditions=_with(status.conditions, admitted),
             reason="",
         )
-        return Applied(outcome=Outcome.APPLIED, allocation=await self._kube.replace_status(ALLOCATIONS, written))
+        return Applied(outcome=Outcome.APPLIED, allocation=await self._send(written))
 
     async def _evict(self, found: Allocation, decision: Decision) -> Applied:
         stop = Stop(
@@ -186,7 +186,21 @@ class Applier:
 
     async def _put(self, found: Allocation, **changes: object) -> Applied:
         written = with_status(found, msgspec.structs.replace(found.status, **changes))
-        return Applied(outcome=Outcome.APPLIED, allocation=await self._kube.replace_status(ALLOCATIONS, written))
+        return Applied(outcome=Outcome.APPLIED, allocation=await self._send(written))
+
+    async def _send(self, written: Allocation) -> Allocation:
+        """Its status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
+        meta = written.metadata
+        body = {
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": written.status,
+        }
+        return await self._kube.replace_status(ALLOCATIONS, body)
 
     async def _retried(self, namespace: str, name: str, write: Write, seen: Allocation | None = None) -> Applied:
         """Read, write; on a stale read do both again, a few times."""

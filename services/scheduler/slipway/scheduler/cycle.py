@@ -18,6 +18,7 @@ from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, StaleError, TransientError
+from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
@@ -33,6 +34,7 @@ from slipway.scheduler.plan.outcome import Plan
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.pool_view import PoolView
 from slipway.scheduler.ports import Hints
+from slipway.scheduler.untouched import allocation_of, is_same_spec
 from slipway.streams.ports import WorkHint
 
 HINT_DEADLINE_S = 2.0
@@ -41,7 +43,7 @@ LOOK_AHEAD_MAX = 8
 decisions the later reads would be old by the time of their write."""
 
 Seen = Mapping[str, Allocation | None]
-"""{decision: its object, read while the ledger was written}"""
+"""{decision: its object, known from its fact or read while the ledger was written}"""
 
 _log = log.get_logger(__name__)
 
@@ -158,13 +160,14 @@ class Cycle:
 
     async def _commit(self, committed: Ledger, decided: Sequence[Decision]) -> Seen | None:
         """Write the ledger and, meanwhile, read what the first decisions are about; None: another write came first."""
-        first = decided[:LOOK_AHEAD_MAX]
+        known = {each.id: allocation_of(each, self._cluster.allocations.get(each.allocation)) for each in decided}
+        first = [each for each in decided if known[each.id] is None][:LOOK_AHEAD_MAX]
         saved, found = await asyncio.gather(
             self._store.save(committed), asyncio.gather(*(self._applier.look(each) for each in first))
         )
         if not saved:
             return None
-        return {decision.id: allocation for decision, allocation in zip(first, found, strict=True)}
+        return known | {decision.id: allocation for decision, allocation in zip(first, found, strict=True)}
 
     async def _apply(
         self, decisions: Sequence[Decision], nodes: Sequence[str], seen: Seen = MappingProxyType({})
@@ -187,7 +190,7 @@ class Cycle:
                 # It stays in the ledger: the next tick, or the next leader, finishes it.
                 _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
                 return None
-        self._observe(decision.allocation, result.allocation)
+        self._observe(decision.allocation, result.allocation, fact)
         if result.outcome is Outcome.VOID:
             telemetry.DECISIONS.labels(pool=self._pool, kind="void").inc()
             self._ledger = ledger.settle(self._ledger, (decision.id,))
@@ -220,13 +223,18 @@ class Cycle:
 
     # --- small print ----------------------------------------------------------------------------------------------
 
-    def _observe(self, key: str, allocation: Allocation | None) -> None:
-        """Take our own write into the tables at once; the feed's later delta of it changes nothing."""
+    def _observe(self, key: str, allocation: Allocation | None, fact: AllocationFact | None = None) -> None:
+        """Take our own write into the tables at once; the feed's later delta of it changes nothing.
+
+        `fact` is what was known before it.
+        """
         table = self._cluster.allocations
         if allocation is None:
             table.drop(key, table.version(key))
         else:
-            table.put(key_of(allocation), allocation_fact(allocation, self._store.pool), allocation.metadata.version)
+            known = fact if fact is not None and is_same_spec(fact, allocation) else None
+            written = allocation_fact(allocation, self._store.pool, known=known)
+            table.put(key_of(allocation), written, allocation.metadata.version)
 
     async def _send(self, hints: Sequence[WorkHint]) -> None:
         try:

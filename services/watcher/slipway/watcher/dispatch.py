@@ -20,6 +20,11 @@ from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
 from slipway.watcher.world import BY_NAMESPACE, BY_NODE, World, is_out_of_service
 
+GANG_MIN = 16
+"""From so many pods on, changes of a gang's pods are looked at together."""
+GANG_LOOK_S_PER_POD = 1 / 2048
+GANG_LOOK_S_MAX = 1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Audience:
@@ -47,10 +52,10 @@ class Dispatch:
         for store in (world.pools, world.queues, world.jobs):
             store.on_change(self._policy_changed)
 
-    def enqueue(self, uid: str) -> None:
+    def enqueue(self, uid: str, delay_s: float = 0.0) -> None:
         """Look at an allocation: now, or a little later when that is another replica's duty."""
         if uid:
-            self._to.queue.add_after(uid, self._duty.delay_s)
+            self._to.queue.add_after(uid, max(delay_s, self._duty.delay_s))
 
     def enqueue_all(self, *, calm: bool = True) -> None:
         """Look at everything that is not at rest; without `calm`, not at what waits or runs in peace."""
@@ -96,7 +101,7 @@ class Dispatch:
                 self._to.evidence.departed(pod)
         elif uid:
             self._to.logs.observe(new)
-        self.enqueue(uid)
+        self.enqueue(uid, _patience_s(self._world.count_pods_of(uid)))
         was_live = old is not None and not exits.is_over(old)
         if was_live and (new is None or exits.is_over(new)):
             self._ring("pod ended")
@@ -122,3 +127,8 @@ class Dispatch:
     def _ring(self, reason: str) -> None:
         if self._duty.is_primary and self._world.is_synced:
             self._to.bell.ring(reason)
+
+
+def _patience_s(pods: int) -> float:
+    """How long to wait for more news of a gang: a look at it costs as many steps as it has pods, and each has news."""
+    return min(GANG_LOOK_S_MAX, pods * GANG_LOOK_S_PER_POD) if pods >= GANG_MIN else 0.0

@@ -32,6 +32,7 @@ from slipway.watcher.world import World
 
 WATCH_S = 0.5
 """How often the view is looked at: is it complete, and how far does it reach."""
+_ENDED = ("Succeeded", "Failed")
 
 _log = log.get_logger(__name__)
 
@@ -155,15 +156,16 @@ def _put(kind: str, obj: Any, data: bytes) -> Delta:
 
 
 def _is_visible(pod: Pod) -> bool:
-    """Whether a pod matters for placement: it has a node, or is one of ours."""
-    return bool(pod.spec.node_name) or LABEL_ALLOCATION_UID in pod.metadata.labels
+    """Whether a pod matters for placement: it uses a node, or is a rank of ours that has ended."""
+    is_ours = LABEL_ALLOCATION_UID in pod.metadata.labels
+    return bool(pod.spec.node_name) or (is_ours and pod.status.phase in _ENDED)
 
 
 def _uses_the_same(old: Pod | None, new: Pod) -> bool:
     """Whether a pod that was visible uses what it used: most changes are of its status only."""
     if old is None or old.metadata.uid != new.metadata.uid or not _is_visible(old):
         return False
-    is_ended = [pod.status.phase in ("Succeeded", "Failed") for pod in (old, new)]
+    is_ended = [pod.status.phase in _ENDED for pod in (old, new)]
     return is_ended[0] == is_ended[1] and old.spec == new.spec and old.metadata.labels == new.metadata.labels
 
 

@@ -28,6 +28,7 @@ from slipway.runtime.clock import Clock
 from slipway.watcher import finalizers
 from slipway.watcher.ends import Policy
 from slipway.watcher.evidence import Evidence
+from slipway.watcher.pace import Pace
 from slipway.watcher.ports import HintBox, Kube, Outbox, Tails
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
@@ -36,8 +37,9 @@ from slipway.watcher.world import World
 ROUNDS_MAX = 4
 """Writes for one key before others get their turn."""
 PATCHES_AT_ONCE = 16
-ASSIGNED_HINT_DELAY_S = 1.0
-"""The scheduler hints what it assigns; ours is for when that was lost."""
+ASSIGNED_HINT_DELAY_S = 5.0
+"""The scheduler hints what it assigns; ours is for when that was lost. Sooner, it would only add to a burst that the
+pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
 
@@ -89,6 +91,7 @@ class Reconciler:
         """Our last write of each allocation, until the store has caught up with it."""
         self._written_at: dict[str, float] = {}
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
+        self._pace = Pace(hands.clock)
 
     async def reconcile(self, uid: str) -> None:
         """Bring one allocation up to date.
@@ -104,6 +107,10 @@ class Reconciler:
                 return
             self._outbox.offer(allocation)
             reduction = await self._reduced(allocation)
+            wait_s = self._pace.wait_s(allocation, reduction)
+            if wait_s > 0:
+                self._queue.add_after(uid, wait_s)
+                return
             if reduction.changed and not await self._write(allocation, reduction):
                 continue
             await self._clear(reduction)
@@ -118,6 +125,7 @@ class Reconciler:
         """The allocation is gone."""
         self._answers.pop(uid, None)
         self._written_at.pop(uid, None)
+        self._pace.forget(uid)
 
     # --- observing --------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,10 @@ class World:
         """The pods that carry an allocation's uid."""
         return self.pods.indexed(BY_ALLOCATION, uid)
 
+    def count_pods_of(self, uid: str) -> int:
+        """How many pods carry an allocation's uid."""
+        return self.pods.count(BY_ALLOCATION, uid)
+
     def is_terminating(self, namespace: str) -> bool:
         """Whether the namespace is on its way out."""
         found = self.namespaces.get(namespace)

@@ -1,0 +1,66 @@
+"""When a status that tells of progress only is written: at once, or under load together with what follows.
+
+Owns the pace. A status write costs the API server as much as everything else of a launch together, and a pod that has
+a node usually runs a moment later: while many allocations start, Pulling and Starting are held back for a while and
+then told in one write with Running. Must not know how anything is written.
+
+Promises: what is more than progress to Starting is never held back; what is held back is written `HELD_S_MAX` after
+it was first seen at the latest; on a system with little to do nothing is held back.
+"""
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+from slipway.runtime.clock import Clock
+from slipway.watcher.reduce import Reduction
+
+AT_ONCE_PER_S = 20.0
+"""So many are written without delay; also the size of a burst."""
+HELD_S_MAX = 2.0
+_BEFORE = (Phase.ASSIGNED, Phase.PULLING)
+_AFTER = (Phase.PULLING, Phase.STARTING)
+
+
+class Pace:
+    """Gives out the places of writes without delay: a bucket that fills with time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._places = AT_ONCE_PER_S
+        self._filled_at = clock.monotonic()
+        self._held: dict[str, tuple[int, float]] = {}
+        """{uid: (seq that is held back on, since when)}"""
+
+    def wait_s(self, before: Allocation, reduction: Reduction) -> float:
+        """How long to wait before `reduction` is written; 0: now."""
+        uid = before.metadata.uid
+        if not _is_mere_progress(before, reduction):
+            self._held.pop(uid, None)
+            return 0.0
+        now = self._clock.monotonic()
+        seq, since = self._held.get(uid, (-1, now))
+        if seq == before.status.seq:
+            wait_s = since + HELD_S_MAX - now
+        else:
+            wait_s = 0.0 if self._take_place(now) else HELD_S_MAX
+            self._held[uid] = before.status.seq, now
+        if wait_s <= 0:
+            self._held.pop(uid, None)
+        return wait_s
+
+    def forget(self, uid: str) -> None:
+        """The allocation is gone."""
+        self._held.pop(uid, None)
+
+    def _take_place(self, now: float) -> bool:
+        self._places = min(AT_ONCE_PER_S, self._places + (now - self._filled_at) * AT_ONCE_PER_S)
+        self._filled_at = now
+        if self._places < 1:
+            return False
+        self._places -= 1
+        return True
+
+
+def _is_mere_progress(before: Allocation, reduction: Reduction) -> bool:
+    phases = before.status.phase in _BEFORE and reduction.allocation.status.phase in _AFTER
+    clears = reduction.drop_pod_finalizers or reduction.force_deletes or reduction.drop_cr_finalizer
+    return reduction.changed and phases and not clears

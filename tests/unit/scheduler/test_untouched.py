@@ -1,0 +1,62 @@
+"""An admission without a read is the same admission."""
+
+import msgspec
+import pytest
+
+from slipway.crd.facts import allocation_fact
+from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.crd.transitions import requested
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.facts import decode_fact, encode_fact
+from slipway.model.facts import AllocationFact
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.scheduler.untouched import allocation_of, is_same_spec
+from tests.support.builders import an_allocation
+
+
+def a_fresh(**spec: object) -> Allocation:
+    """As the api makes it."""
+    allocation = an_allocation().it
+    meta = msgspec.structs.replace(allocation.metadata, finalizers=[TEARDOWN_FINALIZER], resource_version="7")
+    template = {"spec": {"containers": [{"name": "main", "image": "local"}]}}
+    spec_ = msgspec.structs.replace(allocation.spec, **{"template": template, **spec})
+    return msgspec.structs.replace(allocation, metadata=meta, spec=spec_)
+
+
+def fact_of(allocation: Allocation) -> AllocationFact:
+    """As it arrives by the feed."""
+    fact = decode_fact("allocations", encode_fact(allocation_fact(allocation, None)))
+    assert isinstance(fact, AllocationFact)
+    return fact
+
+
+def a_decision(allocation: Allocation, kind: DecisionKind = DecisionKind.ADMIT) -> Decision:
+    meta = allocation.metadata
+    return Decision(id="1-1-0", epoch=1, allocation=f"{meta.namespace}/{meta.name}", uid=meta.uid, attempt=1, kind=kind)
+
+
+def test_what_is_made_up_gives_the_same_first_transition() -> None:
+    """And carries the version that it was seen at."""
+    allocation = a_fresh()
+    found = allocation_of(a_decision(allocation), fact_of(allocation))
+    assert found is not None
+    assert requested(found) == requested(allocation)
+    assert found.metadata.resource_version == "7"
+    assert found.status == allocation.status
+    assert is_same_spec(fact_of(allocation), allocation)
+
+
+@pytest.mark.parametrize("story", ["touched", "no finalizer", "stopped", "evicted", "another"])
+def test_what_must_be_read(story: str) -> None:
+    """Whatever has a history, or is no plain admission."""
+    allocation = a_fresh(desired="Stopped") if story == "stopped" else a_fresh()
+    decision = a_decision(allocation, DecisionKind.EVICT if story == "evicted" else DecisionKind.ADMIT)
+    if story == "touched":
+        status = msgspec.structs.replace(allocation.status, message="written")
+        allocation = msgspec.structs.replace(allocation, status=status)
+    if story == "no finalizer":
+        meta = msgspec.structs.replace(allocation.metadata, finalizers=[])
+        allocation = msgspec.structs.replace(allocation, metadata=meta)
+    if story == "another":
+        decision = msgspec.structs.replace(decision, uid="other")
+    assert allocation_of(decision, fact_of(allocation)) is None

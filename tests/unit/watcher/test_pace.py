@@ -1,0 +1,56 @@
+"""When progress is written at once, and when together with what follows."""
+
+import msgspec
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+from slipway.watcher.pace import AT_ONCE_PER_S, HELD_S_MAX, Pace
+from slipway.watcher.reduce import Reduction
+from tests.support.builders import T0, an_allocation
+from tests.support.clock import FakeClock
+
+
+def an_assigned(number: int) -> Allocation:
+    return an_allocation(name=f"run-{number}").assigned().released().it
+
+
+def moved(allocation: Allocation, phase: Phase = Phase.STARTING) -> Reduction:
+    status = msgspec.structs.replace(allocation.status, phase=phase, seq=allocation.status.seq + 1)
+    return Reduction(allocation=msgspec.structs.replace(allocation, status=status), changed=True)
+
+
+def a_busy_pace(clock: FakeClock) -> Pace:
+    """One whose places are all taken."""
+    pace = Pace(clock)
+    for number in range(int(AT_ONCE_PER_S)):
+        allocation = an_assigned(number)
+        assert pace.wait_s(allocation, moved(allocation)) == 0
+    return pace
+
+
+async def test_a_few_are_written_at_once_and_many_are_held_back() -> None:
+    """For a bounded time, counted from the first sight."""
+    clock = FakeClock(T0)
+    pace, late = a_busy_pace(clock), an_assigned(1000)
+    assert pace.wait_s(late, moved(late)) == HELD_S_MAX
+    clock.advance(HELD_S_MAX / 2)
+    assert pace.wait_s(late, moved(late)) == pytest.approx(HELD_S_MAX / 2)
+    clock.advance(HELD_S_MAX / 2)
+    assert pace.wait_s(late, moved(late)) <= 0
+
+
+async def test_places_come_back_with_time() -> None:
+    """A second of quiet is enough."""
+    clock = FakeClock(T0)
+    pace, next_one = a_busy_pace(clock), an_assigned(1000)
+    clock.advance(1.0)
+    assert pace.wait_s(next_one, moved(next_one)) == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.TERMINATING, Phase.TERMINATED])
+async def test_what_is_more_than_progress_is_never_held_back(phase: Phase) -> None:
+    """Running, and every end."""
+    pace, allocation = a_busy_pace(FakeClock(T0)), an_assigned(1000)
+    assert pace.wait_s(allocation, moved(allocation)) > 0
+    assert pace.wait_s(allocation, moved(allocation, phase)) == 0
