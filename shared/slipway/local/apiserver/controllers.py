@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from slipway.local.apiserver import custom, deletion, disruption, policy, quota
 from slipway.local.apiserver.budgets import Budgets
+from slipway.local.apiserver.nodelife import NodeLife
 from slipway.local.apiserver.objects import (
     Json,
     clone,
@@ -43,7 +44,7 @@ Entry = tuple[str, ObjectKey]
 class Controllers:
     """Remembers what changed since the last step; a new one looks at everything once."""
 
-    def __init__(self, core: "ClusterCore", *, pod_gc_delay_s: float, event_ttl_s: float) -> None:
+    def __init__(self, core: "ClusterCore", *, pod_gc_delay_s: float, event_ttl_s: float, node_grace_s: float) -> None:
         self._core = core
         self._store = core.store
         self._pod_gc_delay_s = pod_gc_delay_s
@@ -54,6 +55,7 @@ class Controllers:
         self._bound: dict[str, dict[ObjectKey, None]] = {}
         self._lost: dict[str, float] = {}
         self._budgets = Budgets(core)
+        self._nodes = NodeLife(core, self._bound, grace_s=node_grace_s)
         self._volumes = Volumes(core)
         self._roles_changed = True
         self._bare: dict[str, None] = {}
@@ -76,6 +78,7 @@ class Controllers:
             if is_deleting(obj):
                 self._deleting[entry] = None
         self._budgets.note(change)
+        self._nodes.note(change)
         self._volumes.note(change)
         if change.resource == "pods":
             self._note_pod(change)
@@ -98,6 +101,7 @@ class Controllers:
         self._collect_owned()
         self._finish_deletions()
         self._collect_pods()
+        self._nodes.run()
         self._expire_events()
         self._update_quotas()
         self._budgets.run()

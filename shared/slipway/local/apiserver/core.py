@@ -47,6 +47,7 @@ class ClusterCore:
     clock: epoch seconds. new_uid: a fresh uid at each call. twins: the Python twins of the CEL rules that definitions
     may use; a definition with another rule is refused unless allow_unknown_rules. history_limit: changes kept per
     resource for watches. pod_gc_delay_s: how long a pod outlives its node. event_ttl_s: how long Events are kept.
+    node_grace_s: how old a node's Lease may be before the node counts as silent.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ClusterCore:
         history_limit: int = 10_000,
         pod_gc_delay_s: float = 60.0,
         event_ttl_s: float = 3600.0,
+        node_grace_s: float = 40.0,
     ) -> None:
         self.store = Store(history_limit)
         self.clock = clock
@@ -67,7 +69,9 @@ class ClusterCore:
         self.registry = Registry(builtin_kinds(definitions))
         self._writer = Writer(self.store, clock, new_uid)
         self.store.subscribe(self.follow_definitions)
-        self.controllers = Controllers(self, pod_gc_delay_s=pod_gc_delay_s, event_ttl_s=event_ttl_s)
+        self.controllers = Controllers(
+            self, pod_gc_delay_s=pod_gc_delay_s, event_ttl_s=event_ttl_s, node_grace_s=node_grace_s
+        )
 
     @property
     def version(self) -> int:

@@ -8,6 +8,7 @@ with every process that still belongs to it; on `stop` every pod ends within the
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Set
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from slipway.local.node.logs import LogQuery, read
 from slipway.local.node.names import PeerNames
 from slipway.local.node.pod import NodeKit, PodRun
 from slipway.local.node.podview import PODS, NodePod
-from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew, retire
+from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew, report, retire
 from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
@@ -42,7 +43,15 @@ class Kubelet:
     """The nodes `node-0`... with their state below `folder`."""
 
     def __init__(
-        self, kube: KubeApi, folder: Path, *, nodes: int, shape: NodeShape, clock: Clock, random: Random
+        self,
+        kube: KubeApi,
+        folder: Path,
+        *,
+        nodes: int,
+        shape: NodeShape,
+        clock: Clock,
+        random: Random,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._kube = kube
         self._pods = folder / "pods"
@@ -57,7 +66,7 @@ class Kubelet:
         self._runs: dict[str, PodRun] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._pods_running: set[asyncio.Task[None]] = set()
-        self._endpoint = LogEndpoint(self, clock, random)
+        self._endpoint = LogEndpoint(self, clock, random, tls=tls)
         self._swept_for = asyncio.Event()
         self._store: Store[NodePod] = Store()
         self._store.on_change(self._on_change)
@@ -77,6 +86,13 @@ class Kubelet:
             await self._end_pods()
             watching.cancel()
         await self._endpoint.close()
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of our pod of that name. Raises: NotFoundError."""
+        for uid, run in self._runs.items():
+            if (run.pod.metadata.namespace, run.pod.metadata.name) == (namespace, name):
+                return uid
+        raise NotFoundError(f'pod "{name}" does not exist')
 
     def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
         """The log of one container. Raises: NotFoundError or InvalidError."""
@@ -196,7 +212,9 @@ class Kubelet:
             try:
                 for index in range(len(self._names)):
                     now = self._clock.now()
-                    manifest = node_manifest(index, self._shape, log_endpoint=self._endpoint.url, now=now)
+                    manifest = node_manifest(
+                        index, self._shape, log_endpoint=self._endpoint.url, port=self._endpoint.port, now=now
+                    )
                     await register(self._kube, manifest)
                 await retire(self._kube, keep=set(self._names))
                 break
@@ -210,8 +228,9 @@ class Kubelet:
             for name in self._names:
                 try:
                     await renew(self._kube, name, self._clock)
+                    await report(self._kube, name, self._clock)
                 except ControlPlaneError as error:
-                    _log.warning("node lease not renewed", node=name, error=str(error))
+                    _log.warning("node said no sign of life", node=name, error=str(error))
 
 
 def _clear(folder: Path, uids: Set[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Set
 import msgspec
 
 from slipway.crd.meta import ObjectMeta, RawObject
-from slipway.crd.roleresources import object_of
+from slipway.crd.roleresources import object_of, objects_of
 from slipway.errors import AlreadyExistsError, NotFoundError, StaleError
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.ports import KubeApi
@@ -24,7 +24,7 @@ from slipway.runtime.clock import Clock
 LOG_ENDPOINT = "slipway.dev/log-endpoint"
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_S = 60
-RENEW_S = 20.0
+RENEW_S = 10.0
 PODS_MAX = 1000
 HOST_IP = "127.0.0.1"
 RACK = "rack"
@@ -54,8 +54,8 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
         return Resources.parse(amounts)
 
 
-def node_manifest(index: int, shape: NodeShape, *, log_endpoint: str, now: float) -> RawObject:
-    """The Node of that index, ready."""
+def node_manifest(index: int, shape: NodeShape, *, log_endpoint: str, port: int, now: float) -> RawObject:
+    """The Node of that index, ready. Logs are read at `log_endpoint`, or without one at that port, as of a kubelet."""
     name = f"node-{index}"
     quantities = shape.resources().quantities()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
@@ -66,13 +66,18 @@ def node_manifest(index: int, shape: NodeShape, *, log_endpoint: str, now: float
         RACK: f"rack-{index // _NODES_PER_RACK}",
     }
     return {
-        "metadata": {"name": name, "labels": labels, "annotations": {LOG_ENDPOINT: log_endpoint}},
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {LOG_ENDPOINT: log_endpoint} if log_endpoint else {},
+        },
         "spec": {},
         "status": {
             "capacity": quantities,
             "allocatable": quantities,
             "conditions": _conditions(now),
             "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
             "nodeInfo": {
                 "machineID": name,
                 "systemUUID": name,
@@ -109,6 +114,15 @@ async def retire(kube: KubeApi, *, keep: Set[str]) -> None:
         if runtime == RUNTIME and node.metadata.name not in keep:
             with contextlib.suppress(NotFoundError):
                 await kube.delete(NODES, node.metadata.name, uid=node.metadata.uid)
+
+
+async def report(kube: KubeApi, name: str, clock: Clock) -> None:
+    """Says that the node is ready, when the cluster thinks otherwise: it was silent for a while, asleep perhaps."""
+    node = await kube.get(NODES, name)
+    conditions = objects_of(node.status.get("conditions"))
+    if not any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions):
+        status = {**node.status, "conditions": _conditions(clock.now())}
+        await kube.replace_status(NODES, msgspec.structs.replace(node, status=status))
 
 
 async def renew(kube: KubeApi, node: str, clock: Clock) -> None:

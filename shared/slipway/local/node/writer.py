@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from slipway.crd.meta import RawObject
+from slipway.crd.roleresources import objects_of
 from slipway.errors import NotFoundError, PermanentError, StaleError, TransientError
 from slipway.kube.ports import KubeApi
 from slipway.local.node.podview import PODS, NodePod
@@ -40,9 +41,12 @@ class StatusWriter:
         self._is_gone = False
 
     def observe(self, pod: NodePod) -> None:
-        """A version of the object that somebody saw."""
+        """A version of the object that somebody saw; whether the pod is ready, nobody else says for long."""
         if pod.metadata.version >= self.pod.metadata.version:
+            is_denied = _is_ready(self.pod) and not _is_ready(pod)
             self.pod = pod
+            if is_denied:
+                self.changed()
 
     def changed(self) -> None:
         """There may be something new to say."""
@@ -99,3 +103,8 @@ class StatusWriter:
     def _tell(self) -> None:
         progress, self._progress = self._progress, asyncio.Event()
         progress.set()
+
+
+def _is_ready(pod: NodePod) -> bool:
+    conditions = objects_of(pod.status.get("conditions"))
+    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
