@@ -2,7 +2,8 @@
 
 `python -m tests.conformance.builtin_fields` reads the modules that `kubernetes/go.mod` pins (they are in the module
 cache once the servers were built) and writes the table that the local API server decodes, merges and applies by. What
-is read of each field: its JSON name, Go type, whether it is left out when empty, and the markers of lists and patches.
+is read of each field: its JSON name, Go type, protobuf number, whether it is left out when empty, and the markers of
+lists and patches. Structs whose fields stand in their parent's JSON, but not in its protobuf message, are in `inline`.
 """
 
 import re
@@ -29,6 +30,9 @@ _PACKAGES = {
     "discovery": ("k8s.io/api", "discovery/v1"),
     "events": ("k8s.io/api", "events/v1"),
     "storage": ("k8s.io/api", "storage/v1"),
+    "scaling": ("k8s.io/api", "autoscaling/v1"),
+    "authorization": ("k8s.io/api", "authorization/v1"),
+    "authentication": ("k8s.io/api", "authentication/v1"),
     "meta": ("k8s.io/apimachinery", "pkg/apis/meta/v1"),
     "apiextensions": ("k8s.io/apiextensions-apiserver", "pkg/apis/apiextensions/v1"),
 }
@@ -47,7 +51,12 @@ KINDS = {
     "coordination.k8s.io/v1": ("coordination", ("Lease",)),
     "scheduling.k8s.io/v1": ("scheduling", ("PriorityClass",)),
     "rbac.authorization.k8s.io/v1": ("rbac", ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")),
-    "policy/v1": ("policy", ("PodDisruptionBudget",)),
+    "policy/v1": ("policy", ("PodDisruptionBudget", "Eviction")),
+    "autoscaling/v1": ("scaling", ("Scale",)),
+    "authorization.k8s.io/v1": ("authorization", ("SubjectAccessReview", "LocalSubjectAccessReview",
+                                                  "SelfSubjectAccessReview", "SelfSubjectRulesReview")),
+    "authentication.k8s.io/v1": ("authentication", ("TokenRequest", "TokenReview", "SelfSubjectReview")),
+    "meta.k8s.io/v1": ("meta", ("DeleteOptions",)),
     "apiextensions.k8s.io/v1": ("apiextensions", ("CustomResourceDefinition",)),
 }  # fmt: skip
 _PRIMITIVES = frozenset({"string", "bool", "int", "int32", "int64", "float64", "byte", "uint8"})
@@ -103,7 +112,7 @@ def folders() -> dict[str, Path]:
 
 def build(sources: Sources) -> dict[str, Any]:
     """The table: the kinds, the structs they reach, which of those are one value to apply, and the named scalars."""
-    table: dict[str, Any] = {"kinds": {}, "structs": {}, "scalars": {}}
+    table: dict[str, Any] = {"kinds": {}, "structs": {}, "scalars": {}, "inline": {}}
     pending: list[str] = []
     for api_version, (package, kinds) in KINDS.items():
         for kind in kinds:
@@ -112,14 +121,14 @@ def build(sources: Sources) -> dict[str, Any]:
     while pending:
         name = pending.pop()
         if name not in table["structs"]:
-            table["structs"][name] = _fields(sources, name, table["scalars"], pending)
+            table["structs"][name] = _fields(sources, name, table, pending)
     table["atomic"] = sorted(sources.atomic & set(table["structs"]))
     table["structs"] = dict(sorted(table["structs"].items()))
     table["scalars"] = dict(sorted(table["scalars"].items()))
     return table
 
 
-def _fields(sources: Sources, name: str, scalars: dict[str, str], pending: list[str]) -> dict[str, Any]:
+def _fields(sources: Sources, name: str, table: dict[str, Any], pending: list[str]) -> dict[str, Any]:
     package = name.partition(".")[0]
     found: dict[str, Any] = {}
     markers: dict[str, list[str]] = {}
@@ -131,17 +140,25 @@ def _fields(sources: Sources, name: str, scalars: dict[str, str], pending: list[
             json_name, _, options = tags.get("json", "").partition(",")
             shape = _qualify(field[2], package)
             if "inline" in options or (not field[1] and not json_name):
-                found.update(_fields(sources, shape.lstrip("*"), scalars, pending))
+                inner = _fields(sources, shape.lstrip("*"), table, pending)
+                found.update({field: _unnumbered(entry) for field, entry in inner.items()})
+                if number := _number(tags):
+                    table["inline"].setdefault(name, {})[str(number)] = shape.lstrip("*")
+                    pending.append(shape.lstrip("*"))
             elif json_name and json_name != "-":
                 entry = _entry(tags, markers, empty_goes="omit" in options)
-                found[json_name] = [_resolve(sources, shape, scalars, pending), *([entry] if entry else [])]
+                found[json_name] = [_resolve(sources, shape, table["scalars"], pending), *([entry] if entry else [])]
             markers = {}
     return found
 
 
 def _entry(tags: dict[str, str], markers: dict[str, list[str]], *, empty_goes: bool) -> dict[str, Any]:
-    """omit: left out when empty. list, keys, map: how apply merges. patch, key: how a strategic patch does."""
+    """n: number in protobuf. omit: left out when empty. list, keys, map: how apply merges. patch, key: how a strategic
+    patch does.
+    """
     entry: dict[str, Any] = {"omit": 1} if empty_goes else {}
+    if number := _number(tags):
+        entry["n"] = number
     if "listType" in markers:
         entry["list"] = markers["listType"][0]
     if "listMapKey" in markers:
@@ -157,6 +174,16 @@ def _entry(tags: dict[str, str], markers: dict[str, list[str]], *, empty_goes: b
     if "patchMergeKey" in tags:
         entry["key"] = tags["patchMergeKey"]
     return entry
+
+
+def _number(tags: dict[str, str]) -> int:
+    parts = tags.get("protobuf", "").split(",")
+    return int(parts[1]) if len(parts) > 1 else 0
+
+
+def _unnumbered(entry: list[Any]) -> list[Any]:
+    marks = {name: mark for name, mark in entry[1].items() if name != "n"} if len(entry) > 1 else {}
+    return [entry[0], marks] if marks else [entry[0]]
 
 
 def _qualify(shape: str, package: str) -> str:

@@ -1,112 +1,29 @@
-"""Protobuf bodies of the few built-in kinds that kubectl sends that way.
+"""Protobuf bodies of the built-in kinds, which kubectl and other Go clients prefer to send.
 
-Owns the decoding of the Kubernetes protobuf envelope into the JSON object. Answers are always JSON, which every client
-takes. Pure. Invariant: a kind or a field that the tables below do not name is refused or left out, never guessed.
-
-Source: the generated.proto files of k8s.io/api and k8s.io/apimachinery (field numbers are part of the API).
+Owns the decoding of the Kubernetes protobuf envelope into the JSON object, by the table of the built-in kinds' fields.
+Answers are always JSON, which every client takes. Pure. Invariant: a kind that the table does not name is refused, a
+field that it does not name is left out, never guessed.
 """
 
 import base64
 import struct
-from typing import Any, TypeGuard
+from typing import Any
 
+import msgspec
+
+from slipway.local.apiserver.fields.shapes import Shape, builtin_shapes
 from slipway.local.apiserver.objects import Json, format_time
 from slipway.local.apiserver.status import bad_request, unsupported_media
+from slipway.model import times
 
 MAGIC = b"k8s\x00"
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
-
-Field = tuple[str, Any]
-"""(JSON name, what it holds): a scalar's name, a message's fields, or ("list" | "map", what it holds)."""
-Message = dict[int, Field]
-
-_STRINGS = ("list", "string")
-_LABELS = ("map", "string")
-_QUANTITY = "quantity"
-_OWNER: Message = {
-    1: ("kind", "string"),
-    3: ("name", "string"),
-    4: ("uid", "string"),
-    5: ("apiVersion", "string"),
-    6: ("controller", "bool"),
-    7: ("blockOwnerDeletion", "bool"),
-}
-_META: Message = {
-    1: ("name", "string"),
-    2: ("generateName", "string"),
-    3: ("namespace", "string"),
-    5: ("uid", "string"),
-    6: ("resourceVersion", "string"),
-    8: ("creationTimestamp", "time"),
-    11: ("labels", _LABELS),
-    12: ("annotations", _LABELS),
-    13: ("ownerReferences", ("list", _OWNER)),
-    14: ("finalizers", _STRINGS),
-}
-_PRECONDITIONS: Message = {1: ("uid", "string"), 2: ("resourceVersion", "string")}
-_DELETE_OPTIONS: Message = {
-    1: ("gracePeriodSeconds", "int"),
-    2: ("preconditions", _PRECONDITIONS),
-    3: ("orphanDependents", "bool"),
-    4: ("propagationPolicy", "string"),
-    5: ("dryRun", _STRINGS),
-}
-_RESOURCE_ATTRIBUTES: Message = {
-    1: ("namespace", "string"),
-    2: ("verb", "string"),
-    3: ("group", "string"),
-    4: ("version", "string"),
-    5: ("resource", "string"),
-    6: ("subresource", "string"),
-    7: ("name", "string"),
-}
-_ACCESS: Message = {1: ("resourceAttributes", _RESOURCE_ATTRIBUTES)}
-_SERVICE_PORT: Message = {
-    1: ("name", "string"),
-    2: ("protocol", "string"),
-    3: ("port", "int"),
-    4: ("targetPort", {1: ("type", "int"), 2: ("intVal", "int"), 3: ("strVal", "string")}),
-    5: ("nodePort", "int"),
-}
-_SERVICE_SPEC: Message = {
-    1: ("ports", ("list", _SERVICE_PORT)),
-    2: ("selector", _LABELS),
-    3: ("clusterIP", "string"),
-    4: ("type", "string"),
-    7: ("sessionAffinity", "string"),
-}
-_KINDS: dict[str, Message] = {
-    "ConfigMap": {
-        1: ("metadata", _META),
-        2: ("data", _LABELS),
-        3: ("binaryData", ("map", "bytes")),
-        4: ("immutable", "bool"),
-    },
-    "DeleteOptions": _DELETE_OPTIONS,
-    "Eviction": {1: ("metadata", _META), 2: ("deleteOptions", _DELETE_OPTIONS)},
-    "Namespace": {1: ("metadata", _META)},
-    "PriorityClass": {
-        1: ("metadata", _META),
-        2: ("value", "int"),
-        3: ("globalDefault", "bool"),
-        4: ("description", "string"),
-        5: ("preemptionPolicy", "string"),
-    },
-    "ResourceQuota": {1: ("metadata", _META), 2: ("spec", {1: ("hard", ("map", _QUANTITY)), 2: ("scopes", _STRINGS)})},
-    "Secret": {
-        1: ("metadata", _META),
-        2: ("data", ("map", "bytes")),
-        3: ("type", "string"),
-        4: ("stringData", _LABELS),
-        5: ("immutable", "bool"),
-    },
-    "SelfSubjectAccessReview": {1: ("metadata", _META), 2: ("spec", _ACCESS)},
-    "SelfSubjectReview": {1: ("metadata", _META)},
-    "SelfSubjectRulesReview": {1: ("metadata", _META), 2: ("spec", {1: ("namespace", "string")})},
-    "Service": {1: ("metadata", _META), 2: ("spec", _SERVICE_SPEC)},
-    "ServiceAccount": {1: ("metadata", _META)},
-}
-_ENVELOPE: Message = {1: ("type", {1: ("apiVersion", "string"), 2: ("kind", "string")}), 2: ("raw", "raw")}
+_OPTIONS = "DeleteOptions"
+_META_VERSION = "meta.k8s.io/v1"
+_TEXT_IS = 1
+_ABSENT: Any = msgspec.UNSET
+Parts = list[tuple[int, Any]]
+"""(field number, raw value) in the order of the message."""
 
 
 def decode(body: bytes) -> Json:
@@ -114,75 +31,93 @@ def decode(body: bytes) -> Json:
     if not body.startswith(MAGIC):
         raise bad_request("the body is no Kubernetes protobuf envelope")
     try:
-        envelope = _message(body[len(MAGIC) :], _ENVELOPE)
-        identity: Json = envelope.get("type", {})
-        fields = _KINDS.get(str(identity.get("kind")))
-        if fields is None:
+        envelope = dict(_parts(body[len(MAGIC) :]))
+        names = {number: value.decode() for number, value in _parts(envelope.get(1, b""))}
+        api_version, kind = names.get(1, ""), names.get(2, "")
+        shape = builtin_shapes().of_kind(_META_VERSION if kind == _OPTIONS else api_version, kind)
+        if shape is None:
             raise unsupported_media(["application/json", "application/yaml"])
-        return {**identity, **_message(envelope.get("raw", b""), fields)}
-    except (IndexError, UnicodeDecodeError, struct.error, ValueError) as exc:
+        return {"apiVersion": api_version, "kind": kind, **_struct(shape, envelope.get(2, b""))}
+    except (IndexError, UnicodeDecodeError, struct.error, ValueError, AttributeError) as exc:
         raise bad_request(f"the protobuf body can not be read: {exc}") from exc
 
 
-def is_pair(shape: Any) -> TypeGuard[tuple[str, Any]]:
-    return isinstance(shape, tuple)
-
-
-def _message(raw: bytes, fields: Message) -> Json:
+def _struct(shape: Shape, raw: bytes) -> Json:
+    by_number = {field.number: (name, field) for name, field in shape.fields.items() if field.number}
     found: Json = {}
+    for number, value in _parts(raw):
+        if number in shape.inline:
+            found |= _struct(shape.inline[number], value)
+        elif number in by_number:
+            name, field = by_number[number]
+            _put(found, name, field.shape, value)
+    return found
+
+
+def _put(found: Json, name: str, shape: Shape, value: Any) -> None:
+    item = shape.item
+    if shape.sort == "list" and item is not None:
+        found.setdefault(name, []).append(_value(item, value))
+    elif shape.sort == "map" and item is not None:
+        entry = dict(_parts(value))
+        content = entry.get(2, b"" if item.sort not in ("int32", "int64", "int", "bool") else 0)
+        found.setdefault(name, {})[entry.get(1, b"").decode()] = _value(item, content)
+    else:
+        read = _value(shape, value)
+        if read is not _ABSENT:
+            found[name] = read
+
+
+def _value(shape: Shape, value: Any) -> Any:
+    match shape.sort:
+        case "struct":
+            return _struct(shape, value)
+        case "list":
+            # A list inside a map is a message of its own.
+            return [_value(shape.item, part) for _, part in _parts(value)] if shape.item is not None else []
+        case "int32" | "int64" | "int":
+            return value - 2**64 if value >= 2**63 else value
+        case "bool":
+            return bool(value)
+        case "bytes":
+            return base64.b64encode(value).decode()
+        case "Quantity":
+            return dict(_parts(value)).get(1, b"0").decode()
+        case "IntOrString":
+            return _int_or_string(dict(_parts(value)))
+        case "Time" | "MicroTime":
+            return _time(dict(_parts(value)), is_fine=shape.sort == "MicroTime")
+        case "any":
+            raw = dict(_parts(value)).get(1)
+            return msgspec.json.decode(raw) if raw else _ABSENT
+        case _:
+            return value.decode()
+
+
+def _int_or_string(parts: dict[int, Any]) -> Any:
+    return parts.get(3, b"").decode() if parts.get(1) == _TEXT_IS else parts.get(2, 0)
+
+
+def _time(parts: dict[int, Any], *, is_fine: bool) -> Any:
+    if 1 not in parts:
+        return _ABSENT
+    if is_fine:
+        return times.format_time(parts[1] + parts.get(2, 0) / 1e9, "microseconds")
+    return format_time(parts[1])
+
+
+def _parts(raw: bytes) -> Parts:
+    found: Parts = []
     position = 0
     while position < len(raw):
         tag, position = _varint(raw, position)
         value: int | bytes
-        value, position = _value(raw, position, tag & 7)
-        field = fields.get(tag >> 3)
-        if field is not None:
-            _put(found, field, value)
-    return {name: value for name, value in found.items() if value not in ("", None)}
+        value, position = _raw_value(raw, position, tag & 7)
+        found.append((tag >> 3, value))
+    return found
 
 
-def _put(found: Json, field: Field, value: Any) -> None:
-    name, shape = field
-    if is_pair(shape):
-        holder, inner = shape
-        if holder == "list":
-            found.setdefault(name, []).append(_convert(inner, value))
-            return
-        entry = _message(value, {1: ("key", "string"), 2: ("value", inner)})
-        found.setdefault(name, {})[entry.get("key", "")] = entry.get("value", "")
-    else:
-        found[name] = _convert(shape, value)
-
-
-def _convert(shape: Any, value: Any) -> Any:
-    match shape:
-        case "string":
-            return value.decode()
-        case "bytes":
-            return base64.b64encode(value).decode()
-        case "int":
-            return value - 2**64 if value >= 2**63 else value
-        case "bool":
-            return bool(value)
-        case "raw":
-            return value
-        case "quantity":
-            return _message(value, {1: ("string", "string")}).get("string", "0")
-        case "time":
-            seconds = _message(value, {1: ("seconds", "int")}).get("seconds")
-            return None if seconds is None else format_time(seconds)
-        case _:
-            return _int_or_string(_message(value, shape), shape)
-
-
-def _int_or_string(value: Json, shape: Message) -> Any:
-    """An IntOrString message is one value in JSON; any other message is itself."""
-    if (2, ("intVal", "int")) not in shape.items():
-        return value
-    return value.get("strVal", "") if value.get("type") == 1 else value.get("intVal", 0)
-
-
-def _value(raw: bytes, position: int, wire_type: int) -> tuple[int | bytes, int]:
+def _raw_value(raw: bytes, position: int, wire_type: int) -> tuple[int | bytes, int]:
     match wire_type:
         case 0:
             return _varint(raw, position)

@@ -25,16 +25,18 @@ class Shape:
 
     atomic: one value to apply, whoever sets a part of it sets it all. keys: a list of objects told apart by these
     fields. is_set: a list of different scalars. key_defaults: what a missing key counts as. always: what Go writes of a
-    struct even when it is not set, filled in by the reader.
+    struct even when it is not set, filled in by the reader. inline: {protobuf number: a struct whose fields are here in
+    JSON}.
     """
 
-    __slots__ = ("always", "atomic", "fields", "is_set", "item", "key_defaults", "keys", "name", "sort")
+    __slots__ = ("always", "atomic", "fields", "inline", "is_set", "item", "key_defaults", "keys", "name", "sort")
 
     def __init__(self, sort: str, name: str = "", *, atomic: bool = False) -> None:
         self.sort = sort
         self.name = name or sort
         self.atomic = atomic
         self.fields: dict[str, Field] = {}
+        self.inline: dict[int, Shape] = {}
         self.item: Shape | None = None
         self.keys: tuple[str, ...] = ()
         self.is_set = False
@@ -55,10 +57,11 @@ class Field:
     """A field of a struct.
 
     empty_goes: left out of JSON when empty. is_pointer: then a zero counts as set. patch, merge_key: how a strategic
-    merge patch treats a list here. plain: the Python type of a simple scalar; keeps_zero: a zero stays in JSON.
+    merge patch treats a list here. plain: the Python type of a simple scalar; keeps_zero: a zero stays in JSON. number:
+    in protobuf, 0 for none.
     """
 
-    __slots__ = ("empty_goes", "is_pointer", "keeps_zero", "merge_key", "patch", "plain", "shape")
+    __slots__ = ("empty_goes", "is_pointer", "keeps_zero", "merge_key", "number", "patch", "plain", "shape")
 
     def __init__(self, shape: Shape, *, empty_goes: bool, is_pointer: bool) -> None:
         self.shape = shape
@@ -68,6 +71,7 @@ class Field:
         self.plain = _PLAIN.get(shape.sort)
         self.patch: tuple[str, ...] = ()
         self.merge_key = ""
+        self.number = 0
 
 
 ANY = Shape("any")
@@ -78,6 +82,7 @@ class _Table(msgspec.Struct):
     structs: dict[str, dict[str, list[Any]]]
     scalars: dict[str, str]
     atomic: list[str]
+    inline: dict[str, dict[str, str]] = {}
 
 
 class BuiltinShapes:
@@ -101,6 +106,8 @@ class BuiltinShapes:
             found = self._structs[name] = Shape("struct", _go_name(name), atomic=name in self._atomic)
             for field, entry in self._table.structs[name].items():
                 found.fields[field] = self._field(entry)
+            for number, inner in self._table.inline.get(name, {}).items():
+                found.inline[int(number)] = self._struct(inner)
         return found
 
     def _field(self, entry: list[Any]) -> Field:
@@ -111,6 +118,7 @@ class BuiltinShapes:
         field = Field(shape, empty_goes="omit" in marks, is_pointer=bare != text)
         field.patch = tuple(marks.get("patch", "").split(",")) if marks.get("patch") else ()
         field.merge_key = marks.get("key", "")
+        field.number = marks.get("n", 0)
         return field
 
     def _shape(self, text: str, marks: dict[str, Any]) -> Shape:
