@@ -245,7 +245,7 @@ async def test_cordon(kubectl: Kubectl, kube: KubeHttp) -> None:
     """A node is taken out by a strategic merge patch, and shown so."""
     await kube.post("/api/v1/nodes", {"metadata": {"name": "n"}})
     await kubectl("cordon", "n")
-    assert (await kube.get("/api/v1/nodes/n")).body["spec"] == {"unschedulable": True}
+    assert (await kube.get("/api/v1/nodes/n")).body["spec"]["unschedulable"] is True
     assert "SchedulingDisabled" in (await kubectl("get", "nodes")).out
 
 
@@ -253,6 +253,6 @@ async def test_logs(kubectl: Kubectl, kube: KubeHttp) -> None:
     """Of one container, with and without following."""
     await kube.post("/api/v1/nodes", {"metadata": {"name": "n"}})
     await kube.post(PODS, a_pod())
-    await kube.post(f"{PODS}/p/binding", {"target": {"name": "n"}})
+    await kube.post(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
     assert (await kubectl("logs", "p", "-c", "main")).out == "hello from main\n"
     assert "hello" in (await kubectl("logs", "-f", "p")).out

@@ -41,7 +41,9 @@ def find(registry: Registry, call: Call) -> Answer | None:
     parts = path.strip("/").split("/")
     if path.startswith("/openapi/v3/"):
         group, version = ("", parts[-1]) if parts[2] == "api" else (parts[-2], parts[-1])
-        return answers.json(openapi.document(registry, group, version))
+        if version not in discovery.versions_of(registry).get(group, ()):
+            return None
+        return Answer(200, openapi.document(registry, group, version))
     document = None
     if parts[0] == "api" and len(parts) == 2:
         document = discovery.resource_list(registry, "", parts[1])

@@ -115,9 +115,12 @@ class Registry:
         self._by_resource: dict[str, ResourceKind] = {}
         self._by_key: dict[str, ResourceKind] = {}
         self._by_kind: dict[tuple[str, str], ResourceKind] = {}
+        self.documents: dict[str, bytes] = {}
+        """What was worked out from the kinds; gone with every change of them."""
         self.install(kinds)
 
     def install(self, kinds: tuple[ResourceKind, ...] | list[ResourceKind]) -> None:
+        self.documents.clear()
         for kind in reversed(kinds):
             if kind.is_served:
                 self._by_path[kind.group, kind.version, kind.plural] = kind
@@ -127,6 +130,7 @@ class Registry:
                 self._by_resource[kind.resource] = kind
 
     def remove(self, resource: str) -> None:
+        self.documents.clear()
         for kind in [kind for kind in self._by_key.values() if kind.resource == resource]:
             self._by_path.pop((kind.group, kind.version, kind.plural), None)
             self._by_resource.pop(resource, None)

@@ -97,6 +97,18 @@ class BuiltinShapes:
         name = self._table.kinds.get(f"{api_version}/{kind}")
         return self._struct(name) if name else None
 
+    def struct_of_kind(self, api_version: str, kind: str) -> str:
+        """The name of a kind's struct in the table, empty for a kind that is not there."""
+        return self._table.kinds.get(f"{api_version}/{kind}", "")
+
+    def entries(self, struct: str) -> dict[str, list[Any]]:
+        """{field: [Go type, marks]} of a struct of the table."""
+        return self._table.structs[struct]
+
+    def scalar(self, name: str) -> str:
+        """The Go type behind a named one."""
+        return self._table.scalars.get(name, name)
+
     def meta(self) -> Shape:
         return self._struct("meta.ObjectMeta")
 
