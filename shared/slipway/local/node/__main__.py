@@ -9,6 +9,7 @@ import fcntl
 import os
 import resource
 import signal
+import ssl
 from pathlib import Path
 
 from slipway.kube import client
@@ -29,7 +30,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory", default="16Gi", help="memory of each node")
     parser.add_argument("--gpus", type=int, default=0, help="pretended nvidia.com/gpu of each node")
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="default: KUBECONFIG")
+    parser.add_argument("--certificate", type=Path, help="serve logs over TLS, as a kubelet: certificate and key, PEM")
+    parser.add_argument(
+        "--client-ca", type=Path, help="with --certificate: who may read them has one of its certificates"
+    )
     options = parser.parse_args(argv)
+    if (options.certificate is None) != (options.client_ca is None):
+        parser.error("--certificate and --client-ca go together")
     shape = NodeShape(cpus=options.cpus, memory=options.memory, gpus=options.gpus)
     try:
         shape.resources()
@@ -48,7 +55,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, shape: NodeShape) -> None:
-    asyncio.run(_serve(options.state.resolve(), options.nodes, shape, options.kubeconfig))
+    tls = _tls(options.certificate, options.client_ca) if options.certificate else None
+    asyncio.run(_serve(options.state.resolve(), options.nodes, shape, options.kubeconfig, tls))
+
+
+def _tls(certificate: Path, client_ca: Path) -> ssl.SSLContext:
+    """Only to clients that the authority vouches for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.load_verify_locations(client_ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _raise_file_limit() -> None:
@@ -58,13 +75,15 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(folder: Path, nodes: int, shape: NodeShape, kubeconfig: str | None) -> None:
+async def _serve(
+    folder: Path, nodes: int, shape: NodeShape, kubeconfig: str | None, tls: ssl.SSLContext | None
+) -> None:
     stop, clock, random = Stop(), SystemClock(), SystemRandom()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with client.connect(kubeconfig, clock=clock, random=random, user_agent="slipway-node") as kube:
-        await Kubelet(kube, folder, nodes=nodes, shape=shape, clock=clock, random=random).run(stop)
+        await Kubelet(kube, folder, nodes=nodes, shape=shape, clock=clock, random=random, tls=tls).run(stop)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from pathlib import Path
 import msgspec
 
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
-from slipway.local.node.environment import Bundles, NotConfiguredError, Place, field_of, resource_of
+from slipway.local.node.environment import AUDIENCE, Bundles, NotConfiguredError, Place, field_of, resource_of
 from slipway.local.node.podview import NodePod
 
 FAILED_MOUNT = "FailedMount"
 _FILE_MODE = 0o644
+_SECRET_MODE = 0o600
 _BEFORE = r"(?<![A-Za-z0-9_./~-])"
 _AFTER = r"(?![A-Za-z0-9_.-])"
 
@@ -174,6 +175,10 @@ def _files(part: JsonMap, pod: NodePod, place: Place, bundles: Bundles) -> Seque
                     return ()
                 raise NotConfiguredError(f'{kind.lower()} "{name}" not found', reason=FAILED_MOUNT)
             return _chosen(values, objects_of(source.get("items")), f"{kind} {name}", bool(source.get("optional")))
+    token = object_of(part.get("serviceAccountToken"))
+    if token:
+        values = bundles.values(AUDIENCE, str(token.get("audience") or "")) or {}
+        return [(str(token.get("path") or "token"), value, _SECRET_MODE) for value in values.values()]
     made: list[Content] = []
     for item in objects_of(object_of(part.get("downwardAPI")).get("items")):
         field = object_of(item.get("fieldRef"))

@@ -1,13 +1,16 @@
 """The HTTP endpoint where the API server fetches container logs.
 
-Owns a listener on loopback and just enough HTTP for one GET: `/<key>/logs/<namespace>/<pod uid>?container=...`. The
-key keeps other users of the machine out. Knows no pods: it asks a `Shelf`.
+Owns a listener on loopback and just enough HTTP for one GET. To the local API server it speaks plain HTTP, at
+`/<key>/logs/<namespace>/<pod uid>?container=...`; the key keeps other users of the machine out. To a real one it
+speaks TLS, at a kubelet's own `/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate does
+that. Knows no pods: it asks a `Shelf`.
 
 Invariants: at most CONNECTIONS_MAX readers; a request has a deadline and a limit; an answer ends with its connection.
 """
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -28,16 +31,22 @@ _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 class Shelf(Protocol):
     """Where the logs are."""
 
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of the pod of that name. Raises: NotFoundError."""
+        ...
+
     def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
         """The log of a pod's container. Raises: NotFoundError or InvalidError, before the first chunk."""
         ...
 
 
 class LogEndpoint:
-    """Open it with `start`; `url` is where it is."""
+    """Open it with `start`; `port` is where it is, and `url` where a local API server finds it (empty with TLS)."""
 
-    def __init__(self, shelf: Shelf, clock: Clock, random: Random) -> None:
+    def __init__(self, shelf: Shelf, clock: Clock, random: Random, *, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
+        self.port = 0
+        self._tls = tls
         self._shelf = shelf
         self._clock = clock
         self._key = random.token_hex(16)
@@ -45,9 +54,10 @@ class LogEndpoint:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._answer, HOST, 0, limit=_HEAD_BYTES_MAX)
-        port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://{HOST}:{port}/{self._key}"
+        self._server = await asyncio.start_server(self._answer, HOST, 0, limit=_HEAD_BYTES_MAX, ssl=self._tls)
+        self.port = self._server.sockets[0].getsockname()[1]
+        if self._tls is None:
+            self.url = f"http://{HOST}:{self.port}/{self._key}"
 
     async def close(self) -> None:
         """Ends every reader."""
@@ -78,15 +88,16 @@ class LogEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str) -> None:
         url = urlsplit(target)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
-        if len(parts) != 4 or parts[:2] != [self._key, "logs"]:
+        if len(parts) != 4 or (parts[0] != "containerLogs" if self._tls else parts[:2] != [self._key, "logs"]):
             await self._refuse(writer, 404, "not found")
             return
         given = {name: values[-1] for name, values in parse_qs(url.query).items()}
         try:
             query = query_of(given, self._clock.now())
-            chunks = self._shelf.lines(
-                parts[3], given.get("container", ""), query, previous=_is_true(given.get("previous", ""))
-            )
+            uid, container = parts[3], given.get("container", "")
+            if self._tls:
+                uid, container = self._shelf.uid_of(parts[1], parts[2]), parts[3]
+            chunks = self._shelf.lines(uid, container, query, previous=_is_true(given.get("previous", "")))
             first = await anext(chunks, b"") if not query.follow else b""
         except ControlPlaneError as error:
             await self._refuse(writer, 404 if isinstance(error, NotFoundError) else 400, str(error))

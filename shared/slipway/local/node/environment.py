@@ -22,6 +22,8 @@ from slipway.model.quantity import parse_quantity
 from slipway.model.resources import Resources, scale_of
 
 CONFIG_ERROR = "CreateContainerConfigError"
+AUDIENCE = "Audience"
+"""The kind of bundle in which the tokens of a pod's account are found: one for each audience, with one value."""
 
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
@@ -39,7 +41,7 @@ class Bundles(Protocol):
     """The ConfigMaps and Secrets of the pod's namespace that it names."""
 
     def values(self, kind: str, name: str) -> Mapping[str, bytes] | None:
-        """The keys of the `ConfigMap` or `Secret` of that name; None when there is none."""
+        """The keys of the `ConfigMap`, `Secret` or account token of that name; None when there is none."""
         ...
 
 

@@ -121,6 +121,35 @@ SECRETS: Resource[Bundle] = Resource(
 )
 
 
+class TokenRequest(Wire, kw_only=True, frozen=True):
+    """An answer of the API server to the wish for a service account's token."""
+
+    status: RawObject = {}
+
+
+class AccountTokens(Resource[TokenRequest], kw_only=True, frozen=True):
+    """Where the tokens of a service account are made: a subresource whose body is of another group."""
+
+    account: str
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path; there is nothing below it."""
+        return f"/api/v1/namespaces/{namespace}/serviceaccounts/{self.account}/token"
+
+
+def tokens_of(account: str) -> AccountTokens:
+    """The tokens of that account."""
+    return AccountTokens(
+        group="authentication.k8s.io",
+        version="v1",
+        plural="serviceaccounts/token",
+        kind="TokenRequest",
+        namespaced=True,
+        struct=TokenRequest,
+        account=account,
+    )
+
+
 def is_sidecar(container: JsonMap) -> bool:
     """An init container that runs beside the others."""
     return container.get("restartPolicy") == "Always"

@@ -16,14 +16,16 @@ from typing import Any, cast
 
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 from slipway.errors import NotFoundError, PermanentError, TransientError
-from slipway.kube.ports import KubeReader
+from slipway.kube.ports import KubeApi
 from slipway.local.node.disk import PodDisk
-from slipway.local.node.environment import NotConfiguredError, Place, decoded, environment_of, expand
+from slipway.local.node.environment import AUDIENCE, NotConfiguredError, Place, decoded, environment_of, expand
 from slipway.local.node.names import PeerNames
-from slipway.local.node.podview import CONFIG_MAPS, SECRETS, NodePod
+from slipway.local.node.podview import CONFIG_MAPS, SECRETS, NodePod, tokens_of
 from slipway.local.node.shim import Program
+from slipway.runtime import log
 
 ONLY_AN_IMAGE = "a local node runs commands; this pod names only an image"
+_log = log.get_logger(__name__)
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -36,7 +38,7 @@ class NotStartedError(PermanentError):
 
 
 class Fetched:
-    """The ConfigMaps and Secrets of one pod: {(kind, name): values}."""
+    """The ConfigMaps and Secrets of one pod, and its account's tokens: {(kind, name): values}."""
 
     def __init__(self, values: Mapping[tuple[str, str], Mapping[str, bytes]]) -> None:
         self._values = values
@@ -45,8 +47,8 @@ class Fetched:
         return self._values.get((kind, name))
 
 
-async def fetch(kube: KubeReader, pod: NodePod) -> Fetched:
-    """Reads what the pod names; what does not exist is left out.
+async def fetch(kube: KubeApi, pod: NodePod) -> Fetched:
+    """Reads what the pod names, and asks for the tokens that it is to have; what does not exist is left out.
 
     Raises:
         TransientError: the API server can not be asked now.
@@ -64,7 +66,12 @@ async def fetch(kube: KubeReader, pod: NodePod) -> Fetched:
         return {key: text.encode() for key, text in found.data.items()} | decoded(found.binary_data)
 
     gotten = await asyncio.gather(*(get(kind, name) for kind, name in names))
-    return Fetched({key: values for key, values in zip(names, gotten, strict=True) if values is not None})
+    found = {key: values for key, values in zip(names, gotten, strict=True) if values is not None}
+    for audience, life_s in _tokens(pod):
+        token = await _token(kube, pod, audience, life_s)
+        if token:
+            found[AUDIENCE, audience] = {AUDIENCE: token}
+    return Fetched(found)
 
 
 def program_of(
@@ -147,6 +154,35 @@ def _named(pod: NodePod) -> set[tuple[str, str]]:
             note("ConfigMap", source.get("configMap"))
             note("Secret", source.get("secret"))
     return found
+
+
+def _tokens(pod: NodePod) -> set[tuple[str, int]]:
+    """(audience, seconds) of every token in the pod's volumes; the API server's own audience is empty."""
+    sources = (
+        object_of(source.get("serviceAccountToken"))
+        for volume in objects_of(pod.spec.get("volumes"))
+        for source in objects_of(object_of(volume.get("projected")).get("sources"))
+    )
+    return {(str(each.get("audience") or ""), int(each.get("expirationSeconds") or 3600)) for each in sources if each}
+
+
+async def _token(kube: KubeApi, pod: NodePod, audience: str, life_s: int) -> bytes:
+    """A token bound to the pod; empty when the API server makes none. It is not renewed: local pods do not live long.
+
+    Raises:
+        TransientError: the API server can not be asked now.
+    """
+    meta = pod.metadata
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
+    spec = {"audiences": [audience] if audience else [], "expirationSeconds": life_s, "boundObjectRef": bound}
+    account = str(pod.spec.get("serviceAccountName") or "default")
+    wish = {"metadata": {"name": account}, "spec": spec}
+    try:
+        made = await kube.create(tokens_of(account), wish, namespace=meta.namespace)
+    except PermanentError as error:
+        _log.warning("no token for a pod", pod=meta.name, error=str(error))
+        return b""
+    return str(made.status.get("token") or "").encode()
 
 
 def _words(value: Any) -> Sequence[str]:
