@@ -15,7 +15,7 @@ from slipway.model.resources import CPU, MEMORY, Resources
 MAIN_CONTAINER = "main"
 EPHEMERAL_STORAGE = "ephemeral-storage"
 HUGE_PAGES_PREFIX = "hugepages-"
-_NESTED = frozenset({"requests", "limits"})
+_NESTED = frozenset({"requests", "limits", "claims"})
 
 JsonMap = Mapping[str, Any]
 NormalResources = dict[str, dict[str, str]]
@@ -48,7 +48,7 @@ def main_container(template: JsonMap) -> int:
 
 
 def is_nested(resources: JsonMap) -> bool:
-    """Whether `resources` is in the {requests, limits} form."""
+    """Whether `resources` is in the {requests, limits} form; a container's may name claims too: no amounts."""
     return bool(resources) and resources.keys() <= _NESTED
 
 

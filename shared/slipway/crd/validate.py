@@ -72,7 +72,9 @@ def check_container_resources(resources: Any, at: str, findings: Findings) -> No
 
 def check_role_resources(resources: Mapping[str, Any], at: str, findings: Findings) -> None:
     """Notes what is wrong with the resources of a role, in either spelling."""
-    if is_nested(resources):
+    if "claims" in resources:
+        findings.refuse(f"{at}/claims", "claims belong to a container of the pod template")
+    elif is_nested(resources):
         _check_requests_and_limits(resources, at, findings)
     elif mixed := resources.keys() & {"requests", "limits"}:
         findings.refuse(at + pointer(min(mixed)), "write either a map of quantities, or requests and limits, not both")

@@ -264,6 +264,23 @@ def test_binding_of_the_pool_decides_about_claims() -> None:
     template = a_template(
         {"name": "main", "image": "x", "command": ["x"]}, resourceClaims=[{"name": "c", "resourceClaimName": "c"}]
     )
-    assert resolve(an_allocation(template=template), a_pool(binding="delegate")).errors == ()
+    resolved = resolve(an_allocation(template=template), a_pool(binding="delegate"))
+    assert resolved.errors == ()
     [error] = resolve(an_allocation(template=template), a_pool()).errors
     assert "binding: delegate" in error.detail
+
+
+def test_claims_of_a_container_are_no_amounts() -> None:
+    """They stand beside requests and limits; a role has none, because it is about amounts."""
+    template = a_template(
+        {"name": "main", "image": "x", "command": ["x"], "resources": {"claims": [{"name": "c"}]}},
+        resourceClaims=[{"name": "c", "resourceClaimName": "c"}],
+    )
+    pool = a_pool(binding="delegate")
+    role: Json = {"name": "worker", "count": 1, "resources": {"cpu": "2"}}
+    resolved = resolve(an_allocation(template=template, ranks=[role]), pool)
+    assert resolved.errors == ()
+    assert resolved.spec.ranks[0].resources == {"requests": {"cpu": "2"}}
+    role["resources"] = {"claims": [{"name": "c"}]}
+    [error] = resolve(an_allocation(template=template, ranks=[role]), pool).errors
+    assert error.pointer == "/ranks/0/resources/claims"
