@@ -38,6 +38,7 @@ class Backend(Protocol):
     async def ttl_s(self, key: str) -> float | None: ...
     async def add_raw(self, key: str, entry_id: str | None, fields: dict[str, bytes]) -> None: ...
     async def remove_raw(self, key: str, entry_id: str) -> None: ...
+    async def lose_group(self, key: str, group: str) -> None: ...
     async def length(self, key: str) -> int: ...
     async def aclose(self) -> None: ...
 
@@ -68,6 +69,12 @@ class MemoryBackend:
 
     async def remove_raw(self, key: str, entry_id: str) -> None:
         self.server.remove(key, cursor_parts(entry_id))
+
+    async def lose_group(self, key: str, group: str) -> None:
+        stream = self.server.stream(key)
+        assert stream is not None
+        del stream.groups[group]
+        self.server.notify()
 
     async def length(self, key: str) -> int:
         stream = self.server.stream(key)
@@ -116,6 +123,9 @@ class RedisBackend:
 
     async def remove_raw(self, key: str, entry_id: str) -> None:
         await self.command("XDEL", key, entry_id, key=key)
+
+    async def lose_group(self, key: str, group: str) -> None:
+        await self.command("XGROUP", "DESTROY", key, group, key=key)
 
     async def length(self, key: str) -> int:
         return await self.command("XLEN", key, key=key)

@@ -4,7 +4,6 @@ Owns the derivation of the AllocationID and of every name that starts with it. K
 calls or Redis. Every function is pure: the same object has the same id everywhere, for ever.
 """
 
-import hashlib
 import re
 from typing import NewType
 
@@ -46,8 +45,3 @@ def bundle_name(allocation: AllocationId, attempt: int) -> str:
 def pod_name(allocation: AllocationId, attempt: int, rank: int) -> str:
     """The name of the pod of one rank of one attempt."""
     return f"{allocation}-{attempt}-{rank}"
-
-
-def shard(allocation: str, count: int) -> int:
-    """A stable shard of `count` for an AllocationID (or any key)."""
-    return int.from_bytes(hashlib.sha256(allocation.encode()).digest()[:4], "big") % count

@@ -22,6 +22,8 @@ from slipway.streams.ports import Activity, Entry, EventLog, LogLine, LogLines, 
 T = TypeVar("T")
 
 _GAP_ROUNDS_MAX: Final = 4
+_SPANS_EVERY_S: Final = 0.6
+"""Nobody watches spans as they end, and those of one launch belong together."""
 _WRITE_MAX: Final = 1_000
 """Values in one exchange."""
 
@@ -139,6 +141,7 @@ class BestEffort:
         self, sinks: LossySinks, clock: Clock, tally: Tally, *, size: int = 10_000, every_s: float = 0.2
     ) -> None:
         self._sinks, self._clock, self._every_s = sinks, clock, every_s
+        self._spans_at_s = 0.0
         self._lines = _Offers[LogLine](size, "log_lines_dropped", tally)
         self._spans = _Offers[SpanRecord](size, "spans_dropped", tally)
         self._touches = _Offers[tuple[str, float]](size, "activity_dropped", tally)
@@ -164,14 +167,22 @@ class BestEffort:
         while True:
             await self._something.wait()
             self._something.clear()
-            await self.flush()
+            await self._write()
+            if self._clock.monotonic() >= self._spans_at_s:
+                await self._spans.flush(self._sinks.traces.append)
+                self._spans_at_s = self._clock.monotonic() + _SPANS_EVERY_S
             # Gather what comes meanwhile: fewer, larger writes.
             await self._clock.sleep(self._every_s)
+            if len(self._spans):
+                self._something.set()
 
     async def flush(self) -> None:
         """Write what is buffered now; never raises for an absent server."""
-        await self._lines.flush(self._sinks.logs.append)
+        await self._write()
         await self._spans.flush(self._sinks.traces.append)
+
+    async def _write(self) -> None:
+        await self._lines.flush(self._sinks.logs.append)
         await self._touches.flush(self._touch)
 
     async def _touch(self, touches: dict[AllocationId, list[tuple[str, float]]]) -> None:

@@ -1,15 +1,17 @@
 """An allocation's stream is strictly ordered, contiguous and holds each seq once; the firehose comes first."""
 
 import asyncio
+import contextlib
 from contextlib import aclosing
 
 import pytest
 
-from slipway.errors import InvalidError
+from slipway.errors import InvalidError, TransientError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys
 from slipway.streams.ports import Appended, Entry, Outcome, Streams
+from slipway.streams.producer import Ring, RingPublisher
 from tests.support.redis import Backend, an_event, an_id, cursor
 
 
@@ -152,6 +154,56 @@ async def test_several_relays_at_once_keep_the_order(backend: Backend) -> None:
 
     await asyncio.gather(*(relay() for _ in range(4)))
     assert await stored_seqs(backend.connect()) == list(range(1, 41))
+    told = [each.event.seq for each in await backend.connect().firehose.read(limit=10_000)]
+    assert list(dict.fromkeys(told)) == list(range(1, 41))
+
+
+async def test_relays_that_race_with_a_loss_end_with_the_whole_ring(backend: Backend) -> None:
+    """Whoever begins a stream again begins it at its oldest entry; no seq is shut out, doubled or swapped."""
+    ring = Ring(events=tuple(an_event(seq) for seq in range(3, 15)))
+
+    async def relay() -> None:
+        publisher = RingPublisher(backend.connect().events)
+        for last in range(4, 15):
+            with contextlib.suppress(TransientError):  # the stream changed under it too often: the next look does it
+                await publisher.publish([Ring(events=ring.events[: last - 2])])
+
+    async def lose() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.005)
+            await backend.flush()
+
+    await asyncio.gather(lose(), *(relay() for _ in range(3)))
+    streams = backend.connect()
+    await RingPublisher(streams.events).publish([ring])
+    stored = await streams.events.read(an_id())
+    assert [each.event.seq for each in stored] == list(range(3, 15))
+    assert stored[0].event.truncated == "1-2"
+
+
+async def test_a_long_stream_is_capped_and_goes_on(streams: Streams, backend: Backend) -> None:
+    """The oldest entries go, the order and the last seq stay, and a cursor from before reads on at what is left."""
+    cap = keys.ALLOCATION.length_max
+    total = cap + 300
+    for start in range(1, total + 1, 100):
+        assert set(await append(streams, *range(start, min(start + 100, total + 1)))) == {Outcome.APPENDED}
+    assert cap <= await backend.length(keys.allocation(an_id())) <= cap + 128  # trimmed by whole nodes
+    assert await streams.events.last_seqs([an_id()]) == [total]
+    left = await streams.events.read(an_id(), after=cursor(1), limit=10_000)
+    seqs = [each.event.seq for each in left]
+    assert seqs == list(range(seqs[0], total + 1))
+    assert await append(streams, total, total + 1) == [Outcome.DUPLICATE, Outcome.APPENDED]
+
+
+async def test_a_stream_that_has_expired_is_gone_and_may_begin_again(streams: Streams, backend: Backend) -> None:
+    """An end with a second to live leaves nothing behind; a duplicate does not make it live longer."""
+    ended = Entry(event=an_event(1, type=Event.TERMINATED), expire_s=1)
+    await streams.events.append([ended, ended])
+    async with asyncio.timeout(5):
+        while await streams.events.last_seqs([an_id()]) != [None]:  # noqa: ASYNC110 - a server's state
+            await asyncio.sleep(0.02)
+    assert await append(streams, 1) == [Outcome.APPENDED]
+    assert await backend.ttl_s(keys.allocation(an_id())) is None
 
 
 async def test_follow_gives_what_is_there_and_what_comes(backend: Backend) -> None:

@@ -21,6 +21,10 @@ def a_line(text: str, rank: int = 0) -> LogLine:
     return LogLine(attempt=1, rank=rank, stream="stdout", time="2026-01-02T03:04:05.5Z", text=text)
 
 
+def a_span(name: str) -> SpanRecord:
+    return SpanRecord(trace_id="a" * 32, span_id="b" * 16, name=name, service="podworker", start_ns=1, end_ns=2)
+
+
 async def test_the_feed_is_read_as_it_was_written(streams: Streams) -> None:
     """Batches come back entry by entry, in order."""
     end = await streams.feed.append([entry(1), entry(2)], after=None)
@@ -29,6 +33,17 @@ async def test_the_feed_is_read_as_it_was_written(streams: Streams) -> None:
     assert [each for _, each in read] == [entry(1), entry(2), entry(3)]
     assert await streams.feed.position() == FeedPosition(cursor=read[-1][0], epoch=1, number=3)
     assert await streams.feed.read(read[-1][0], limit=10, block_s=0.02) == []
+
+
+async def test_a_large_batch_is_read_on_from_any_cursor(streams: Streams) -> None:
+    """However entries travel together, pages follow each other without gap, and hold no more than was asked for."""
+    await streams.feed.append([entry(number) for number in range(1, 201)], after=None)
+    found: list[tuple[str, FeedEntry]] = []
+    while page := await streams.feed.read(found[-1][0] if found else None, limit=70, block_s=0):
+        assert len(page) <= 70
+        found += page
+    assert [each for _, each in found] == [entry(number) for number in range(1, 201)]
+    assert await streams.feed.position() == FeedPosition(cursor=found[-1][0], epoch=1, number=200)
 
 
 async def test_an_empty_feed_has_a_position(streams: Streams) -> None:
@@ -85,6 +100,27 @@ async def test_lines_come_back_with_cursors(streams: Streams, backend: Backend) 
     assert await backend.ttl_s(keys.logs(an_id())) == pytest.approx(keys.LOGS.ttl_s, abs=10)
 
 
+async def test_many_allocations_are_written_together(streams: Streams) -> None:
+    """Lines, spans and activity of each go to its own, in order."""
+    names = [an_id(f"run-{number}") for number in range(20)]
+    await streams.logs.append({name: [a_line(f"{name} {number}") for number in range(3)] for name in names})
+    await streams.activity.touch({name: {"proxy": float(place)} for place, name in enumerate(names)})
+    await streams.traces.append({name: [a_span(name)] for name in names})
+    for place, name in enumerate(names):
+        assert [each.line.text for each in await streams.logs.read(name)] == [f"{name} {number}" for number in range(3)]
+        assert await streams.activity.read([name]) == [{"proxy": float(place)}]
+        assert await streams.traces.read(name) == [a_span(name)]
+
+
+async def test_a_log_is_capped(streams: Streams, backend: Backend) -> None:
+    """Lossy beyond the cap: the newest stay."""
+    cap = keys.LOGS.length_max
+    for start in range(0, cap + 600, 1_000):
+        await streams.logs.append({an_id(): [a_line(str(number)) for number in range(start, start + 1_000)]})
+    assert cap <= await backend.length(keys.logs(an_id())) <= cap + 128  # trimmed by whole nodes
+    assert [each.line.text for each in await streams.logs.tail(an_id(), limit=1)] == [str(cap + 999)]
+
+
 async def test_hostile_text_survives(streams: Streams) -> None:
     """Whatever a task prints is stored, cut at the limit."""
     nasty = "\x00\r\n\x1b[31m{}🦑" + "x" * 100_000
@@ -110,13 +146,9 @@ async def test_followed_lines_arrive(backend: Backend) -> None:
 
 async def test_spans_come_back(streams: Streams, backend: Backend) -> None:
     """The waterfall needs no collector."""
-    spans = [
-        SpanRecord(
-            trace_id="a" * 32, span_id=f"{number:016x}", name="bind", service="podworker", start_ns=1, end_ns=2 + number
-        )
-        for number in range(3)
-    ]
-    await streams.traces.append({an_id(): spans})
+    spans = [a_span(str(number)) for number in range(3)]
+    await streams.traces.append({an_id(): spans[:2]})
+    await streams.traces.append({an_id(): spans[2:]})
     assert await streams.traces.read(an_id()) == spans
     assert await streams.traces.read(an_id(), limit=1) == spans[-1:]
     assert await backend.ttl_s(keys.trace(an_id())) is not None

@@ -193,3 +193,44 @@ async def test_acknowledging_after_a_flush_is_harmless(streams: Streams, backend
     await queue.ack(claimed)
     assert await queue.trim() == 0
     assert await claim_idle(streams, "a") == []
+
+
+async def test_an_entry_that_was_deleted_while_pending_holds_nobody_up(streams: Streams, backend: Backend) -> None:
+    """Claiming leaves it out, gives the rest, and forgets it: nothing is pending for ever."""
+    await streams.hints.send([a_hint() for _ in range(3)])
+    claimed = await claim_all(streams, "dead")
+    await backend.remove_raw(keys.work(claimed[1].shard), claimed[1].entry_id)
+    found = await claim_idle(streams, "b")
+    assert [each.entry_id for each in found] == [claimed[0].entry_id, claimed[2].entry_id]
+    await streams.work_queue("b").ack(found)
+    assert await streams.work_queue("b").backlog() == 0
+    assert await claim_idle(streams, "c") == []
+
+
+async def test_a_group_that_was_lost_begins_at_the_start(streams: Streams, backend: Backend) -> None:
+    """What was never acknowledged comes again, and so does what was: at least once."""
+    await streams.hints.send([a_hint() for _ in range(3)])
+    claimed = await claim_all(streams, "a")
+    await streams.work_queue("a").ack(claimed[:1])
+    await backend.lose_group(keys.work(claimed[0].shard), keys.WORK_GROUP)
+    assert [each.entry_id for each in await claim_all(streams, "b")] == [each.entry_id for each in claimed]
+
+
+async def test_hints_sent_between_a_flush_and_the_next_claim_are_not_lost(streams: Streams, backend: Backend) -> None:
+    """The group is created again at 0, not at the end."""
+    await streams.hints.send([a_hint()])
+    await claim_all(streams)
+    await backend.flush()
+    await streams.hints.send([a_hint(f"run-{number}") for number in range(20)])
+    assert len(await streams.work_queue("a").claim(limit=1_000, block_s=1)) == 20
+
+
+async def test_a_claim_of_few_leaves_the_rest(streams: Streams) -> None:
+    """A worker takes about as many as it has room for; the next claims get the others, each once."""
+    await streams.hints.send([a_hint(f"run-{number}") for number in range(200)])
+    queue, seen = streams.work_queue("a"), [0]
+    first = await queue.claim(limit=16, block_s=0)
+    assert len(first) <= 16
+    while found := await queue.claim(limit=16, block_s=0):
+        seen.append(len(found))
+    assert len(first) + sum(seen) == 200

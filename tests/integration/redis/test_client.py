@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from redis._parsers.hiredis import _AsyncHiredisParser  # pyright: ignore[reportPrivateUsage]
 
 from slipway.errors import (
     DeadlineError,
@@ -24,6 +25,8 @@ from slipway.streams.client import Command, RedisClient, RedisSettings, command
 from slipway.streams.ports import Entry, Outcome
 from slipway.streams.redis_streams import RedisStreams, connect
 from slipway.streams.replies import GroupMissingError
+from slipway.streams.routes import Address, Login, make_connection
+from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id, server_process
 
 
@@ -146,6 +149,60 @@ async def test_a_cancelled_blocking_read_frees_its_connection() -> None:
         info = await client.run(Command("k", ("INFO", "clients")))
         connected = next(line for line in info.decode().splitlines() if line.startswith("connected_clients"))
         assert int(connected.partition(":")[2]) <= 4
+
+
+def test_replies_are_parsed_in_c() -> None:
+    """hiredis, whatever the way to the server: one address, a socket file, TLS."""
+    for address, tls in (
+        (Address("127.0.0.1", 1), False),
+        (Address(path="/x"), False),
+        (Address("127.0.0.1", 1), True),
+    ):
+        connection = make_connection(address, Login(tls=tls), timeout_s=1, name="x")
+        assert isinstance(connection._parser, _AsyncHiredisParser)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+
+
+async def test_a_large_reply_that_is_cancelled_is_nobody_elses() -> None:
+    """Megabytes that are still arriving go down with their connection; the next reader gets its own, whole."""
+    async with server_process() as server, a_client(server.url, timeout_s=10, connections_max=2) as client:
+        text = b"x" * 200_000
+        for _ in range(40):
+            await client.run(command("XADD", "slipway:wake", "*", "x", text))
+        for pause_s in (0.0, 0.001, 0.003, 0.01):
+            reading = asyncio.ensure_future(client.run(command("XRANGE", "slipway:wake", "-", "+")))
+            await asyncio.sleep(pause_s)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            assert await client.run(Command("k", ("ECHO", "mine"))) == b"mine"
+        whole = await client.run(command("XRANGE", "slipway:wake", "-", "+"))
+        assert [fields for _, fields in whole] == [[b"x", text]] * 40
+
+
+async def test_a_server_that_is_loading_is_waited_for(tmp_path: Path) -> None:
+    """LOADING is an absence like any other: our error, and found when it is over."""
+    is_loading = True
+    open_lines: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_lines.add(writer)
+        while head := await reader.readline():
+            for _ in range(2 * int(head[1:])):
+                await reader.readline()
+            writer.write(b"-LOADING Redis is loading the dataset in memory\r\n" if is_loading else b"+OK\r\n")
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        open_lines.discard(writer)
+
+    path = tmp_path / "loading.sock"
+    async with await asyncio.start_unix_server(serve, str(path)):
+        async with a_client(f"unix://{path}") as client:
+            for _ in range(5):
+                with pytest.raises(UnavailableError):
+                    await client.ping()
+            is_loading = False
+            await until_answers(client)
+        await wait_until(lambda: not open_lines, "the ends of all connections")
 
 
 class DeafProxy:
