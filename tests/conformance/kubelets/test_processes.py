@@ -1,0 +1,95 @@
+"""Local nodes serve a real API server: real processes, with what a kubelet would have given them."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.conformance.cluster.servers import RealCluster
+from tests.conformance.kubelets.builders import manifest
+from tests.conformance.kubelets.objects import Json
+from tests.conformance.kubelets.processes import running_process_nodes
+from tests.support.wait import wait_until
+
+NAMESPACE = "kn-processes"
+
+
+class Shop:
+    """One node of processes, and kubectl."""
+
+    def __init__(self, cluster: RealCluster) -> None:
+        self.cluster = cluster
+
+    def kubectl(self, *words: str, stdin: str = "") -> str:
+        """What it says; fails when it fails."""
+        done = self.cluster.kubectl("-n", NAMESPACE, *words, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run(self, name: str, script: str, **container: object) -> None:
+        """A pod that runs a shell script."""
+        main = {"name": "main", "image": "i", "command": ["sh", "-c", script], **container}
+        body = manifest(name, node="node-0", namespace=NAMESPACE, containers=[main])
+        self.kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
+
+    def until(self, name: str, phase: str) -> Json:
+        """Waits for a phase; the status."""
+
+        def look() -> Json | None:
+            pod = msgspec.json.decode(self.kubectl("get", "pod", name, "-o", "json"))
+            return pod["status"] if pod["status"]["phase"] == phase else None
+
+        status = wait_until(look, f"{name} {phase}")
+        assert status is not None
+        return status
+
+
+@pytest.fixture(scope="module")
+def shop(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """With a namespace of its own."""
+    real.kubectl("create", "namespace", NAMESPACE)
+    account = ("-n", NAMESPACE, "get", "serviceaccount", "default")
+    wait_until(lambda: real.kubectl(*account).returncode == 0, "the namespace's account")
+    folder: Path = tmp_path_factory.mktemp("processes") / "state"
+    with running_process_nodes(real, folder):
+        yield Shop(real)
+    real.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def test_a_process_has_its_configuration_and_its_end_is_reported(shop: Shop) -> None:
+    """Environment from a ConfigMap, output through `kubectl logs`, the exit code in the status."""
+    shop.kubectl("create", "configmap", "words", "--from-literal=GREETING=hello")
+    shop.run("talks", 'echo "$GREETING"; exit 5', envFrom=[{"configMapRef": {"name": "words"}}])
+    status = shop.until("talks", "Failed")
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
+    assert shop.kubectl("logs", "talks") == "hello\n"
+
+
+def test_a_token_of_the_account_is_where_it_is_mounted(shop: Shop) -> None:
+    """The API server knows it as the pod's account."""
+    path = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    shop.run("calls", f"cat {path}")
+    shop.until("calls", "Succeeded")
+    token = shop.kubectl("logs", "calls").strip()
+    url, ca = shop.cluster.url, str(shop.cluster.ca)
+    said = shop.cluster.kubectl(
+        f"--server={url}",
+        f"--certificate-authority={ca}",
+        f"--token={token}",
+        "--kubeconfig=/dev/null",
+        "auth",
+        "whoami",
+    )
+    assert f"system:serviceaccount:{NAMESPACE}:default" in said.stdout, said.stderr
+
+
+def test_deletion_is_a_signal_and_a_grace(shop: Shop) -> None:
+    """The process gets SIGTERM and may say something; then the pod is gone."""
+    shop.run("stops", 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.1; done')
+    shop.until("stops", "Running")
+    wait_until(lambda: "up" in shop.kubectl("logs", "stops"), "it is up")
+    began = time.monotonic()
+    shop.kubectl("delete", "pod", "stops")
+    assert time.monotonic() - began < 15
