@@ -1,0 +1,215 @@
+"""`binding: delegate` beside the real kube-scheduler: we plan, it binds, on exactly the nodes that were planned."""
+
+import threading
+import time
+from collections.abc import Generator
+
+import pytest
+
+from tests.conformance.system.neighbours import PODS, Place, a_place
+from tests.conformance.system.operator import Json
+from tests.conformance.system.permissions import Request
+from tests.conformance.system.system import System
+from tests.conformance.system.volumes import CLAIMS, CLASSES, VOLUMES, a_claim, a_class, a_template, a_volume
+from tests.support.wait import wait_until
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+SHORT: Json = {"runsS": 0.2}
+
+
+@pytest.fixture
+def place(system: System) -> Generator[Place]:
+    with a_place(system, nodes=2, binding="delegate") as made:
+        yield made
+
+
+def given_back(place: Place, id_: str) -> Json:
+    """The allocation in its second attempt; the first was not the user's fault."""
+    view = place.system.wait_until(id_, lambda view: view["attempt"] >= 2, "in its second attempt")
+    status = view["status"]
+    assert (status.get("restarts", 0), status.get("infraRestarts", 0)) == (0, 1)
+    return view
+
+
+def restart_of(system: System, id_: str) -> Json:
+    """The event with which the first attempt was given back."""
+    return next(event for event in system.events(id_) if event["type"].endswith("restarted"))
+
+
+def why_given_up(system: System, id_: str) -> str:
+    """What the event says with which the first attempt began to end."""
+    ended = next(event for event in system.events(id_) if event["type"].endswith("terminating"))
+    return str(ended["data"]["message"])
+
+
+def test_kube_scheduler_binds_where_we_planned(place: Place) -> None:
+    """A gang over both nodes runs to its end; no binding is ours; the gates went after the release."""
+    system = place.system
+    since = system.audit.position()
+    id_ = place.launch(4, cpu="6", script={"runsS": 1.0})
+    system.wait_for(id_, "Running")
+    assert place.bound(id_) == place.planned(id_)
+    assert set(place.bound(id_).values()) == set(place.nodes)
+    for pod in system.pods(id_):
+        assert pod["spec"]["schedulerName"] == "default-scheduler"
+        assert "schedulingGates" not in pod["spec"]
+    system.ended(id_, "Succeeded")
+    system.started_once(id_, 4)
+    account = system.installation.account("podworker")
+    made: set[Request] = system.audit.requests(account, since=since)
+    assert {(item.verb, item.resource) for item in made} >= {("create", "pods"), ("patch", "pods")}
+    assert not [item for item in made if item.resource == "pods/binding"]
+
+
+def test_node_that_is_cordoned_in_between_is_given_up(place: Place) -> None:
+    """kube-scheduler refuses the planned node: the gang is given back whole, and starts on the other one."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(2, script=SHORT)
+        system.wait_for(id_, "Assigned")
+        cordoned = place.planned(id_)[f"{id_}-1-1"]
+        place.cordon(cordoned)
+    given_back(place, id_)
+    system.ended(id_, "Succeeded")
+    told = restart_of(system, id_)["data"]
+    assert told["reason"] == "PlacementRefused"
+    runs = system.runs(id_)
+    assert all(run.node != cordoned for run in runs)
+    system.started_once(id_, 2, attempt=2)
+    assert not system.nodes.doubles()
+
+
+def test_place_that_a_stranger_takes_in_between_is_given_up(place: Place) -> None:
+    """A gang of which one rank finds its place taken starts whole elsewhere; what had started is ended first."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(2, cpu="5")
+        system.wait_for(id_, "Assigned")
+        taken = place.planned(id_)[f"{id_}-1-1"]
+        stranger = place.running(place.stranger(taken, cpu="12"))
+    given_back(place, id_)
+    system.wait_for(id_, "Running")
+    assert taken not in place.bound(id_).values()
+    assert "Insufficient cpu" in why_given_up(system, id_)
+    first = [run for run in system.runs(id_) if run.attempt == 1]
+    assert all(run.ended_at is not None for run in first)
+    assert place.look(stranger)["metadata"]["uid"] == stranger["metadata"]["uid"]
+
+
+def test_gang_that_fits_nowhere_waits_and_says_so(place: Place) -> None:
+    """Given back, it is pending again and explained; when the stranger goes, it starts."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(2, cpu="10", script=SHORT)
+        system.wait_for(id_, "Assigned")
+        stranger = place.running(place.stranger(place.nodes[0], cpu="8"))
+    given_back(place, id_)
+    view = system.wait_until(id_, lambda view: "lack 10 cpu free" in str(view["status"]["conditions"]), "explained")
+    assert view["phase"] == "Pending"
+    system.operator.delete(f"{PODS}/{stranger['metadata']['name']}")
+    system.ended(id_, "Succeeded")
+    system.started_once(id_, 2, attempt=2)
+
+
+def test_cancel_before_the_release_never_starts(place: Place) -> None:
+    """Nothing is created, or it is taken back; no container ever runs."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(2)
+        system.wait_for(id_, "Assigned")
+        system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    system.nothing_left(system.object(id_)["metadata"]["uid"])
+    assert system.runs(id_) == []
+
+
+def test_cancel_of_what_kube_scheduler_can_not_place(place: Place) -> None:
+    """Released and refused: a cancel ends it at once, before the limit does."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(1, cpu="10")
+        system.wait_for(id_, "Assigned")
+        for node in place.nodes:
+            place.cordon(node)
+    wait_until(lambda: system.pods(id_) and not system.pods(id_)[0]["spec"].get("schedulingGates"), "the open gate")
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    assert system.runs(id_) == []
+
+
+def test_killed_workers_leave_no_gang_in_parts(place: Place) -> None:
+    """kill -9 of the pod worker again and again: every gang is bound whole, each pod once, where it was planned."""
+    system = place.system
+    stop = threading.Event()
+
+    def killing() -> None:
+        while not stop.wait(0.25):
+            system.installation.kill("podworker")
+            system.installation.await_ready()
+
+    killer = threading.Thread(target=killing)
+    ids = [place.launch(3, cpu="100m", script={"runsS": 600}) for _ in range(2)]
+    killer.start()
+    try:
+        ids += [place.launch(3, cpu="100m", script={"runsS": 600}) for _ in range(18)]
+        time.sleep(2.0)
+    finally:
+        stop.set()
+        killer.join()
+    for id_ in ids:
+        system.wait_for(id_, "Running", timeout_s=60)
+        assert place.bound(id_) == place.planned(id_)
+        assert len(place.bound(id_)) == 3
+        attempt = system.view(id_)["attempt"]
+        system.started_once(id_, 3, attempt=attempt)
+    assert not system.nodes.doubles()
+
+
+def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
+    """The planner does not know where the volume is: kube-scheduler refuses the wrong node, and takes the right one."""
+    system = place.system
+    home = place.nodes[1]
+    place.make(CLASSES, a_class("late"))
+    place.make(VOLUMES, a_volume("late-volume", "late", home))
+    place.make(CLAIMS, a_claim("late-claim", "late"))
+    id_ = place.launch(1, template=a_template("late-claim"))
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(id_)] == [home]
+    assert system.operator.get(f"{CLAIMS}/late-claim")["spec"]["volumeName"] == "late-volume"
+
+
+def test_resource_claims_are_kube_schedulers(place: Place) -> None:
+    """A device of a driver: only kube-scheduler can give it out, and it does."""
+    system = place.system
+    node = place.nodes[0]
+    place.make(
+        f"{RESOURCES}/deviceclasses",
+        {
+            "metadata": {"name": "toys"},
+            "spec": {"selectors": [{"cel": {"expression": 'device.driver == "toy.example.org"'}}]},
+        },
+    )
+    place.make(
+        f"{RESOURCES}/resourceslices",
+        {
+            "metadata": {"name": f"{node}-toys"},
+            "spec": {
+                "driver": "toy.example.org",
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "toy-0"}],
+            },
+        },
+    )
+    wanted = {"requests": [{"name": "toy", "exactly": {"deviceClassName": "toys"}}]}
+    place.make(
+        f"{RESOURCES}/namespaces/default/resourceclaimtemplates",
+        {"metadata": {"name": "one-toy"}, "spec": {"spec": {"devices": wanted}}},
+    )
+    template = a_template("")
+    template["spec"]["volumes"] = []
+    template["spec"]["resourceClaims"] = [{"name": "toy", "resourceClaimTemplateName": "one-toy"}]
+    template["spec"]["containers"][0]["resources"] = {"claims": [{"name": "toy"}]}
+    id_ = place.launch(1, template=template)
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(id_)] == [node]

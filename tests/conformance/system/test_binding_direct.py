@@ -1,0 +1,208 @@
+"""`binding: direct` beside the real kube-scheduler: each leaves the other's pods alone, and counts them."""
+
+from collections.abc import Generator
+
+import pytest
+
+from slipway.errors import InvalidError
+from tests.conformance.system.neighbours import PODS, Place, a_place
+from tests.conformance.system.operator import Json
+from tests.conformance.system.system import System
+from tests.conformance.system.volumes import CLAIMS, CLASSES, VOLUMES, a_claim, a_class, a_template, a_volume
+from tests.support.wait import wait_until
+
+LONG: Json = {"runsS": 600}
+
+
+@pytest.fixture
+def place(system: System) -> Generator[Place]:
+    with a_place(system, nodes=2) as made:
+        yield made
+
+
+def explained(place: Place, id_: str, words: str) -> Json:
+    """The allocation once it waits for that."""
+    return place.system.wait_until(id_, lambda view: words in str(view["status"].get("conditions")), words)
+
+
+def test_strangers_are_counted_and_left_alone(place: Place) -> None:
+    """What kube-scheduler placed is in our way, and stays: nothing of it is written or deleted by us."""
+    system = place.system
+    strangers = [place.running(place.stranger(node, cpu="10")) for node in place.nodes]
+    refused = place.launch(1, cpu="7", script=LONG)
+    explained(place, refused, "2 lack 7 cpu free")
+    fits = place.launch(2, cpu="6", script={"runsS": 0.2})
+    system.ended(fits, "Succeeded")
+    assert set(run.node for run in system.runs(fits)) == set(place.nodes)
+    system.post(f"/allocations/{refused}/kill")
+    system.ended(refused, "Canceled")
+    for stranger in strangers:
+        now = place.look(stranger)
+        assert now["metadata"]["uid"] == stranger["metadata"]["uid"]
+        assert now["metadata"]["resourceVersion"] == stranger["metadata"]["resourceVersion"]
+
+
+def test_room_that_a_stranger_leaves_is_taken(place: Place) -> None:
+    """A waiting gang starts as soon as there is room."""
+    system = place.system
+    strangers = [place.running(place.stranger(node, cpu="10")) for node in place.nodes]
+    id_ = place.launch(2, cpu="10", script={"runsS": 0.2})
+    explained(place, id_, "lack 10 cpu free")
+    for stranger in strangers:
+        system.operator.delete(f"{PODS}/{stranger['metadata']['name']}")
+    system.ended(id_, "Succeeded")
+
+
+def test_pods_of_controllers_and_of_nodes_are_counted(place: Place) -> None:
+    """A DaemonSet's, bound by kube-scheduler; a static one's mirror, which never had a scheduler."""
+    system = place.system
+    labels = {"app": f"daemon-{place.name}"}
+    container = {"name": "main", "image": "example.org/d:1", "resources": {"requests": {"cpu": "4"}}}
+    daemon = {
+        "metadata": {"name": f"daemon-{place.name}"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "nodeSelector": {"test.example.org/pool": place.name},
+                    "containers": [container],
+                    "terminationGracePeriodSeconds": 0,
+                },
+            },
+        },
+    }
+    place.make("/apis/apps/v1/namespaces/default/daemonsets", daemon)
+    mirror = {"kubernetes.io/config.mirror": "abc", "kubernetes.io/config.source": "file"}
+    place.stranger(place.nodes[0], cpu="8", bound=True, annotations=mirror)
+    selector = f"app=daemon-{place.name}"
+
+    def both_run() -> bool:
+        pods = system.operator.items(PODS, selector)
+        return [pod["status"]["phase"] for pod in pods] == ["Running"] * 2
+
+    wait_until(both_run, "the DaemonSet runs on both nodes")
+    id_ = place.launch(2, cpu="8", script=LONG)
+    explained(place, id_, "room for 1 of 2 ranks")
+    small = place.launch(1, cpu="4", script=LONG)
+    system.wait_for(small, "Running")
+    uids = {pod["metadata"]["uid"] for pod in system.operator.items(PODS, selector)}
+    for ours in (id_, small):
+        system.post(f"/allocations/{ours}/kill")
+        system.ended(ours, "Canceled")
+    assert {pod["metadata"]["uid"] for pod in system.operator.items(PODS, selector)} == uids
+    system.operator.delete(f"/apis/apps/v1/namespaces/default/daemonsets/daemon-{place.name}")
+    wait_until(lambda: not system.operator.items(PODS, selector), "the DaemonSet's pods are gone")
+
+
+def test_kube_scheduler_counts_ours(place: Place) -> None:
+    """Where our ranks are, a stranger waits with `Insufficient cpu`; when they end, it is placed."""
+    system = place.system
+    id_ = place.launch(2, cpu="12", script=LONG)
+    system.wait_for(id_, "Running")
+    stranger = place.stranger(cpu="8")
+    assert "2 Insufficient cpu" in place.unschedulable(stranger)
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    place.running(stranger)
+
+
+def test_kube_scheduler_leaves_unbound_pods_of_ours(place: Place) -> None:
+    """Not one of ours is ever looked at by it: a pod that waits for us has no word of kube-scheduler on it."""
+    body = {
+        "metadata": {"name": f"waiting-{place.name}"},
+        "spec": {"schedulerName": "slipway", "containers": [{"name": "main", "image": "example.org/w:1"}]},
+    }
+    waiting = place.make(PODS, body)
+    place.running(place.stranger())
+    now = place.look(waiting)
+    assert "nodeName" not in now["spec"]
+    assert not now["status"].get("conditions")
+
+
+def test_race_for_a_place_that_the_kubelet_decides(place: Place) -> None:
+    """A stranger takes the room between plan and binding: OutOfcpu is nobody's fault, and the rank runs elsewhere."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(1, cpu="10", script={"runsS": 0.3})
+        system.wait_for(id_, "Assigned")
+        [taken] = place.planned(id_).values()
+        stranger = place.running(place.stranger(taken, cpu="8"))
+    view = system.ended(id_, "Succeeded")
+    status = view["status"]
+    assert (view["attempt"], status.get("restarts", 0), status["infraRestarts"]) == (2, 0, 1)
+    assert status["avoidNodes"] == [taken]
+    ended = next(event for event in system.events(id_) if event["type"].endswith("terminating"))
+    assert ended["data"]["reason"] == "KubeletRejected"
+    assert "OutOfcpu" in ended["data"]["message"]
+    assert [run.node for run in system.runs(id_)] == [node for node in place.nodes if node != taken]
+    assert place.look(stranger)["status"]["phase"] == "Running"
+
+
+def test_stranger_that_preempts_ours(place: Place) -> None:
+    """kube-scheduler may evict our pods for a more important one: a fault of nobody's, retried where there is room."""
+    system = place.system
+    important = f"important-{place.name}"
+    place.make("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": important}, "value": 1000})
+    id_ = place.launch(1, cpu="10", script=LONG)
+    system.wait_for(id_, "Running")
+    [home] = place.bound(id_).values()
+    stranger = place.running(place.stranger(home, cpu="10", priorityClassName=important))
+    view = system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
+    status = view["status"]
+    assert (status.get("restarts", 0), status["infraRestarts"]) == (0, 1)
+    told = next(event for event in system.events(id_) if event["type"].endswith("terminating"))
+    assert told["data"]["reason"] == "Evicted"
+    assert home not in {node for pod, node in place.bound(id_).items() if pod.startswith(f"{id_}-2-")}
+    assert place.look(stranger)["status"]["phase"] == "Running"
+
+
+def test_volume_that_waits_for_its_first_consumer_is_refused(place: Place) -> None:
+    """Only kube-scheduler can choose its node: it ends as Invalid, in words that help, and nothing is created."""
+    system = place.system
+    name = f"waits-{place.name}"
+    place.make(CLASSES, a_class(name))
+    place.make(CLAIMS, a_claim(name, name))
+    id_ = place.launch(1, template=a_template(name))
+    view = system.ended(id_, "Invalid")
+    assert view["reason"] == "InvalidSpec"
+    assert f"volume claim {name} (storage class {name}) waits for its first consumer" in view["message"]
+    assert "binding: delegate" in view["message"]
+    assert system.runs(id_) == []
+
+
+def test_volume_of_an_ephemeral_claim_is_refused_too(place: Place) -> None:
+    """A volume that is made with the pod, of a class that waits; the class may be the default one."""
+    system = place.system
+    name = f"scratch-{place.name}"
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    made = a_class(name)
+    place.make(CLASSES, {**made, "metadata": {**made["metadata"], **default}})
+    template = a_template("")
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    template["spec"]["volumes"] = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}]
+    id_ = place.launch(1, template=template)
+    assert f"an ephemeral volume of storage class {name}" in system.ended(id_, "Invalid")["message"]
+
+
+def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
+    """Nobody's fault: when the volume comes, the rank starts."""
+    system = place.system
+    name = f"soon-{place.name}"
+    place.make(CLASSES, a_class(name, "Immediate"))
+    place.make(CLAIMS, a_claim(name, name))
+    id_ = place.launch(1, template=a_template(name))
+    explained(place, id_, f"volume claim {name} is not bound to a volume yet")
+    assert system.view(id_)["phase"] == "Assigned"
+    place.make(VOLUMES, a_volume(name, name))
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert system.view(id_)["attempt"] == 1
+
+
+def test_resource_claims_are_refused_at_the_door(place: Place) -> None:
+    """The API names the field and what to do instead."""
+    template = a_template("")
+    template["spec"]["volumes"] = []
+    template["spec"]["resourceClaims"] = [{"name": "toy", "resourceClaimName": "toy"}]
+    with pytest.raises(InvalidError, match="binding: delegate"):
+        place.launch(1, template=template)
