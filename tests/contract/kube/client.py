@@ -15,6 +15,7 @@ DEADLINE_S = 10.0
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 
 class Reply(msgspec.Struct, frozen=True):

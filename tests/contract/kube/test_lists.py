@@ -39,10 +39,12 @@ async def test_bad_label_selector_is_refused(kube: KubeHttp, place: Place) -> No
 
 
 async def test_unknown_field_label_is_refused(kube: KubeHttp, place: Place) -> None:
-    """400 'field label not supported'."""
+    """400, in the words of kinds that offer fields of their own and of those that do not."""
     answer = await kube.get(place.of("configmaps"), fieldSelector="data.a=1")
     assert (answer.code, answer.reason) == (400, "BadRequest")
-    assert "field label not supported" in answer.message
+    assert answer.message == ('"data.a" is not a known field selector: only "metadata.name", "metadata.namespace"')
+    answer = await kube.get(place.of("pods"), fieldSelector="spec.a=1")
+    assert (answer.code, answer.message) == (400, "field label not supported: spec.a")
 
 
 async def test_name_is_a_field_label_of_every_kind(kube: KubeHttp, widgets: Place) -> None:

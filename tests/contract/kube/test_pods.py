@@ -116,7 +116,16 @@ async def test_failed_pod_can_be_bound(kube: KubeHttp, place: Place) -> None:
 
 async def test_binding_of_a_missing_pod_is_not_found(kube: KubeHttp, place: Place) -> None:
     """404."""
-    assert (await kube.post(place.of("pods", "none", "binding"), _binding())).code == 404
+    assert (await kube.post(place.of("pods", "none", "binding"), _binding(name="none"))).code == 404
+
+
+async def test_binding_names_its_pod(kube: KubeHttp, place: Place) -> None:
+    """400 when the body names another pod, or none."""
+    await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
+    other = await kube.post(place.of("pods", "p", "binding"), _binding(name="q"))
+    none = await kube.post(place.of("pods", "p", "binding"), {"target": {"name": NODE}})
+    assert (other.code, none.code) == (400, 400)
+    assert other.message == "name in URL does not match name in Binding object"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ async def test_pod_spec_is_fixed(kube: KubeHttp, place: Place, change: Json) -> 
 
 async def test_image_of_a_pod_may_change(kube: KubeHttp, place: Place) -> None:
     """One of the few mutable fields."""
-    made = await kube.post(place.of("pods"), a_pod())
+    made = await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     made.body["spec"]["containers"][0]["image"] = "example.invalid/other:2"
     assert (await kube.put(place.of("pods", "p"), made.body)).code == 200
 

@@ -57,7 +57,7 @@ async def test_label_watch_reports_entering_and_leaving(kube: KubeHttp, place: P
 
 async def test_field_watch_reports_a_leaving_object_in_its_old_state(kube: KubeHttp, place: Place) -> None:
     """DELETED with the last selected status, at the version of the change that made it leave."""
-    made = await kube.post(place.of("pods"), a_pod())
+    made = await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     query = {"resourceVersion": made.version, "fieldSelector": "status.phase=Pending"}
     async with kube.watch(place.of("pods"), **query) as events:
         left = await kube.patch(place.of("pods", "p", "status"), {"status": {"phase": "Running"}})
@@ -107,8 +107,11 @@ async def test_initial_events_end_with_a_bookmark(kube: KubeHttp, place: Place) 
         "labelSelector": "own",
     }
     async with kube.watch(place.of("configmaps"), **query) as events:
-        assert await events.take(1) == [("ADDED", "a")]
+        first = await events.next()
+        if "RequestWatchProgress is disabled" in first["object"].get("message", ""):
+            pytest.skip("the server's etcd tells no progress, so it offers no initial events")
         mark = await events.next()
+    assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "a")
     assert mark["type"] == "BOOKMARK"
     assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 

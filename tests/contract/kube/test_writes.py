@@ -92,10 +92,14 @@ async def test_replace_of_another_uid_is_a_conflict(kube: KubeHttp, place: Place
 
 
 async def test_replace_that_changes_nothing_keeps_the_version(kube: KubeHttp, widgets: Place) -> None:
-    """A no-op PUT writes nothing: same resourceVersion."""
-    made = await kube.post(widgets.widgets(), a_widget())
-    answer = await kube.put(widgets.widgets("w"), made.body)
+    """A no-op PUT writes nothing: same resourceVersion. (A default that was never stored is, by the first write.)"""
+    made = await kube.post(widgets.of("configmaps"), a_config())
+    answer = await kube.put(widgets.of("configmaps", "c"), made.body)
     assert (answer.code, answer.version) == (200, made.version)
+    await kube.post(widgets.widgets(), a_widget())
+    observed = await kube.patch(widgets.widgets("w", "status"), {"status": {"seen": 1}})
+    answer = await kube.put(widgets.widgets("w"), observed.body)
+    assert (answer.code, answer.version) == (200, observed.version)
 
 
 async def test_generation_counts_spec_changes_only(kube: KubeHttp, widgets: Place) -> None:

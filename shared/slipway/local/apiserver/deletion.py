@@ -32,10 +32,10 @@ def check_preconditions(kind: ResourceKind, obj: Json, options: DeleteOptions) -
     words = "the {0} in the precondition ({1}) does not match the {0} in record ({2}). The object might have been {3}"
     if options.uid and options.uid != meta["uid"]:
         why = words.format("UID", options.uid, meta["uid"], "deleted and then recreated")
-        raise conflict(kind.resource, meta["name"], why)
+        raise conflict(kind.qualified, meta["name"], why)
     if options.resource_version and options.resource_version != meta["resourceVersion"]:
         why = words.format("ResourceVersion", options.resource_version, meta["resourceVersion"], "modified")
-        raise conflict(kind.resource, meta["name"], why)
+        raise conflict(kind.qualified, meta["name"], why)
 
 
 def plan(kind: ResourceKind, obj: Json, options: DeleteOptions, now: float) -> Deletion:

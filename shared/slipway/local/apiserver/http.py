@@ -174,6 +174,8 @@ class ApiServer:
         options = _options(call, "CreateOptions")
         body = _object(call, options)
         if kind.resource == "pods" and target.subresource == "binding":
+            if name_of(body) != target.name:
+                raise status.bad_request("name in URL does not match name in Binding object")
             return answers.json(core.bind(place, target.name, body, dry_run=options.dry_run), 201)
         if kind.resource == "pods" and target.subresource == "eviction":
             return answers.json(core.evict(place, target.name, body, dry_run=options.dry_run), 201)

@@ -7,7 +7,7 @@ import msgspec
 
 from slipway.local.apiserver.fields.ownership import NOBODY, Ownership
 from slipway.local.apiserver.objects import Json, mapping
-from slipway.local.apiserver.status import bad_request
+from slipway.local.apiserver.status import bad_request, invalid_options, unsupported
 
 
 class WriteOptions(msgspec.Struct):
@@ -49,7 +49,8 @@ def read_delete_options(body: Json) -> DeleteOptions:
     if body.get("orphanDependents") is not None and not propagation:
         propagation = "Orphan" if body["orphanDependents"] else "Background"
     if propagation not in ("", "Background", "Foreground", "Orphan"):
-        raise bad_request(f'propagationPolicy: Unsupported value: "{propagation}"')
+        allowed = ["Foreground", "Background", "Orphan", "nil"]
+        raise invalid_options("DeleteOptions", [unsupported("propagationPolicy", propagation, allowed)])
     wanted = mapping(body, "preconditions")
     return DeleteOptions(
         dry_run="All" in (body.get("dryRun") or []),

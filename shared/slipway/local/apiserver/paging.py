@@ -60,7 +60,7 @@ def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQue
     try:
         records = store.scan_at(kind.resource, namespace, version)
     except CompactedError as exc:
-        words = _CONTINUE_GONE if token else f"The resourceVersion for the provided list is too old: {version}"
+        words = _CONTINUE_GONE if token else "The resourceVersion for the provided list is too old."
         raise expired(words) from exc
     if token is not None:
         records = [record for record in records if _key(record) > token.after]
@@ -91,4 +91,4 @@ def _decode(text: str) -> _Token:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
     except (binascii.Error, msgspec.MsgspecError) as exc:
-        raise bad_request(f"continue key is not valid: {exc}") from exc
+        raise bad_request(f"invalid continue token: continue key is not valid: {exc}") from exc

@@ -109,16 +109,19 @@ def default_spec(spec: Json) -> None:
 
 
 def bind(pod: Json, binding: Json, now_text: str) -> Json:
-    """The pod assigned to the binding's target. Raises: StatusError 409 or 422, the pod unchanged."""
+    """The pod assigned to the binding's target. Raises: StatusError 409 or 500, the pod unchanged."""
     name = str(metadata(pod)["name"])
-    node = str(mapping(binding, "target").get("name") or "")
+    target = mapping(binding, "target")
+    node = str(target.get("name") or "")
+    if target.get("kind") not in (None, "", "Node"):
+        raise StatusError(500, "", str(unsupported("target.kind", target["kind"], ["Node", "<empty>"])))
     if not node:
-        raise StatusError(422, "Invalid", f'Binding "{name}" is invalid: target.name: Required value')
-    wanted = metadata(binding).get("uid")
-    uid = metadata(pod).get("uid")
-    if wanted and wanted != uid:
-        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
-        raise conflict("pods", name, why)
+        raise StatusError(500, "", "target.name: Required value")
+    for field, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        wanted, found = metadata(binding).get(field), metadata(pod).get(field)
+        if wanted and wanted != found:
+            why = f"Precondition failed: {title} in precondition: {wanted}, {title} in object meta: {found}"
+            raise conflict("pods", name, why)
     if metadata(pod).get("deletionTimestamp"):
         raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     current = pod["spec"].get("nodeName")

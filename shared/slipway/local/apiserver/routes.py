@@ -72,7 +72,7 @@ def number(query: Query, name: str) -> int:
     try:
         value = int(text)
     except ValueError as exc:
-        raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number') from exc
+        raise bad_request(f'{name}: Invalid value: "{text}": strconv.ParseInt: invalid syntax') from exc
     if value < 0:
         raise bad_request(f'{name}: Invalid value: "{text}": must not be negative')
     return value
@@ -112,7 +112,8 @@ def delete_options(query: Query, body: object) -> DeleteOptions:
 
 
 def list_query(query: Query, name: str = "") -> ListQuery:
-    """`name`: the single object that a watch on its path selects."""
+    """`name`: the single object that a watch on its path selects. Raises: StatusError 400, 422."""
+    _check_match(query)
     fields = query.get("fieldSelector", "")
     if name:
         fields = ",".join(filter(None, (fields, f"metadata.name={name}")))
@@ -124,6 +125,31 @@ def list_query(query: Query, name: str = "") -> ListQuery:
         version=number(query, "resourceVersion"),
         exact=query.get("resourceVersionMatch") == "Exact",
     )
+
+
+def _check_match(query: Query) -> None:
+    """resourceVersionMatch and sendInitialEvents make sense together only in some ways."""
+    field, match = "resourceVersionMatch", query.get("resourceVersionMatch", "")
+    sends_initial = query.get("sendInitialEvents") is not None
+    causes = list[Cause]()
+    if is_true(query, "watch"):
+        if sends_initial and match != "NotOlderThan":
+            causes.append(not_allowed(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"))
+        elif match and not sends_initial:
+            why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            causes.append(not_allowed(field, why))
+        if match not in ("", "NotOlderThan"):
+            causes.append(unsupported(field, match, ["NotOlderThan"]))
+    elif match:
+        if not query.get("resourceVersion"):
+            why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            causes.append(not_allowed(field, why))
+        elif match not in ("Exact", "NotOlderThan"):
+            causes.append(unsupported(field, match, ["Exact", "NotOlderThan", ""]))
+        elif match == "Exact" and query["resourceVersion"] == "0":
+            causes.append(not_allowed(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
+    if causes:
+        raise invalid_options("ListOptions", causes)
 
 
 def _dry_run(query: Query, kind: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from slipway.local.apiserver.objects import Json, at_path, is_map, listing, mapping, maps, metadata
-from slipway.local.apiserver.status import bad_request
+from slipway.local.apiserver.status import StatusError, bad_request
 
 Predicate = Callable[[Json], bool]
 FieldReaders = Mapping[str, tuple[str, ...]]
@@ -55,7 +55,7 @@ def parse_fields(text: str) -> tuple[tuple[str, str, bool], ...]:
             continue
         match = re.match(r"^\s*([^=!\s]+)\s*(==|=|!=)\s*(.*?)\s*$", term)
         if match is None:
-            raise bad_request(f'Unable to find "{text}" that match field selector: invalid selector: "{term}"')
+            raise bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
         found.append((match[1], match[3], match[2] != "!="))
     return tuple(found)
 
@@ -66,7 +66,7 @@ def selector(labels: str, fields: str, readers: FieldReaders) -> Predicate | Non
     terms = parse_fields(fields) if fields else ()
     for field, _, _ in terms:
         if field not in readers:
-            raise bad_request(f"field label not supported: {field}")
+            raise _unknown_field(field, readers)
     if not wanted and not terms:
         return None
     paths = tuple((readers[field], value, equal) for field, value, equal in terms)
@@ -97,6 +97,14 @@ def selects(selector: object, labels: Json) -> bool:
         if not Requirement(str(term.get("key")), name, values).holds(labels):
             return False
     return True
+
+
+def _unknown_field(field: str, readers: FieldReaders) -> StatusError:
+    """Kinds that offer nothing but name and namespace say so."""
+    if set(readers) == {"metadata.name", "metadata.namespace"}:
+        words = 'only "metadata.name", "metadata.namespace"'
+        return bad_request(f'"{field}" is not a known field selector: {words}')
+    return bad_request(f"field label not supported: {field}")
 
 
 def _terms(text: str) -> list[str]:

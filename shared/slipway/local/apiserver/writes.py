@@ -97,6 +97,10 @@ class Writer:
         shape = self._scopes.of(kind).shape
         base = record.ownership.shown_on(record.obj) if "managedFields" in str(wanted.change) else record.obj
         new = patch.apply_patch(wanted.media, base, wanted.change, shape)
+        uid = metadata(new).get("uid")
+        if uid not in (None, "", record.obj["metadata"]["uid"]):
+            cause = status.bad_value("metadata.uid", uid, "field is immutable")
+            raise status.invalid(kind.qualified, name, [cause])
         if not metadata(new).get("resourceVersion"):
             new = {**new, "metadata": {**metadata(new), "resourceVersion": str(record.version)}}
         try:
@@ -118,6 +122,9 @@ class Writer:
             return self.create(kind, namespace, {**obj, "metadata": {**metadata(obj), "name": name}}, options)
         new = decoding.decode(kind, scope.shape, namespace, obj, options)
         record = self.record(kind, namespace, name)
+        if not metadata(new).get("name"):
+            words = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            raise status.bad_request(words)
         given = metadata(obj).get("managedFields") if "metadata" in obj else None
         before = record.ownership if subresource or given is None else _given(given, record.ownership)
         writer = _author(kind, options, subresource)

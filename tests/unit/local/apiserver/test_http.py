@@ -101,7 +101,7 @@ async def _bound_pod(kube: KubeHttp) -> None:
     node = {"metadata": {"name": "n", "annotations": {LOG_ENDPOINT: "http://127.0.0.1:1"}}}
     assert (await kube.post("/api/v1/nodes", node)).code == 201
     assert (await kube.post(PODS, a_pod())).code == 201
-    assert (await kube.post(f"{PODS}/p/binding", {"target": {"name": "n"}})).code == 201
+    assert (await kube.post(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})).code == 201
 
 
 async def test_log_is_read_from_the_pods_node(kube: KubeHttp) -> None:
