@@ -72,7 +72,7 @@ def schema() -> Schema:
             "externalRedis": _closed(
                 {
                     "url": _text(
-                        "redis://, redis+cluster:// or redis+sentinel://, each with rediss for TLS; goes into a Secret.",
+                        "redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS; goes into a Secret.",
                         pattern=r"^$|^rediss?(\+(cluster|sentinel))?://",
                     ),
                     "existingSecret": _text("A Secret of the release's namespace that holds the URL."),

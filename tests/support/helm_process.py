@@ -32,7 +32,7 @@ def lint(*, chart: str, values: Json) -> list[Json]:
 
 def install(*, chart: str, kubeconfig: str, name: str, namespace: str, values: Json, dry_run: str | None) -> Json:
     """The release."""
-    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+    with _config(kubeconfig, namespace) as config:
         return config.install(
             chart, name, values, namespace=namespace, create_namespace=dry_run is None, dry_run=dry_run, timeout=60
         )
@@ -40,20 +40,25 @@ def install(*, chart: str, kubeconfig: str, name: str, namespace: str, values: J
 
 def upgrade(*, chart: str, kubeconfig: str, name: str, namespace: str, values: Json, dry_run: str | None) -> Json:
     """The release."""
-    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+    with _config(kubeconfig, namespace) as config:
         return config.upgrade(chart, name, values, namespace=namespace, dry_run=dry_run, timeout=60)
 
 
 def rollback(*, kubeconfig: str, name: str, namespace: str, revision: int) -> None:
     """Back to a revision."""
-    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+    with _config(kubeconfig, namespace) as config:
         config.rollback(name, version=revision, timeout=60)
 
 
 def uninstall(*, kubeconfig: str, name: str, namespace: str) -> Json:
     """What was kept."""
-    with helm.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+    with _config(kubeconfig, namespace) as config:
         return config.uninstall(name, timeout=60)
+
+
+def _config(kubeconfig: str, namespace: str) -> helm.Config:
+    """A connection that does not hold itself back: the servers of tests have nobody else to serve."""
+    return helm.Config(kubeconfig_path=kubeconfig, namespace=namespace, qps=200.0, burst_limit=400)
 
 
 def version() -> str:

@@ -148,19 +148,20 @@ def test_every_object_is_accepted_strictly(ground: Ground) -> None:
     assert complaints == {}
 
 
-def test_an_install_makes_restricted_pods(ground: Ground) -> None:
-    """In a namespace that enforces "restricted" every pod is made; nothing runs them here."""
+def test_an_install_is_whole(ground: Ground) -> None:
+    """Definitions are established, every pod is made although "restricted" is enforced, and people get their roles."""
     release = ground.install()
     assert release["status"] == "deployed"
+    check_definitions(ground)
+    check_roles_of_people(ground)
     pods = f"api/v1/namespaces/{chart.NAMESPACE}/pods"
     wait_until(lambda: len(ground.get(pods)["items"]) == PODS, f"{PODS} pods are made")
     events = ground.get(f"api/v1/namespaces/{chart.NAMESPACE}/events")["items"]
     assert [event["message"] for event in events if event["reason"] == "FailedCreate"] == []
 
 
-def test_definitions_are_established(ground: Ground) -> None:
+def check_definitions(ground: Ground) -> None:
     """The API server finds nothing to complain about in them."""
-    ground.install()
     for name in sorted(ground.names("CustomResourceDefinition")):
         conditions = {
             item["type"]: item["status"] for item in ground.get(f"{CRDS.path()}/{name}")["status"]["conditions"]
@@ -169,30 +170,8 @@ def test_definitions_are_established(ground: Ground) -> None:
         assert "NonStructuralSchema" not in conditions
 
 
-def test_an_upgrade_brings_changed_definitions(ground: Ground, tmp_path: Path) -> None:
-    """A field that a later version adds is in the live definition, and what was there before is untouched."""
-    ground.install()
-    before = ground.create(ALLOCATIONS, an_allocation())
-    release = ground.upgrade(path=a_newer_chart(tmp_path))
-    assert (release["revision"], release["status"]) == (2, "deployed")
-    version = ground.get(DEFINITION)["spec"]["versions"][0]
-    assert version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["note"]["maxLength"] == 64
-    assert ground.get(f"{ALLOCATIONS}/kept") == before
-    noted = an_allocation("noted")
-    noted["spec"]["note"] = "of the later version"
-
-    def is_taken() -> bool:
-        answer = ground.client.post(ALLOCATIONS, json=noted, params={"fieldValidation": "Strict"})
-        return answer.status_code == 201
-
-    wait_until(is_taken, "the field is known")
-    labels = ground.get(f"{COLLECTIONS['Deployment'].format(chart.NAMESPACE)}/slipway-api")["metadata"]["labels"]
-    assert labels["app.kubernetes.io/version"] == "0.2.0"
-
-
-def test_editors_may_launch_and_viewers_may_look(ground: Ground) -> None:
+def check_roles_of_people(ground: Ground) -> None:
     """Whoever is bound to a built-in role in a namespace: there, and nowhere else, and never a pool."""
-    ground.install()
     for role in ("edit", "view"):
         binding = {
             "metadata": {"name": f"{role}ors"},
@@ -215,10 +194,25 @@ def test_editors_may_launch_and_viewers_may_look(ground: Ground) -> None:
     assert not may("edit", "patch", "resourcepools", "")
 
 
-def test_a_rollback_goes_back(ground: Ground, tmp_path: Path) -> None:
-    """The definitions too; what a field held that they do not know is dropped when the object is written again."""
+def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(ground: Ground, tmp_path: Path) -> None:
+    """A field that a later version adds is in the live definition; what was there before is untouched."""
     ground.install()
-    ground.upgrade(path=a_newer_chart(tmp_path))
+    before = ground.create(ALLOCATIONS, an_allocation())
+    release = ground.upgrade(path=a_newer_chart(tmp_path))
+    assert (release["revision"], release["status"]) == (2, "deployed")
+    version = ground.get(DEFINITION)["spec"]["versions"][0]
+    assert version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["note"]["maxLength"] == 64
+    assert ground.get(f"{ALLOCATIONS}/kept") == before
+    noted = an_allocation("noted")
+    noted["spec"]["note"] = "of the later version"
+
+    def is_taken() -> bool:
+        answer = ground.client.post(ALLOCATIONS, json=noted, params={"fieldValidation": "Strict"})
+        return answer.status_code == 201
+
+    wait_until(is_taken, "the field is known")
+    labels = ground.get(f"{COLLECTIONS['Deployment'].format(chart.NAMESPACE)}/slipway-api")["metadata"]["labels"]
+    assert labels["app.kubernetes.io/version"] == "0.2.0"
     chart.rollback(ground.cluster.kubeconfig, revision=1)
     version = ground.get(DEFINITION)["spec"]["versions"][0]
     assert "note" not in version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
