@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.conformance.cluster.servers import RealCluster
 from tests.support.wait import wait_until
 
+PREFIX = "process"
 READY_S = 60.0
 STOP_S = 20.0
 
@@ -24,7 +25,7 @@ STOP_S = 20.0
 def running_process_nodes(
     cluster: RealCluster, folder: Path, *, nodes: int = 1, cpus: int = 8, more: Sequence[str] = ()
 ) -> Generator[None]:
-    """`node-0` and so on, ready; at the end every process of theirs has ended, and the nodes are deleted."""
+    """`process-0` and so on, ready; at the end every process of theirs has ended, and the nodes are deleted."""
     made = cluster.credentials
     words = [
         "--state",
@@ -37,13 +38,14 @@ def running_process_nodes(
         str(cluster.kubeconfig),
     ]
     words += ["--certificate", str(made.kubelet), "--client-ca", str(made.ca), *more]
+    words += ["--prefix", PREFIX]
     argv = [sys.executable, "-m", "slipway.local.node", *words]
     guard = shutil.which("setpriv")
     if guard:
         # What dies with its parent can not outlive a killed test run.
         argv = [guard, "--pdeathsig", "TERM", *argv]
     folder.mkdir(parents=True, exist_ok=True)
-    names = [f"node-{index}" for index in range(nodes)]
+    names = [f"{PREFIX}-{index}" for index in range(nodes)]
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ))
         try:

@@ -31,7 +31,7 @@ class Shop:
     def run(self, name: str, script: str, **container: object) -> None:
         """A pod that runs a shell script."""
         main = {"name": "main", "image": "i", "command": ["sh", "-c", script], **container}
-        body = manifest(name, node="node-0", namespace=NAMESPACE, containers=[main])
+        body = manifest(name, node="process-0", namespace=NAMESPACE, containers=[main])
         self.kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
 
     def until(self, name: str, phase: str) -> Json:

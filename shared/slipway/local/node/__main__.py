@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipway.kube import client
 from slipway.local.node.kubelet import Kubelet
-from slipway.local.node.registration import NodeShape
+from slipway.local.node.registration import PREFIX, NodeShape
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.runtime.service import Stop
@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway.local.node", description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="folder of the pods and their logs")
     parser.add_argument("--nodes", type=int, default=2, help="how many nodes there are")
+    parser.add_argument("--prefix", default=PREFIX, help="they are named PREFIX-0 and so on")
     parser.add_argument("--cpus", type=int, default=4, help="cpus of each node (nothing is enforced)")
     parser.add_argument("--memory", default="16Gi", help="memory of each node")
     parser.add_argument("--gpus", type=int, default=0, help="pretended nvidia.com/gpu of each node")
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, shape: NodeShape) -> None:
     tls = _tls(options.certificate, options.client_ca) if options.certificate else None
-    asyncio.run(_serve(options.state.resolve(), options.nodes, shape, options.kubeconfig, tls))
+    asyncio.run(_serve(options, shape, tls))
 
 
 def _tls(certificate: Path, client_ca: Path) -> ssl.SSLContext:
@@ -75,15 +76,23 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(
-    folder: Path, nodes: int, shape: NodeShape, kubeconfig: str | None, tls: ssl.SSLContext | None
-) -> None:
+async def _serve(options: argparse.Namespace, shape: NodeShape, tls: ssl.SSLContext | None) -> None:
     stop, clock, random = Stop(), SystemClock(), SystemRandom()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with client.connect(kubeconfig, clock=clock, random=random, user_agent="slipway-node") as kube:
-        await Kubelet(kube, folder, nodes=nodes, shape=shape, clock=clock, random=random, tls=tls).run(stop)
+    async with client.connect(options.kubeconfig, clock=clock, random=random, user_agent="slipway-node") as kube:
+        kubelet = Kubelet(
+            kube,
+            options.state.resolve(),
+            nodes=options.nodes,
+            shape=shape,
+            clock=clock,
+            random=random,
+            tls=tls,
+            prefix=options.prefix,
+        )
+        await kubelet.run(stop)
 
 
 if __name__ == "__main__":

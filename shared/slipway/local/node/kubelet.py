@@ -25,7 +25,17 @@ from slipway.local.node.logs import LogQuery, read
 from slipway.local.node.names import PeerNames
 from slipway.local.node.pod import NodeKit, PodRun
 from slipway.local.node.podview import PODS, NodePod
-from slipway.local.node.registration import HOST_IP, RENEW_S, NodeShape, node_manifest, register, renew, report, retire
+from slipway.local.node.registration import (
+    HOST_IP,
+    PREFIX,
+    RENEW_S,
+    NodeShape,
+    node_manifest,
+    register,
+    renew,
+    report,
+    retire,
+)
 from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
@@ -40,7 +50,7 @@ _log = log.get_logger(__name__)
 
 
 class Kubelet:
-    """The nodes `node-0`... with their state below `folder`."""
+    """The nodes `node-0` (or of another prefix) and so on, with their state below `folder`."""
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class Kubelet:
         clock: Clock,
         random: Random,
         tls: ssl.SSLContext | None = None,
+        prefix: str = PREFIX,
     ) -> None:
         self._kube = kube
         self._pods = folder / "pods"
@@ -60,7 +71,8 @@ class Kubelet:
         self._random = random
         self._addresses = Addresses()
         self._peers = PeerNames()
-        self._names = [f"node-{index}" for index in range(nodes)]
+        self._prefix = prefix
+        self._names = [f"{prefix}-{index}" for index in range(nodes)]
         allocatable = shape.resources()
         self._kits = {name: self._kit(Capacity(allocatable)) for name in self._names}
         self._runs: dict[str, PodRun] = {}
@@ -210,13 +222,13 @@ class Kubelet:
         """Waits for the API server, which may start at the same time as we do."""
         while True:
             try:
-                for index in range(len(self._names)):
+                for index, name in enumerate(self._names):
                     now = self._clock.now()
                     manifest = node_manifest(
-                        index, self._shape, log_endpoint=self._endpoint.url, port=self._endpoint.port, now=now
+                        name, index, self._shape, log_endpoint=self._endpoint.url, port=self._endpoint.port, now=now
                     )
                     await register(self._kube, manifest)
-                await retire(self._kube, keep=set(self._names))
+                await retire(self._kube, self._prefix, keep=set(self._names))
                 break
             except (TransientError, StaleError):
                 await self._clock.sleep(REGISTER_PAUSE_S)

@@ -27,6 +27,7 @@ LEASE_S = 60
 RENEW_S = 10.0
 PODS_MAX = 1000
 HOST_IP = "127.0.0.1"
+PREFIX = "node"
 RACK = "rack"
 RUNTIME = "process://1"
 _NODES_PER_RACK = 2
@@ -54,9 +55,8 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
         return Resources.parse(amounts)
 
 
-def node_manifest(index: int, shape: NodeShape, *, log_endpoint: str, port: int, now: float) -> RawObject:
+def node_manifest(name: str, index: int, shape: NodeShape, *, log_endpoint: str, port: int, now: float) -> RawObject:
     """The Node of that index, ready. Logs are read at `log_endpoint`, or without one at that port, as of a kubelet."""
-    name = f"node-{index}"
     quantities = shape.resources().quantities()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     labels = {
@@ -107,11 +107,12 @@ async def register(kube: KubeApi, manifest: RawObject) -> None:
     await kube.replace_status(NODES, msgspec.structs.replace(node, status=manifest["status"]))
 
 
-async def retire(kube: KubeApi, *, keep: Set[str]) -> None:
+async def retire(kube: KubeApi, prefix: str, *, keep: Set[str]) -> None:
     """Deletes the local nodes that an earlier run had and this one has not: nobody would run their pods."""
     for node in (await kube.list(NODES)).items:
+        name = node.metadata.name
         runtime = str(object_of(node.status.get("nodeInfo")).get("containerRuntimeVersion") or "")
-        if runtime == RUNTIME and node.metadata.name not in keep:
+        if runtime == RUNTIME and name.startswith(f"{prefix}-") and name not in keep:
             with contextlib.suppress(NotFoundError):
                 await kube.delete(NODES, node.metadata.name, uid=node.metadata.uid)
 
