@@ -45,6 +45,7 @@ class WorkQueue(Generic[K]):
         self._closed = False
         self._getters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self.added_count = 0
         self.retried_count = 0
 
@@ -169,10 +170,11 @@ class WorkQueue(Generic[K]):
             return
         due_at = self._delayed[0][0]
         if self._timer is not None:
-            if self._timer.when() <= due_at and not self._timer.cancelled():
+            if self._timer_at <= due_at:
                 return
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due_at, self._fire)
+        # Some loops give a handle that does not know its time, when that has come.
+        self._timer, self._timer_at = asyncio.get_running_loop().call_at(due_at, self._fire), due_at
 
     def _fire(self) -> None:
         self._timer = None

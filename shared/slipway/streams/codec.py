@@ -180,6 +180,21 @@ def decode_feed(fields: Fields) -> list[FeedEntry]:
     ]
 
 
+def feed_end(fields: Fields) -> tuple[int, int]:
+    """(epoch, number) at the end of an entry of the feed.
+
+    One of another version of ours, as an upgrade leaves behind, has at least its epoch, so that the next can begin.
+    """
+    try:
+        last = decode_feed(fields)[-1]
+        return last.epoch, last.number
+    except InvalidError:
+        try:
+            return _number(_text(fields, "e"), "e"), 0
+        except InvalidError:
+            return 0, 0
+
+
 def encode_beat(versions: Mapping[str, str]) -> bytes:
     """The data of a heartbeat."""
     return _json.encode(dict(versions))

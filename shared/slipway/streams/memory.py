@@ -274,7 +274,7 @@ class MemoryFeed:
         if not entries:
             raise InvalidError("nothing to append")
         last = self._server.newest(keys.CLUSTER.prefix, 1)
-        epoch = codec.decode_feed(last[0][1])[-1].epoch if last else 0
+        epoch = codec.feed_end(last[0][1])[0] if last else 0
         if after is None and last and epoch >= entries[0].epoch:
             raise StaleError("the feed has another publisher")
         if after is not None and (not last or id_text(last[0][0]) != after):
@@ -300,8 +300,8 @@ class MemoryFeed:
         last = self._server.newest(keys.CLUSTER.prefix, 1)
         if not last:
             return FeedPosition(cursor=None, epoch=0, number=0)
-        entry = codec.decode_feed(last[0][1])[-1]
-        return FeedPosition(cursor=id_text(last[0][0]), epoch=entry.epoch, number=entry.number)
+        epoch, number = codec.feed_end(last[0][1])
+        return FeedPosition(cursor=id_text(last[0][0]), epoch=epoch, number=number)
 
 
 class MemoryLogs:

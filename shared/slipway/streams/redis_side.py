@@ -95,8 +95,8 @@ class RedisFeed:
         newest = rows.entries(reply)
         if not newest:
             return FeedPosition(cursor=None, epoch=0, number=0)
-        entry = codec.decode_feed(newest[0][1])[-1]
-        return FeedPosition(cursor=pages.id_text(newest[0][0]), epoch=entry.epoch, number=entry.number)
+        epoch, number = codec.feed_end(newest[0][1])
+        return FeedPosition(cursor=pages.id_text(newest[0][0]), epoch=epoch, number=number)
 
 
 class RedisLogs:

@@ -46,6 +46,19 @@ async def test_a_large_batch_is_read_on_from_any_cursor(streams: Streams) -> Non
     assert await streams.feed.position() == FeedPosition(cursor=found[-1][0], epoch=1, number=200)
 
 
+async def test_a_feed_that_another_version_wrote(streams: Streams, backend: Backend) -> None:
+    """What an upgrade leaves behind can not be read, but its epoch is known: the next publisher goes on after it."""
+    await backend.add_raw(keys.CLUSTER.prefix, None, {"e": b"7", "n": b"3", "k": b"pods", "data": b"{}"})
+    position = await streams.feed.position()
+    assert (position.epoch, position.number) == (7, 0)
+    with pytest.raises(StaleError):
+        await streams.feed.append([entry(1, epoch=7)], after=None)
+    await streams.feed.append([entry(1, epoch=8)], after=None)
+    assert (await streams.feed.position()).epoch == 8
+    await backend.add_raw(keys.CLUSTER.prefix, None, {"x": b"y"})
+    assert (await streams.feed.position()).epoch == 0
+
+
 async def test_an_empty_feed_has_a_position(streams: Streams) -> None:
     """Before anybody wrote it stands at epoch 0."""
     assert await streams.feed.position() == FeedPosition(cursor=None, epoch=0, number=0)

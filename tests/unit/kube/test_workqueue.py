@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,3 +234,17 @@ def test_every_key_runs_after_its_last_add_and_never_twice_at_once(
         assert all(ran_at[key] >= moment for key, moment in added_at.items())
 
     run_virtual(main)
+
+
+def test_on_the_loop_that_services_run_on() -> None:
+    """uvloop gives handles without a time for what is due at once; delayed keys come there too."""
+
+    async def main() -> None:
+        queue: WorkQueue[str] = WorkQueue(SeededRandom(1))
+        for number in range(200):
+            queue.add_after(f"{number}", 0.000001 * (200 - number))
+        async with asyncio.timeout(10):
+            found = {await queue.get() for _ in range(200)}
+        assert found == {f"{number}" for number in range(200)}
+
+    uvloop.run(main())
