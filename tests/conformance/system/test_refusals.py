@@ -60,13 +60,13 @@ def test_an_invalid_pod_ends_with_the_servers_words(system: System) -> None:
 
 def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: str) -> None:
     """403 that is no quota: a LimitRange of the workspace forbids the pod, and its words are the message."""
-    limits = [{"type": "Container", "max": {"cpu": "50m"}}]
+    limits = [{"type": "Container", "min": {"cpu": "200m"}}]
     system.operator.create(
-        f"/api/v1/namespaces/{workspace}/limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}}
+        f"/api/v1/namespaces/{workspace}/limitranges", {"metadata": {"name": "large"}, "spec": {"limits": limits}}
     )
     id_ = system.launch(a_body(workspace=workspace))
     view = system.ended(id_, "Invalid")
-    assert "maximum cpu usage per Container is 50m" in view["message"]
+    assert "minimum cpu usage per Container is 200m" in view["message"]
 
 
 def test_a_namespace_that_is_no_workspace(system: System) -> None:
