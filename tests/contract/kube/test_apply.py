@@ -319,7 +319,7 @@ async def test_managed_fields_can_be_forgotten(kube: KubeHttp, place: Place) -> 
     """An empty entry in their place clears them; then an apply begins anew from what is there."""
     path = place.of("configmaps", "c")
     await kube.post(place.of("configmaps"), config({"a": "1"}), fieldManager="maker")
-    clear = [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]
+    clear: list[Json] = [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]
     assert (await kube.patch(path, clear, JSON_PATCH)).code == 200
     assert await claims(kube, path) == {}
     answer = await apply(kube, path, config({"a": "2"}))
