@@ -26,7 +26,8 @@ def workspace(system: System, request: pytest.FixtureRequest) -> Generator[str]:
 
 def condition(view: Json, name: str) -> Json:
     """A condition of an allocation; empty when it has none of that name."""
-    return next((item for item in view["status"].get("conditions") or () if item["type"] == name), {})
+    found: list[Json] = [item for item in view["status"].get("conditions") or () if item["type"] == name]
+    return found[0] if found else {}
 
 
 def test_a_quota_is_waited_for(system: System, workspace: str) -> None:

@@ -1,0 +1,110 @@
+"""Everything around launches that the REST API and the single runs do in the cluster: templates, views, retention."""
+
+import time
+
+from tests.conformance.system.operator import GROUP, Json, must
+from tests.conformance.system.system import System, a_body
+from tests.support.wait import wait_until
+
+
+def test_templates(system: System) -> None:
+    """Made, read, listed, changed, launched from, deleted."""
+    container = a_body()["template"]
+    system.post("/templates", {"name": "small", "body": {"kind": "command", "template": container}})
+    assert system.get("/templates/small")["name"] == "small"
+    changed = {"name": "small", "body": {"kind": "command", "template": a_body(script={"runsS": 0.1})["template"]}}
+    system.ask(lambda api: api.call("PUT", "/templates/small", body=changed))
+    assert [item["name"] for item in system.get("/templates")["items"]] == ["small"]
+    id_ = system.launch({"template": "small", "kind": "command"})
+    system.ended(id_, "Succeeded")
+    system.ask(lambda api: api.call("DELETE", "/templates/small"))
+    assert system.get("/templates")["items"] == []
+
+
+def test_views(system: System) -> None:
+    """Queues, pools, nodes, workspaces, jobs: as the api's account sees them."""
+    job = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Job", "metadata": {"name": "sweep"}, "spec": {"maxSlots": 8}}
+    system.operator.create(f"{GROUP}/namespaces/default/jobs", {**job, "metadata": {"name": "sweep"}})
+    held = system.launch(a_body(hold=True, job="sweep"))
+    assert "default" in [item["name"] for item in system.get("/queues")["items"]]
+    assert system.get("/queues/default")["name"] == "default"
+    assert "default" in [item["name"] for item in system.get("/pools")["items"]]
+    names = {item["name"] for item in system.get("/nodes")["items"]}
+    assert names >= {item["metadata"]["name"] for item in system.operator.items("/api/v1/nodes")}
+    assert "default" in str(system.get("/workspaces"))
+    assert "sweep" in [item["name"] for item in system.get("/jobs")["items"]]
+    assert system.get(f"/allocations/{held}/explain")["code"] == "Held"
+    for path in ("", "/timeline", "/trace", "/pods", "/events"):
+        assert system.get(f"/allocations/{held}{path}") is not None
+    assert must(system.cli("nodes"))
+    system.operator.delete(f"{GROUP}/namespaces/default/jobs/sweep")
+
+
+def test_names_are_completed(system: System) -> None:
+    """An id may be shortened, which asks for all of them; an unknown pool is named with those that there are."""
+    id_ = system.launch(a_body(hold=True))
+    assert system.view(id_[:-4])["id"] == id_
+    bad = system.cli("run", "--pool", "nowhere", "--image", "example.org/work:1", "--", "work")
+    assert (bad.code, "default" in bad.err) == (2, True)
+    bad = system.cli("run", "--template", "nowhere", "--", "work")
+    assert (bad.code, "nowhere" in bad.err) == (2, True)
+    bad = system.cli("run", "-n", "nowhere", "--image", "example.org/work:1", "--", "work")
+    assert (bad.code, "default" in bad.err) == (2, True)
+
+
+def test_logs_of_a_pod_that_redis_does_not_have(system: System) -> None:
+    """Without the stream the api reads the pod itself."""
+    id_ = system.launch(a_body(script={"logs": ["kept by the kubelet"]}))
+    system.wait_for(id_, "Running")
+    wait_until(lambda: "kept" in system.cli("logs", id_).out, "the first line")
+    system.stop_redis()
+    try:
+        wait_until(lambda: system.cli("logs", id_).out == "kept by the kubelet\n", "read from the pod")
+    finally:
+        system.start_redis()
+
+
+def test_where_the_ranks_are(system: System) -> None:
+    """A rendezvous answers with every rank's address."""
+    id_ = system.launch(a_body("training", 2))
+    system.wait_for(id_, "Running")
+    found: Json = system.ask(lambda api: api.get(f"/allocations/{id_}/rendezvous", {"timeout_seconds": 20}))
+    pods = {pod["status"]["podIP"] for pod in system.pods(id_)}
+    assert all(ip in str(found) for ip in pods)
+
+
+def test_what_ended_long_ago_is_forgotten(system: System) -> None:
+    """The watcher deletes ended allocations beyond their retention, and nothing else."""
+    old = system.launch(a_body(script={"runsS": 0.1}))
+    system.ended(old, "Succeeded")
+    live = system.launch(a_body())
+    system.wait_for(live, "Running")
+    system.nothing_left(system.object(old)["metadata"]["uid"])
+    time.sleep(1)
+    must(system.installation.run("watcher", "--once", more={"SLIPWAY_RETENTION_S": "0.5"}))
+    wait_until(lambda: system.is_gone(old), "the old one is forgotten")
+    assert system.view(live)["phase"] == "Running"
+
+
+def test_a_launch_that_was_cut_short_is_adopted(system: System) -> None:
+    """A worker dies between its creates: the next one finds what is there, compares, and takes it over."""
+    for at_s in (0.03, 0.06, 0.1, 0.15):
+        id_ = system.launch(a_body("training", 3))
+        system.wait_for(id_, "Assigned", "Pulling", "Starting", "Running")
+        time.sleep(at_s)
+        system.installation.kill("podworker")
+        system.wait_for(id_, "Running", timeout_s=60)
+        system.started_once(id_, 3)
+        system.post(f"/allocations/{id_}/kill")
+    assert system.nodes.doubles() == []
+
+
+def test_a_large_gang_with_many_attempts(system: System) -> None:
+    """Where there is much to look up, it is listed: ten ranks that fail once and come back."""
+    id_ = system.launch(a_body("training", 10, maxRestarts=1))
+    system.wait_for(id_, "Running")
+    system.nodes.exit(system.pods(id_)[3]["metadata"]["uid"], 1)
+    system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
+    system.started_once(id_, 10, attempt=2)
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
