@@ -20,6 +20,7 @@ import msgspec
 import uvicorn
 import yaml
 
+from slipway.crd import rules
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from tests.contract.kube.samples import TWINS
@@ -49,17 +50,22 @@ def running_target() -> Generator[Target]:
     if kubeconfig:
         yield _of_kubeconfig(Path(kubeconfig))
         return
-    core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=TWINS)  # noqa: TID251
+    core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins={**TWINS, **rules.TWINS})  # noqa: TID251
     core.bootstrap()
     with serving(core, authorization="rbac", token=_ADMIN) as url:
         yield Target(url=url, headers={"authorization": f"Bearer {_ADMIN}"}, core=core)
 
 
 @contextmanager
-def serving(core: ClusterCore, **options: Any) -> Generator[str]:
-    """Serves a core on a free port of the loopback, from a thread with a loop of its own; answers the URL."""
+def serving(core: ClusterCore, certificate: Path | None = None, **options: Any) -> Generator[str]:
+    """Serves a core on a free port of the loopback, from a thread with a loop of its own; answers the URL.
+
+    certificate: a file with certificate and key, to serve over TLS.
+    """
     app = create_app(core, **options)
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False)
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="warning", access_log=False, ssl_certfile=certificate
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="local-apiserver")
     thread.start()
@@ -67,7 +73,7 @@ def serving(core: ClusterCore, **options: Any) -> Generator[str]:
         while not server.started and thread.is_alive():
             threading.Event().wait(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
     finally:
         app.state.server.stop_soon()
         server.should_exit = True

@@ -115,6 +115,15 @@ async def test_name_must_match_the_path(crowd: Crowd, kube: KubeHttp) -> None:
     assert (answer.code, answer.message) == (400, "name in URL does not match name in Eviction object")
 
 
+async def test_discovery_names_the_eviction(kube: KubeHttp) -> None:
+    """By its group: kubectl drain evicts only where pods/eviction is said to take a policy/v1 Eviction."""
+    listed = {each["name"]: each for each in (await kube.get("/api/v1")).body["resources"]}
+    found = {field: listed["pods/eviction"][field] for field in ("group", "version", "kind", "verbs")}
+    assert found == {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]}
+    token = listed["serviceaccounts/token"]
+    assert (token["group"], token["kind"]) == ("authentication.k8s.io", "TokenRequest")
+
+
 async def test_absent_pod(crowd: Crowd) -> None:
     """404."""
     assert (await crowd.evict("none")).code == 404

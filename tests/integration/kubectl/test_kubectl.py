@@ -1,103 +1,17 @@
-"""The real kubectl against the local cluster's API server."""
+"""The real kubectl against the local cluster's API server: objects and their life."""
 
 import asyncio
-import shutil
-import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import msgspec
-import pytest
 import yaml
 
-from slipway.local.apiserver.core import ClusterCore
 from tests.contract.kube.client import KubeHttp
 from tests.contract.kube.conftest import eventually
-from tests.contract.kube.samples import TWINS, a_config, a_pod, a_widget, definition
-from tests.contract.kube.target import Target, serving
+from tests.contract.kube.samples import a_config, a_pod, a_widget, definition
+from tests.integration.kubectl.conftest import DEADLINE_S, Command, Kubectl
 
-DEADLINE_S = 30.0
 PODS = "/api/v1/namespaces/default/pods"
 CONFIGS = "/api/v1/namespaces/default/configmaps"
-KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not on PATH")
-
-
-class Said(msgspec.Struct, frozen=True):
-    code: int
-    out: str
-    err: str
-
-
-Kubectl = Callable[..., Awaitable[Said]]
-
-
-class OneLine:
-    """Every container said hello."""
-
-    async def read(self, pod: dict[str, Any], node: dict[str, Any], query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        yield b""
-        yield f"hello from {query.get('container', 'the first container')}\n".encode()
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=TWINS)  # noqa: TID251
-    core.bootstrap()
-    with serving(core, logs=OneLine()) as found:
-        yield found
-
-
-@pytest.fixture
-async def kube(url: str) -> AsyncIterator[KubeHttp]:
-    client = KubeHttp(Target(url=url))
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-def config(url: str, tmp_path: Path) -> Path:
-    content: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "local", "cluster": {"server": url}}],
-        "users": [{"name": "me", "user": {}}],
-        "contexts": [{"name": "local", "context": {"cluster": "local", "user": "me"}}],
-        "current-context": "local",
-    }
-    path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-@pytest.fixture
-def kubectl(config: Path, tmp_path: Path) -> Kubectl:
-    async def run(*arguments: str, stdin: list[Any] | None = None, code: int | None = 0) -> Said:
-        """Runs kubectl; the documents in `stdin` are sent as YAML; `code` is the exit code wanted, None for any."""
-        process = await _start(config, tmp_path, arguments, has_stdin=stdin is not None)
-        sent = None if stdin is None else yaml.safe_dump_all(stdin).encode()
-        async with asyncio.timeout(DEADLINE_S):
-            out, err = await process.communicate(sent)
-        said = Said(process.returncode or 0, out.decode(), err.decode())
-        assert code is None or said.code == code, said
-        return said
-
-    return run
-
-
-async def _start(
-    config: Path, home: Path, arguments: tuple[str, ...], *, has_stdin: bool = False
-) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        str(KUBECTL),
-        *arguments,
-        stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={"KUBECONFIG": str(config), "HOME": str(home), "PATH": "/usr/bin:/bin"},
-    )
 
 
 async def test_apply_configures_and_leaves_alone(kubectl: Kubectl) -> None:
@@ -141,10 +55,10 @@ async def test_get_as_yaml_and_json(kubectl: Kubectl) -> None:
     assert msgspec.json.decode(as_json.out)["items"][0]["data"] == {"a": "1"}
 
 
-async def test_get_watches(kubectl: Kubectl, config: Path, tmp_path: Path) -> None:
+async def test_get_watches(kubectl: Kubectl, command: Command) -> None:
     """`get -w` prints what changes."""
     await kubectl("apply", "-f", "-", stdin=[a_config("first")])
-    process = await _start(config, tmp_path, ("get", "configmaps", "-w", "--no-headers"))
+    process = await command.start("get", "configmaps", "-w", "--no-headers")
     assert process.stdout is not None
     try:
         async with asyncio.timeout(DEADLINE_S):

@@ -64,6 +64,8 @@ def main(argv: list[str] | None = None) -> int:
         default="open",
         help="rbac: roles and bindings decide, and the administrator needs the token",
     )
+    parser.add_argument("--tls-cert-file", type=Path, help="serve over TLS; kubectl sends tokens in no other way")
+    parser.add_argument("--tls-private-key-file", type=Path, help="the key, when it is not in the certificate's file")
     parser.add_argument("--allow-unknown-rules", action="store_true", help="ignore CEL rules that have no twin")
     options = parser.parse_args(argv)
     if options.authorization == "rbac" and not options.token:
@@ -76,7 +78,8 @@ def main(argv: list[str] | None = None) -> int:
     app = create_app(core, token=options.token, authorization=options.authorization, accounts_key=key)
     config = uvicorn.Config(
         app, host=host or "127.0.0.1", port=int(port), log_level="warning", access_log=False, timeout_keep_alive=75,
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,
+        ssl_keyfile=options.tls_private_key_file,
     )  # fmt: skip
     try:
         _Server(config, app).run()

@@ -17,7 +17,13 @@ _REVIEWS = {
     "authentication.k8s.io": (("tokenreviews", "TokenReview"), ("selfsubjectreviews", "SelfSubjectReview")),
 }
 CREATED_ONLY = frozenset({"binding", "eviction", "token"})
-_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction", "token": "TokenRequest", "scale": "Scale"}
+_SUBRESOURCES = {
+    "binding": ("", "v1", "Binding"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+"""{subresource: (group, version, kind) of what it takes}, where that is not the object itself."""
 
 
 def versions_of(registry: Registry) -> dict[str, list[str]]:
@@ -67,13 +73,14 @@ def resource_list(registry: Registry, group: str, version: str) -> Json | None:
                 "name": f"{kind.plural}/{name}",
                 "singularName": "",
                 "namespaced": kind.namespaced,
-                "kind": _SUBRESOURCE_KINDS.get(name, kind.kind),
+                **_taken(kind, name),
                 "verbs": _subresource_verbs(name),
             }
             for name in subresources_of(kind)
         ]
     for plural, name in _REVIEWS.get(group, ()):
-        found.append({"name": plural, "singularName": "", "namespaced": False, "kind": name, "verbs": ["create"]})
+        local = plural.startswith("local")
+        found.append({"name": plural, "singularName": "", "namespaced": local, "kind": name, "verbs": ["create"]})
     text = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": text, "resources": found}
 
@@ -116,7 +123,7 @@ def _aggregated_resources(registry: Registry, group: str, version: str) -> list[
                 "subresources": [
                     {
                         "subresource": name,
-                        "responseKind": {**own, "kind": _SUBRESOURCE_KINDS.get(name, kind.kind)},
+                        "responseKind": {**own, **_taken(kind, name)},
                         "verbs": _subresource_verbs(name),
                     }
                     for name in subresources_of(kind)
@@ -125,12 +132,19 @@ def _aggregated_resources(registry: Registry, group: str, version: str) -> list[
         )
     for plural, name in _REVIEWS.get(group, ()):
         response = {"group": group, "version": version, "kind": name}
-        found.append({"resource": plural, "responseKind": response, "scope": "Cluster", "verbs": ["create"]})
+        scope = "Namespaced" if plural.startswith("local") else "Cluster"
+        found.append({"resource": plural, "responseKind": response, "scope": scope, "verbs": ["create"]})
     return found
 
 
 def _kinds(registry: Registry, group: str, version: str) -> list[ResourceKind]:
     return [kind for kind in registry.kinds() if (kind.group, kind.version) == (group, version)]
+
+
+def _taken(kind: ResourceKind, subresource: str) -> Json:
+    """The kind of a subresource's body, with its group and version where they are others."""
+    group, version, name = _SUBRESOURCES.get(subresource, ("", "", kind.kind))
+    return {"group": group, "version": version, "kind": name} if group else {"kind": name}
 
 
 def _subresource_verbs(name: str) -> list[str]:
