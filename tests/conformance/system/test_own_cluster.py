@@ -75,9 +75,6 @@ def test_one_command(installed: Cluster) -> None:
     installed.kubectl("wait", "alloc/hello", "--for=condition=Complete", f"--timeout={RUN_S}s")
     status: Json = json.loads(installed.kubectl("get", "alloc", "hello", "-o", "json"))["status"]
     assert (status["result"], status["ranks"][0]["exitCode"]) == ("Succeeded", 0)
-    pods = ("get", "pods", "-l", "app.kubernetes.io/managed-by=slipway")
-    installed.kubectl(
-        "wait", "pod", "-l", "app.kubernetes.io/managed-by=slipway", "--for=delete", f"--timeout={RUN_S}s"
-    )
-    assert json.loads(installed.kubectl(*pods, "-o", "json"))["items"] == []
+    installed.kubectl("wait", "pod", "-l", MANAGED, "--for=delete", f"--timeout={RUN_S}s")
+    assert json.loads(installed.kubectl("get", "pods", "-l", MANAGED, "-o", "json"))["items"] == []
     installed.kubectl("delete", "alloc", "hello", f"--timeout={RUN_S}s")
