@@ -23,6 +23,7 @@ WATCHED = {
     "allocations": "/apis/slipway.dev/v1alpha1/allocations",
 }
 DEADLINE_S = 60.0
+INSIST_MAX = 20
 LABEL_ALLOCATION = "slipway.dev/allocation"
 LINE_LIMIT = 8 * 1024 * 1024
 
@@ -197,16 +198,23 @@ class Stand:
         return await metrics_of(self.session, self.stack.children[service].url)
 
 
-async def launch_through(session: aiohttp.ClientSession, api_url: str, body: bytes) -> tuple[str, float, float]:
-    """Launch; (the AllocationID, when it was sent, when it was answered)."""
+async def launch_through(
+    session: aiohttp.ClientSession, api_url: str, body: bytes, *, key: str = ""
+) -> tuple[str, float, float]:
+    """Launch; (the AllocationID, when it was sent, when it was answered). With an Idempotency-Key it is insisted on."""
     sent = time.perf_counter()
-    headers = {"Content-Type": "application/json"}
-    async with session.post(f"{api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
-        answered = await answer.read()
-        now = time.perf_counter()
-        if answer.status != 201:
-            raise RuntimeError(f"{answer.status}: {answered[:500]!r}")
-    return str(msgspec.json.decode(answered)["id"]), sent, now
+    headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+    refusal = ""
+    for _ in range(INSIST_MAX if key else 1):
+        async with session.post(f"{api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
+            answered = await answer.read()
+            now = time.perf_counter()
+            if answer.status in (200, 201):
+                return str(msgspec.json.decode(answered)["id"]), sent, now
+            refusal = f"{answer.status}: {answered[:500]!r}"
+            if answer.status < 500:
+                break
+    raise RuntimeError(refusal)
 
 
 async def metrics_of(

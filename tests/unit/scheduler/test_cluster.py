@@ -4,7 +4,12 @@ import itertools
 
 import pytest
 
-from slipway.scheduler.cluster import TOMBSTONES_MAX, Table
+from slipway.kube.facts import encode_fact
+from slipway.model.facts import AllocationFact, PodFact
+from slipway.scheduler.cluster import TOMBSTONES_MAX, Cluster, Table
+from slipway.scheduler.observe import take
+from slipway.streams.feed import Delta
+from slipway.streams.ports import FeedOp
 
 
 def test_an_older_version_changes_nothing() -> None:
@@ -80,3 +85,19 @@ def test_tombstones_have_a_limit() -> None:
 
     assert table.put("k0", "known again", 1), "the oldest is forgotten"
     assert not table.put(f"k{TOMBSTONES_MAX}", "late", 1)
+
+
+@pytest.mark.parametrize(("node", "is_news"), [("node-1", False), ("node-2", True)])
+def test_a_rank_that_is_where_it_was_put_is_no_reason_to_plan(node: str, is_news: bool) -> None:
+    """It is taken in all the same: it uses its node beyond the life of its allocation."""
+    cluster = Cluster()
+    uid = "0123abcd-0000-4000-8000-000000000000"
+    admitted = AllocationFact(namespace="team", name="run", uid=uid, version=5, placements={0: "node-1"})
+    cluster.allocations.put("team/run", admitted, 5)
+    pod = PodFact(namespace="team", name="run-0123abcd-1-0", uid="p", node=node, allocation_uid=uid, attempt=1, rank=0)
+    before = cluster.generation
+
+    delta = Delta(kind="pods", op=FeedOp.PUT, key="team/run-0123abcd-1-0", rv="9", data=encode_fact(pod))
+    assert take(cluster, delta) is is_news
+    assert (cluster.generation != before) is is_news
+    assert cluster.pods.take_changes() == [(None, pod)]

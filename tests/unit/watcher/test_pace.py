@@ -54,3 +54,9 @@ async def test_what_is_more_than_progress_is_never_held_back(phase: Phase) -> No
     pace, allocation = a_busy_pace(FakeClock(T0)), an_assigned(1000)
     assert pace.wait_s(allocation, moved(allocation)) > 0
     assert pace.wait_s(allocation, moved(allocation, phase)) == 0
+
+
+async def test_a_standby_leaves_progress_to_the_primary() -> None:
+    """It takes no place, so that its own look comes after the primary's write."""
+    pace, allocation = Pace(FakeClock(T0), lambda: False), an_assigned(1000)
+    assert pace.wait_s(allocation, moved(allocation)) == HELD_S_MAX

@@ -27,8 +27,11 @@ class Table(Generic[T]):
         self.generation = 0
         """Rises with each change, so that an unchanged table is cheap to recognise."""
 
-    def put(self, key: str, fact: T, version: int) -> bool:
-        """Take the fact unless a newer version, or a later deletion, is known. True when it changed something."""
+    def put(self, key: str, fact: T, version: int, *, is_news: bool = True) -> bool:
+        """Take the fact unless a newer version, or a later deletion, is known. True when it changed something.
+
+        What is no news is taken in like everything, but is no reason to plan again.
+        """
         if version <= self._versions.get(key, -1) or version <= self._gone.get(key, -1):
             return False
         self._versions[key] = version
@@ -37,8 +40,8 @@ class Table(Generic[T]):
         self._changed.setdefault(key, self._facts.get(key))
         self._facts[key] = fact
         self._gone.pop(key, None)
-        self.generation += 1
-        return True
+        self.generation += is_news
+        return is_news
 
     def drop(self, key: str, version: int) -> bool:
         """Forget the object as of `version`. True when it was known."""

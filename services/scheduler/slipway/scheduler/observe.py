@@ -8,9 +8,11 @@ import asyncio
 from typing import Any
 
 from slipway.crd.v1alpha1 import ResourcePool
-from slipway.kube.facts import decode_fact, fact_of, object_key
+from slipway.kube.facts import Fact, decode_fact, fact_of, object_key
 from slipway.kube.ports import Listed
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.model.facts import PodFact
+from slipway.model.ids import split_allocation_id
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.ports import Kube
 from slipway.streams.feed import Delta
@@ -45,9 +47,21 @@ def take(cluster: Cluster, delta: Delta) -> bool:
         case FeedOp.DELETE:
             return table.drop(delta.key, int(delta.rv))
         case FeedOp.PUT:
-            return table.put(delta.key, decode_fact(delta.kind, delta.data), int(delta.rv))
+            fact = decode_fact(delta.kind, delta.data)
+            return table.put(delta.key, fact, int(delta.rv), is_news=not _is_expected(cluster, fact))
         case FeedOp.BEAT:
             return False
+
+
+def _is_expected(cluster: Cluster, fact: Fact) -> bool:
+    """A rank of ours on the node that its admission names: planning counts with it already."""
+    if not isinstance(fact, PodFact) or not (fact.live and fact.node and fact.allocation_uid):
+        return False
+    found = split_allocation_id(fact.name.rsplit("-", 2)[0])
+    known = cluster.allocations.get(f"{fact.namespace}/{found[0]}") if found is not None else None
+    if known is None or (known.uid, known.attempt) != (fact.allocation_uid, fact.attempt):
+        return False
+    return known.placements.get(fact.rank) == fact.node
 
 
 def _replace(cluster: Cluster, resource: Resource[Any], listed: Listed[Any], pools: dict[str, ResourcePool]) -> None:

@@ -5,26 +5,36 @@ a node usually runs a moment later: while many allocations start, Pulling and St
 then told in one write with Running. Must not know how anything is written.
 
 Promises: what is more than progress to Starting is never held back; what is held back is written `HELD_S_MAX` after
-it was first seen at the latest; on a system with little to do nothing is held back.
+it was first seen at the latest; a replica that acts first, on a system with little to do, holds nothing back but the
+progress of large gangs.
 """
+
+from collections.abc import Callable
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import Clock
+from slipway.watcher.gang import rank_count
 from slipway.watcher.reduce import Reduction
 
-AT_ONCE_PER_S = 20.0
+AT_ONCE_PER_S = 10.0
 """So many are written without delay; also the size of a burst."""
-HELD_S_MAX = 2.0
+HELD_S_MAX = 5.0
+LARGE_RANKS = 64
+"""A status with so many ranks is large: its progress is always held back."""
 _BEFORE = (Phase.ASSIGNED, Phase.PULLING)
 _AFTER = (Phase.PULLING, Phase.STARTING)
 
 
 class Pace:
-    """Gives out the places of writes without delay: a bucket that fills with time."""
+    """Gives out the places of writes without delay: a bucket that fills with time.
 
-    def __init__(self, clock: Clock) -> None:
+    `acts_first` says whether this replica may take one: a standby leaves what is held back to the one that holds it.
+    """
+
+    def __init__(self, clock: Clock, acts_first: Callable[[], bool] = lambda: True) -> None:
         self._clock = clock
+        self._acts_first = acts_first
         self._places = AT_ONCE_PER_S
         self._filled_at = clock.monotonic()
         self._held: dict[str, tuple[int, float]] = {}
@@ -41,7 +51,8 @@ class Pace:
         if seq == before.status.seq:
             wait_s = since + HELD_S_MAX - now
         else:
-            wait_s = 0.0 if self._take_place(now) else HELD_S_MAX
+            is_large = rank_count(before) >= LARGE_RANKS
+            wait_s = HELD_S_MAX if is_large or not self._take_place(now) else 0.0
             self._held[uid] = before.status.seq, now
         if wait_s <= 0:
             self._held.pop(uid, None)
@@ -54,7 +65,7 @@ class Pace:
     def _take_place(self, now: float) -> bool:
         self._places = min(AT_ONCE_PER_S, self._places + (now - self._filled_at) * AT_ONCE_PER_S)
         self._filled_at = now
-        if self._places < 1:
+        if self._places < 1 or not self._acts_first():
             return False
         self._places -= 1
         return True

@@ -37,7 +37,7 @@ from slipway.watcher.world import World
 ROUNDS_MAX = 4
 """Writes for one key before others get their turn."""
 PATCHES_AT_ONCE = 16
-ASSIGNED_HINT_DELAY_S = 5.0
+ASSIGNED_HINT_DELAY_S = 10.0
 """The scheduler hints what it assigns; ours is for when that was lost. Sooner, it would only add to a burst that the
 pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
@@ -63,7 +63,8 @@ class Hands:
 class Reconciler:
     """Works on the keys (allocation uids) of one queue.
 
-    `orphaned` is called when pods have no allocation, `wrote` after each status that was ours to write.
+    `orphaned` is called when pods have no allocation, `wrote` after each status that was ours to write; `acts_first`
+    says whether this replica is the one that others leave the work to.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Reconciler:
         relay_wait_s: float,
         orphaned: Callable[[], None] = lambda: None,
         wrote: Callable[[], None] = lambda: None,
+        acts_first: Callable[[], bool] = lambda: True,
     ) -> None:
         self._kube = hands.kube
         self._world = hands.world
@@ -91,7 +93,7 @@ class Reconciler:
         """Our last write of each allocation, until the store has caught up with it."""
         self._written_at: dict[str, float] = {}
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
-        self._pace = Pace(hands.clock)
+        self._pace = Pace(hands.clock, acts_first)
 
     async def reconcile(self, uid: str) -> None:
         """Bring one allocation up to date.

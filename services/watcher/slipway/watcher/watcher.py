@@ -123,6 +123,7 @@ class Watcher:
             relay_wait_s=settings.relay_wait_s,
             orphaned=self._primary.sweep_soon,
             wrote=self.duty.stand_in,
+            acts_first=lambda: self.duty.delay_s == 0,
         )
         self._elector = LeaseElector(
             parts.kube,
