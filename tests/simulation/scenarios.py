@@ -232,6 +232,24 @@ async def _pause(world: World) -> None:
     await world.when(_has_ended)
 
 
+async def _refused(world: World) -> None:
+    """kube-scheduler finds no room for one rank of the first attempt: the gang is given back, and starts whole."""
+    world.kube_scheduler.refuses = lambda attempt, rank: (attempt, rank) == (1, 2)
+    world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    await world.launch(ranks=3)
+    await world.when(_has_ended)
+
+
+async def _cancel_refused(world: World) -> None:
+    """Cancelled while some ranks run and another finds no room."""
+    world.kube_scheduler.refuses = lambda _attempt, rank: rank == 1
+    await world.launch(ranks=3)
+    await world.when(_is_released)
+    await asyncio.sleep(world.random.random() * 2.0)
+    await world.cancel()
+    await world.when(_has_ended)
+
+
 async def _redis_away(world: World) -> None:
     """Redis goes away in the middle of everything, and comes back empty."""
     world.kubelets.script = lambda attempt, rank: Script(runs_s=8.0, code=3 if (attempt, rank) == (1, 1) else 0)
@@ -252,6 +270,7 @@ DONE = {"job": Ending(result=Result.SUCCEEDED, attempt=1)}
 STOPPED = {"job": Ending(result=Result.CANCELED, attempt=1)}
 GONE = {"job": Ending(is_gone=True)}
 NO_REDIS = Setup(has_redis=False)
+DELEGATE = Setup(binding="delegate", watcher={"unschedulable_limit_s": 5.0})
 
 SCENARIOS: Mapping[str, Scenario] = {
     item.name: item
@@ -291,6 +310,14 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(name="evict", story=_evict, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="pause", story=_pause, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="redis-away", story=_redis_away, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="delegate", story=_launch_four, ends=DONE, setup=DELEGATE),
+        Scenario(
+            name="delegate-refused",
+            story=_refused,
+            ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)},
+            setup=DELEGATE,
+        ),
+        Scenario(name="delegate-cancel", story=_cancel_refused, ends=STOPPED, setup=DELEGATE),
         Scenario(name="launch-4-r0", story=_launch_four, ends=DONE, setup=NO_REDIS),
         Scenario(
             name="restart-r0", story=_restart, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}, setup=NO_REDIS

@@ -17,6 +17,7 @@ from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
 from slipway.streams.ports import Claimed, NoTally, WorkHint
 from tests.support.faults import Process
+from tests.support.kube_scheduler import OURS
 from tests.support.world import World
 
 ENTRIES_MAX = 10_000
@@ -149,7 +150,7 @@ class Witness:
             case Launch():
                 return f"the launch of attempt {allocation.status.attempt}"
             case Bind():
-                unbound = [uid for uid in self._released(allocation) if not self._node_of(uid)]
+                unbound = [uid for uid in self._released(allocation) if not self._is_let_go(uid)]
                 return f"the binding of {unbound}" if unbound else ""
             case Teardown(through):
                 left = self._left(allocation, through)
@@ -160,11 +161,14 @@ class Witness:
     def _released(self, allocation: Allocation) -> list[str]:
         return list(allocation.status.release.pod_uids) if allocation.status.release else []
 
-    def _node_of(self, uid: str) -> str:
+    def _is_let_go(self, uid: str) -> bool:
+        """Whether the pod has a node, is left to another scheduler, or is gone."""
         for record in self._world.core.store.scan("pods"):
             if record.obj["metadata"]["uid"] == uid and not record.obj["metadata"].get("deletionTimestamp"):
-                return str(record.obj["spec"].get("nodeName", ""))
-        return "gone"
+                spec = record.obj["spec"]
+                is_left = spec.get("schedulerName") != OURS and not spec.get("schedulingGates")
+                return bool(spec.get("nodeName")) or is_left
+        return True
 
     def _left(self, allocation: Allocation, through: int) -> list[str]:
         return [

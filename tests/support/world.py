@@ -14,7 +14,7 @@ import msgspec
 
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.resources import ALLOCATIONS
+from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.local.apiserver.store import Change
 from slipway.podworker import main as podworker_main
 from slipway.podworker.settings import Settings as PodworkerSettings
@@ -34,6 +34,7 @@ from slipway.watcher import main as watcher_main
 from slipway.watcher.settings import Settings as WatcherSettings
 from tests.support.faults import Fault, Process, ProcessKube, ProcessStreams, Trouble
 from tests.support.kube_core import CoreKube
+from tests.support.kube_scheduler import KubeScheduler
 from tests.support.kubelet import Kubelets
 from tests.support.loop import EPOCH, OWNER, SimLoop, owned
 from tests.support.small_cluster import a_core, furnish, launch, look
@@ -72,6 +73,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """{plural: how late the watchers' watches of it are}"""
     watcher: dict[str, Any] = {}
     """settings of the watcher that differ from the defaults"""
+    binding: str = "direct"
+    """of the pool; delegate: beside a model of kube-scheduler"""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +121,7 @@ class World:
         self.trouble.flush = self.server.flush
         self.streams = MemoryStreams(self.server)
         self.kubelets = Kubelets(self.core, self.clock.now, SeededRandom(f"kubelet-{seed}"))
+        self.kube_scheduler = KubeScheduler(self.core, SeededRandom(f"kube-scheduler-{seed}"))
         self.changes: list[tuple[float, str, Change]] = []
         """(time, the process that wrote, the commit); empty for the user, kubelets and controllers"""
         self.processes: dict[str, Process] = {}
@@ -138,6 +142,9 @@ class World:
     async def start(self) -> None:
         """Furnish the cluster and start everything."""
         await furnish(self.kube, nodes=self.setup.nodes, cpus=self.setup.cpus)
+        if self.setup.binding != "direct":
+            await self.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": self.setup.binding}})
+            self.loop.create_task(self.kube_scheduler.run(), context=self._outside)
         self.loop.create_task(self.kubelets.run(), context=self._outside)
         for name in ("scheduler", "podworker", "watcher"):
             for index in range(self.setup.replicas.get(name, 1)):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slipway.crd.meta import ANNOTATION_OPENED
+from slipway.errors import InvalidError, StaleError
 from slipway.kube.answers import Verb
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import PODS, RESOURCE_POOLS
@@ -142,6 +143,42 @@ def test_gate_that_a_rival_has_opened_is_fine() -> None:
         assert reached
         await assert_open(desk, *GANG)
         assert await conditions(desk) == []
+
+    at_a_desk(story)
+
+
+def test_conflict_over_a_gate_is_tried_again() -> None:
+    """The server may answer 409 to a patch under many writes: the pod is as it was, so the gate is opened."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, "n0")
+        failed: list[int] = []
+
+        def once(number: int, moment: str) -> StaleError | None:
+            if desk.calls.seen[number] != (Verb.PATCH, "pods") or moment != "before" or failed:
+                return None
+            failed.append(number)
+            return StaleError("the object has been modified")
+
+        desk.calls.fail_with(once)
+        await desk.handle()
+        assert failed
+        await assert_open(desk, "n0")
+        assert await conditions(desk) == []
+
+    at_a_desk(story)
+
+
+def test_pin_that_the_server_refuses_breaks_the_attempt() -> None:
+    """Its own words are told; nothing is tried for ever."""
+
+    async def story(desk: Desk) -> None:
+        await delegated(desk, "n0")
+        desk.calls.fail(InvalidError("only additions are allowed"), (Verb.PATCH, "pods"))
+        await desk.handle()
+        [stuck] = (await look(desk.kube)).status.conditions
+        assert (stuck.type, stuck.reason) == ("Stuck", "BindRefused")
+        assert "only additions are allowed" in stuck.message
 
     at_a_desk(story)
 
