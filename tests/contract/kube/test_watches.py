@@ -97,6 +97,17 @@ async def test_watch_ends_after_its_timeout(kube: KubeHttp, place: Place) -> Non
     assert [event for event in found if event["type"] not in ("BOOKMARK", "ADDED")] == []
 
 
+async def test_a_bookmark_comes_before_the_end(kube: KubeHttp, place: Place) -> None:
+    """A watch that is ended by its timeout tells shortly before how far it came, if anything has changed."""
+    version = await _version(kube, place)
+    query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "5"}
+    async with kube.watch(place.of("configmaps"), **query) as events:
+        made = await kube.post(place.of("configmaps"), a_config())
+        found = await events.rest()
+    assert found[-1]["type"] == "BOOKMARK"
+    assert int(found[-1]["object"]["metadata"]["resourceVersion"]) >= int(made.version)
+
+
 async def test_initial_events_end_with_a_bookmark(kube: KubeHttp, place: Place) -> None:
     """sendInitialEvents: the present, then a bookmark annotated k8s.io/initial-events-end."""
     await kube.post(place.of("configmaps"), a_config("a", labels={"own": "yes"}))
