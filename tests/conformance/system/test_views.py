@@ -1,6 +1,10 @@
 """Everything around launches that the REST API and the single runs do in the cluster: templates, views, retention."""
 
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
 
 from tests.conformance.system.operator import GROUP, Json, must
 from tests.conformance.system.system import System, a_body
@@ -108,3 +112,38 @@ def test_a_large_gang_with_many_attempts(system: System) -> None:
     system.started_once(id_, 10, attempt=2)
     system.post(f"/allocations/{id_}/kill")
     system.ended(id_, "Canceled")
+
+
+def test_the_proxy(system: System) -> None:
+    """A request below /proxy reaches the pod of rank 0, at the address that the api reads from its status."""
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        id_ = system.launch(a_body("notebook", ports=[{"name": "http", "port": server.server_port}]))
+        system.wait_for(id_, "Running")
+        # A simulated pod has an address where nobody is: it is given one of this machine.
+        pod = system.pods(id_)[0]["metadata"]["name"]
+        here = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+        system.operator.change(f"/api/v1/namespaces/default/pods/{pod}/status", {"status": here})
+        url = f"{system.installation.url}/proxy/{id_}/lab"
+        answer = httpx.get(url, trust_env=False, timeout=10.0)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert (answer.status_code, answer.text) == (200, f"at /proxy/{id_}/lab")
+
+
+class Page(BaseHTTPRequestHandler):
+    """Says where it was asked."""
+
+    def do_GET(self) -> None:
+        body = f"at {self.path}".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a test's output is its own."""
