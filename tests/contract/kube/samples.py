@@ -103,8 +103,14 @@ def a_config(name: str = "c", data: dict[str, str] | None = None, **meta: Any) -
 
 
 def a_pod(name: str = "p", meta: Json | None = None, **spec: Any) -> Json:
+    """A pod that no scheduler of the cluster touches."""
     container = {"name": "main", "image": "example.invalid/none:1"}
-    fixed: Json = {"automountServiceAccountToken": False, "enableServiceLinks": False, "containers": [container]}
+    fixed: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "schedulerName": "nobody",
+        "containers": [container],
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **(meta or {})}, "spec": {**fixed, **spec}}
 
 

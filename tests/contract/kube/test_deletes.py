@@ -7,6 +7,8 @@ from tests.contract.kube.conftest import Place, eventually
 from tests.contract.kube.samples import a_config, a_pod, a_widget, owned_by
 
 FINALIZER = "slipway.dev/test"
+NAMESPACE_S = 60.0
+"""A namespace controller that found something left looks again only after a pause of its own."""
 
 
 async def _bound_pod(kube: KubeHttp, place: Place, **meta: object) -> None:
@@ -253,7 +255,7 @@ async def test_namespace_goes_when_it_is_empty(kube: KubeHttp, widgets: Place) -
     async def is_gone() -> bool:
         return (await kube.get(widgets.path)).code == 404
 
-    await eventually(is_gone, "the namespace is gone")
+    await eventually(is_gone, "the namespace is gone", within_s=NAMESPACE_S)
     assert (await kube.get(widgets.widgets("w"))).code == 404
 
 
@@ -267,7 +269,7 @@ async def test_namespace_deletes_pods_before_custom_resources(kube: KubeHttp, wi
     async def pod_is_deleting() -> bool:
         return "deletionTimestamp" in (await kube.get(widgets.of("pods", "p"))).body["metadata"]
 
-    await eventually(pod_is_deleting, "the pod is being deleted")
+    await eventually(pod_is_deleting, "the pod is being deleted", within_s=60)
     widget = await kube.get(widgets.widgets("w"))
     assert "deletionTimestamp" not in widget.body["metadata"]
     await kube.patch(widgets.of("pods", "p"), {"metadata": {"finalizers": None}})
@@ -275,4 +277,4 @@ async def test_namespace_deletes_pods_before_custom_resources(kube: KubeHttp, wi
     async def is_gone() -> bool:
         return (await kube.get(widgets.path)).code == 404
 
-    await eventually(is_gone, "the namespace is gone")
+    await eventually(is_gone, "the namespace is gone", within_s=NAMESPACE_S)

@@ -15,7 +15,7 @@ def _binding(node: str = NODE, **meta: str) -> Json:
 
 async def test_pod_gets_its_defaults(kube: KubeHttp, place: Place) -> None:
     """What readers of pods rely on is filled in."""
-    made = await kube.post(place.of("pods"), a_pod())
+    made = await kube.post(place.of("pods"), a_pod(schedulerName=None))
     spec, status = made.body["spec"], made.body["status"]
     assert spec["restartPolicy"] == "Always"
     assert spec["terminationGracePeriodSeconds"] == 30
@@ -154,7 +154,7 @@ async def test_image_of_a_pod_may_change(kube: KubeHttp, place: Place) -> None:
 
 async def test_pod_status_write_keeps_the_spec(kube: KubeHttp, place: Place) -> None:
     """PUT on pods/status changes status only."""
-    made = await kube.post(place.of("pods"), a_pod())
+    made = await kube.post(place.of("pods"), a_pod(schedulerName="nobody"))
     changed = {**made.body, "spec": {**made.body["spec"], "hostname": "h"}, "status": {"phase": "Running"}}
     answer = await kube.put(place.of("pods", "p", "status"), changed)
     assert answer.body["status"]["phase"] == "Running"

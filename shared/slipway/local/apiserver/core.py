@@ -79,11 +79,14 @@ class ClusterCore:
         return self.store.version
 
     def bootstrap(self) -> None:
-        """Creates the system namespaces and the roles that are missing."""
+        """Creates the system namespaces and the roles that are missing. A new cluster's history begins after that."""
+        is_new = not self.store.resources()
         for name in SYSTEM_NAMESPACES:
             if self.store.find(_NAMESPACES, "", name) is None:
                 self.create(_NAMESPACES, "", {"metadata": {"name": name}})
         policy.bootstrap(self)
+        if is_new:
+            self.store.start_at(self.store.version)
 
     def kind(self, resource: str) -> ResourceKind:
         """Raises: StatusError 404."""

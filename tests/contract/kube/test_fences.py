@@ -1,0 +1,129 @@
+"""What keeps a late or a second writer out: versions, uids, tests inside a patch; and versions that are gone."""
+
+import asyncio
+
+from tests.contract.kube.client import JSON_PATCH, STRATEGIC, KubeHttp
+from tests.contract.kube.conftest import Place
+from tests.contract.kube.samples import Json, a_config, a_widget
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+async def test_of_racing_writers_one_wins(kube: KubeHttp, place: Place) -> None:
+    """Ten PUTs under one version: one 200, nine 409."""
+    made = await kube.post(place.of("configmaps"), a_config())
+    wanted = [{**made.body, "data": {"winner": str(index)}} for index in range(10)]
+    answers = await asyncio.gather(*(kube.put(place.of("configmaps", "c"), each) for each in wanted))
+    assert sorted(answer.code for answer in answers) == [200, *[409] * 9]
+
+
+async def test_of_racing_creators_one_wins(kube: KubeHttp, place: Place) -> None:
+    """Ten creates of one name: one 201, nine AlreadyExists."""
+    answers = await asyncio.gather(*(kube.post(place.of("configmaps"), a_config()) for _ in range(10)))
+    assert sorted((answer.code, answer.reason) for answer in answers) == [(201, ""), *[(409, "AlreadyExists")] * 9]
+
+
+async def test_stale_strategic_patch_is_a_conflict(kube: KubeHttp, place: Place) -> None:
+    """A resourceVersion in a patch is a precondition, whatever the patch's type."""
+    made = await kube.post(place.of("configmaps"), a_config())
+    await kube.patch(place.of("configmaps", "c"), {"data": {"a": "1"}})
+    change: Json = {"metadata": {"resourceVersion": made.version}, "data": {"a": "2"}}
+    assert (await kube.patch(place.of("configmaps", "c"), change, STRATEGIC)).code == 409
+
+
+async def test_failed_test_in_a_patch_changes_nothing(kube: KubeHttp, place: Place) -> None:
+    """A JSON patch whose `test` does not hold is 422."""
+    await kube.post(place.of("configmaps"), a_config(data={"a": "1"}))
+    operations = [{"op": "test", "path": "/data/a", "value": "9"}, {"op": "replace", "path": "/data/a", "value": "2"}]
+    answer = await kube.patch(place.of("configmaps", "c"), operations, JSON_PATCH)
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert (await kube.get(place.of("configmaps", "c"))).body["data"] == {"a": "1"}
+
+
+async def test_patch_can_not_change_the_uid(kube: KubeHttp, widgets: Place) -> None:
+    """422, for the uid is immutable: a patch meant for a namesake fails."""
+    await kube.post(widgets.widgets(), a_widget())
+    answer = await kube.patch(widgets.widgets("w"), {"metadata": {"uid": NOBODY}})
+    assert (answer.code, answer.causes[0]["field"]) == (422, "metadata.uid")
+
+
+async def test_replace_needs_a_name(kube: KubeHttp, place: Place) -> None:
+    """400: the path alone does not name the object."""
+    await kube.post(place.of("configmaps"), a_config())
+    answer = await kube.put(place.of("configmaps", "c"), {"data": {}})
+    assert answer.code == 400
+    assert "name must be provided" in answer.message
+
+
+async def test_replace_under_another_name_is_refused(kube: KubeHttp, place: Place) -> None:
+    """400."""
+    await kube.post(place.of("configmaps"), a_config())
+    answer = await kube.put(place.of("configmaps", "c"), a_config("d"))
+    assert answer.code == 400
+    assert "does not match the name on the URL" in answer.message
+
+
+async def test_delete_of_a_changed_object_is_a_conflict(kube: KubeHttp, widgets: Place) -> None:
+    """With its old version or another uid as precondition; the answer names the kind."""
+    made = await kube.post(widgets.widgets(), a_widget())
+    await kube.patch(widgets.widgets("w", "status"), {"status": {"seen": 1}})
+    for condition in ({"resourceVersion": made.version}, {"uid": NOBODY}):
+        answer = await kube.delete(widgets.widgets("w"), {"preconditions": condition})
+        assert (answer.code, answer.body["details"]["kind"]) == (409, "Widget")
+    assert (await kube.delete(widgets.widgets("w"), {"preconditions": {"uid": made.uid}})).code == 200
+
+
+async def test_wrong_propagation_policy_is_refused(kube: KubeHttp, place: Place) -> None:
+    """422 with a cause, and the object stays."""
+    await kube.post(place.of("configmaps"), a_config())
+    answer = await kube.delete(place.of("configmaps", "c"), {"propagationPolicy": "Sideways"})
+    assert (answer.code, answer.causes[0]["field"]) == (422, "propagationPolicy")
+    assert (await kube.get(place.of("configmaps", "c"))).code == 200
+
+
+async def test_watch_from_a_version_that_is_gone_expires(kube: KubeHttp, place: Place) -> None:
+    """An ERROR event with a 410 Status inside an answer of 200, and the end."""
+    async with kube.watch(place.of("configmaps"), resourceVersion="1") as events:
+        found = await events.rest()
+    assert [event["type"] for event in found] == ["ERROR"]
+    assert (found[0]["object"]["code"], found[0]["object"]["reason"]) == (410, "Expired")
+
+
+async def test_list_of_a_version_to_come_is_refused(kube: KubeHttp, place: Place) -> None:
+    """504 with the cause ResourceVersionTooLarge and a time to wait."""
+    version = int((await kube.get(place.of("configmaps"))).version) + 1_000_000
+    answer = await kube.get(place.of("configmaps"), resourceVersion=version)
+    assert (answer.code, answer.causes[0]["reason"]) == (504, "ResourceVersionTooLarge")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_match_of_a_version_needs_a_version(kube: KubeHttp, place: Place) -> None:
+    """422 for resourceVersionMatch alone, and for one that is none."""
+    alone = await kube.get(place.of("configmaps"), resourceVersionMatch="Exact")
+    wrong = await kube.get(place.of("configmaps"), resourceVersionMatch="About", resourceVersion="5")
+    for answer in (alone, wrong):
+        assert (answer.code, answer.causes[0]["field"]) == (422, "resourceVersionMatch")
+
+
+async def test_initial_events_need_their_match(kube: KubeHttp, place: Place) -> None:
+    """422 for sendInitialEvents without resourceVersionMatch=NotOlderThan."""
+    answer = await kube.get(place.of("configmaps"), watch="true", sendInitialEvents="true", timeoutSeconds="1")
+    assert (answer.code, answer.causes[0]["field"]) == (422, "resourceVersionMatch")
+
+
+async def test_bookmarks_tell_how_far_a_quiet_watch_is(kube: KubeHttp, widgets: Place) -> None:
+    """At the latest when it ends: a version at or above the last event's, and nothing else of an object."""
+    made = await kube.post(widgets.widgets(), a_widget())
+    query = {"resourceVersion": made.version, "allowWatchBookmarks": "true", "timeoutSeconds": "4"}
+    async with kube.watch(widgets.widgets(), **query) as events:
+        marks = [event["object"] for event in await events.rest() if event["type"] == "BOOKMARK"]
+    assert marks
+    assert int(marks[-1]["metadata"]["resourceVersion"]) >= int(made.version)
+    assert (marks[-1]["kind"], "name" in marks[-1]["metadata"]) == ("Widget", False)
+
+
+async def test_watch_without_asking_has_no_bookmarks(kube: KubeHttp, widgets: Place) -> None:
+    """Only who asks for them gets them."""
+    made = await kube.post(widgets.widgets(), a_widget())
+    async with kube.watch(widgets.widgets(), resourceVersion=made.version, timeoutSeconds="1") as events:
+        assert await events.rest() == []
