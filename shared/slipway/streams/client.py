@@ -17,7 +17,7 @@ Not promised: fairness between callers; order between calls, or between keys wit
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] - says nothing of its answer
@@ -264,9 +264,13 @@ class RedisClient:
             size = self._settings.blocking_max if is_blocking else self._settings.connections_max
             pool = self._pools[address, is_blocking] = Pool(lambda: self._open(address), size)
         sent = [asked for each in commands for asked in (_ASKING, each)] if is_asked else commands
-        async with pool.lease() as connection:
-            await connection.send_packed_command(pack(sent), check_health=False)
-            replies = [await read_reply(connection) for _ in sent]
+        packed = pack(sent)
+
+        async def exchange(connection: AbstractConnection) -> list[Reply | ControlPlaneError]:
+            await connection.send_packed_command(packed, check_health=False)
+            return [await read_reply(connection) for _ in sent]
+
+        replies = await pool.use(exchange)
         return replies[1::2] if is_asked else replies
 
     async def _heed(self, address: Address, replies: Sequence[Reply | ControlPlaneError]) -> None:
@@ -339,9 +343,21 @@ def pack(commands: Sequence[Command]) -> bytes:
 
 
 def _count(commands: Sequence[Command], outcome: str) -> None:
-    calls: dict[str, int] = {}
+    calls: dict[str | bytes | int, int] = {}
     for each in commands:
-        name = str(each.args[0])
+        name = each.args[0]
         calls[name] = calls.get(name, 0) + 1
     for name, count in calls.items():
-        telemetry.REDIS_CALLS.labels(command=name.lower(), outcome=outcome).inc(count)
+        counter = _counters.get((name, outcome))
+        if counter is None:
+            counter = telemetry.REDIS_CALLS.labels(command=str(name).lower(), outcome=outcome)
+            _counters[name, outcome] = counter
+        counter.inc(count)
+
+
+class _Counter(Protocol):
+    def inc(self, amount: float) -> None: ...
+
+
+_counters: Final[dict[tuple[Argument, str], _Counter]] = {}
+"""{(command, outcome): its counter}; finding the labels costs more than counting"""

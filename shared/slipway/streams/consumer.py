@@ -34,6 +34,7 @@ Key = tuple[str, AllocationId]
 _log = logging.getLogger(__name__)
 _STALE_RUNS_MAX: Final = 3
 _STALE_PAUSE_S: Final = 0.05
+_TAKE_PAUSE_S: Final = keys.GATHER_S / 2
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +129,8 @@ class WorkConsumer:
                 continue
             failures = 0
             await self._admit(claimed, group)
+            if claimed:
+                await self._clock.sleep(_TAKE_PAUSE_S)  # a crowd of hints is claimed together
 
     async def _sweeps(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         """Now and then: take over what others abandoned, and trim what everybody has done."""

@@ -52,8 +52,10 @@ SPAN_PACK_MAX = 32
 """Spans in one entry of a trace."""
 DELIVERIES_MAX = 5
 MIN_IDLE_S = 30.0
-GATHER_S = 0.01
+GATHER_S = 0.02
 """After a write, so long until the next of its kind: what comes meanwhile goes together."""
+BELL_S = 0.05
+"""The scheduler's bell is not rung more often: it asks for a LIST at most, and the feed is quicker."""
 FEED_SILENCE_S = 3.0
 FEED_BEAT_S = 1.0
 

@@ -5,14 +5,15 @@ read; after a cancel, a timeout or any error it is closed. Must not know what tr
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from redis.asyncio.connection import AbstractConnection
 
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import Clock, Random
+
+T = TypeVar("T")
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 2.0
@@ -47,27 +48,27 @@ class Circuit:
 
 
 class Pool:
-    """Connections to one address."""
+    """Connections to one address, each for one exchange at a time."""
 
     def __init__(self, open_connection: Callable[[], Awaitable[AbstractConnection]], size: int) -> None:
         self._open = open_connection
         self._idle: list[AbstractConnection] = []
         self._slots = asyncio.Semaphore(size)
 
-    @asynccontextmanager
-    async def lease(self) -> AsyncGenerator[AbstractConnection]:
-        """A connection for one exchange; it comes back only when the block ends without any exception."""
+    async def use(self, exchange: Callable[[AbstractConnection], Awaitable[T]]) -> T:
+        """What the exchange answers; its connection comes back only when it ends without any exception."""
         async with self._slots:
             connection = await self._take()
             clean = False
             try:
-                yield connection
+                answer = await exchange(connection)
                 clean = True
             finally:
                 if clean:
                     self._idle.append(connection)
                 else:
                     await connection.disconnect(nowait=True)
+            return answer
 
     async def close_idle(self) -> None:
         """Close what nobody uses now."""

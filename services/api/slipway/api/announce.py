@@ -34,11 +34,13 @@ class Announcer:
         self._waiting: deque[Allocation] = deque(maxlen=BUFFER_MAX)
         self._something = asyncio.Event()
         self._is_busy = False
+        self._is_owed = False
+        self._rung_at_s = float("-inf")
 
     @property
     def is_idle(self) -> bool:
         """Whether everything was announced or given up."""
-        return not self._is_busy and not self._something.is_set()
+        return not self._is_busy and not self._is_owed and not self._something.is_set()
 
     def launched(self, allocation: Allocation) -> None:
         """Take note of a committed create."""
@@ -53,11 +55,13 @@ class Announcer:
         """Announce until cancelled."""
         while True:
             await self._something.wait()
-            await self.flush()
+            await self.flush(is_last=False)
             await self._clock.sleep(keys.GATHER_S)
+            if self._is_owed:
+                self._something.set()
 
-    async def flush(self) -> None:
-        """Announce what is here now; what the streams do not take is dropped."""
+    async def flush(self, *, is_last: bool = True) -> None:
+        """Announce what is here now; what the streams do not take is dropped. Only the last never puts off its ring."""
         self._something.clear()
         self._is_busy = True
         batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
@@ -65,7 +69,10 @@ class Announcer:
             self._something.set()
         try:
             # The bell first: it is all that the scheduler needs, and the entry is published again anyway.
-            await self._wake.ring(WAKE_REASON)
+            self._is_owed = not is_last and self._clock.monotonic() - self._rung_at_s < keys.BELL_S
+            if not self._is_owed:
+                self._rung_at_s = self._clock.monotonic()
+                await self._wake.ring(WAKE_REASON)
             if batch:
                 await self._events.append([_entry(each) for each in batch])
         except (TransientError, PermanentError, StaleError) as error:

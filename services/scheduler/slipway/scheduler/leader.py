@@ -20,12 +20,11 @@ from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.follow import Follower
 from slipway.scheduler.ledger_store import DeposedError, LedgerStore
 from slipway.scheduler.settings import Settings
+from slipway.streams import keys
 from slipway.streams.ports import Streams
 
 BACKOFF_MAX_S = 5.0
 ONCE_TICKS_MAX = 1000
-WAKE_PAUSE_S = 0.05
-"""Who rings again so soon says nothing new: a LIST takes longer."""
 TICK_SILENCE_S = 60.0
 
 _log = log.get_logger(__name__)
@@ -151,7 +150,7 @@ class PoolScheduler:
             cursor = woken.cursor
             if woken.reasons:
                 follower.poke()
-                await self._clock.sleep(WAKE_PAUSE_S)
+                await self._clock.sleep(keys.BELL_S)
 
     def _follower(self, cluster: Cluster, list_interval_s: float) -> Follower:
         parts = self._parts

@@ -91,4 +91,4 @@ class Ringer:
             await self._bell.ring(self._reason)
         except TransientError:
             return
-        await self._clock.sleep(keys.GATHER_S)
+        await self._clock.sleep(keys.BELL_S)
