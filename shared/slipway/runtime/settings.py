@@ -67,8 +67,9 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: Annotated[
         str,
         Meta(
-            description="Where Redis or Valkey is (redis://, rediss:// or unix://). Empty: no Redis; everything still "
-            "works from consistent LISTs every few seconds, only slower."
+            description="Where Redis or Valkey is: redis://, rediss:// (TLS) or unix:// for one server, "
+            "redis+cluster:// or redis+sentinel:// (rediss+... with TLS) with comma-separated nodes for many. Empty: "
+            "no Redis; everything still works from consistent LISTs every few seconds, only slower."
         ),
     ] = ""
     listen: Annotated[
