@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from tests.conformance.kubelets.admission import Taint
 from tests.conformance.kubelets.kubelets import Kubelets
 from tests.conformance.kubelets.nodes import Shape
+from tests.conformance.kubelets.objects import Taint
 from tests.conformance.kubelets.script import Script
 
 

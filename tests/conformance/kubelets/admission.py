@@ -9,11 +9,9 @@ Source: pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/cm/devicemanager/manager
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from slipway.model.podresources import ContainerAsk, effective_requests
 from slipway.model.resources import PODS, Resources
-from tests.conformance.kubelets.objects import Container, Pod, Term, Toleration
+from tests.conformance.kubelets.objects import Container, Pod, Taint, Term, Toleration
 from tests.conformance.kubelets.status import Rejection
 
 UNEXPECTED = "UnexpectedAdmissionError"
@@ -26,14 +24,6 @@ _NOT_TOLERATED = Rejection(
     reason="TaintToleration",
     message="Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
 )
-
-
-class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One taint of a node."""
-
-    key: str
-    effect: str
-    value: str = ""
 
 
 class Room:

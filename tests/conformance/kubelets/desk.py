@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from slipway.runtime.clock import Clock
-from tests.conformance.kubelets.admission import SHUTDOWN, Room, Taint, mismatch
+from tests.conformance.kubelets.admission import SHUTDOWN, Room, mismatch
 from tests.conformance.kubelets.connections import STRATEGIC, Connections, LostConnectionError, RefusedError
 from tests.conformance.kubelets.life import NEVER, Life, Note, Verdict, What
-from tests.conformance.kubelets.objects import Json, Pod
+from tests.conformance.kubelets.objects import Json, Mark, Node, Pod, Taint, is_true
 from tests.conformance.kubelets.records import Records
 from tests.conformance.kubelets.script import BadScriptError, Play, Script, script_of
 from tests.conformance.kubelets.status import Rejection, Since, patch_of, rejected_status, status_of
@@ -33,14 +33,6 @@ QUEUE_MAX = 1_000_000
 WORKERS = 32
 _NEVER_LATER_S = 1e7
 _encode = msgspec.json.encode
-
-
-class NodeLabels(msgspec.Struct, kw_only=True):
-    labels: dict[str, str] = {}
-
-
-class NodeSeen(msgspec.Struct, kw_only=True):
-    metadata: NodeLabels = msgspec.field(default_factory=NodeLabels)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +67,10 @@ class Hand:
     is_confirmed: bool = False
     is_gone: bool = False
     written: bytes = b""
+    """the last patch of its status"""
+    version: int = 0
+    """of the object after that"""
+    is_ready_said: bool = False
     timer: asyncio.TimerHandle | None = None
     is_queued: bool = False
     is_busy: bool = False
@@ -114,8 +110,9 @@ class Desk:
 
     # --- what the API server says -----------------------------------------------------------------------------------
 
-    def see(self, pod: Pod) -> None:
+    def see(self, item: Pod) -> None:
         """A pod that is bound somewhere, new or changed."""
+        pod = item
         post = self.posts.get(pod.spec.node_name)
         if post is None:
             return
@@ -131,6 +128,7 @@ class Desk:
             hand.life.pod = pod
         if not post.is_away:
             self._react(hand)
+            self._correct(hand)
 
     def forget(self, uid: str) -> None:
         """The object is gone: so is what runs."""
@@ -229,6 +227,15 @@ class Desk:
             # Whoever says that it is over, as a garbage collector does: what is over does not run.
             self._enqueue(hand)
 
+    def _correct(self, hand: Hand) -> None:
+        """A node controller says of the pods of a silent node that they are not ready; the kubelet knows better."""
+        pod, life = hand.pod, hand.life
+        if life is None or pod.is_over or life.is_ended or int(pod.metadata.resource_version or 0) <= hand.version:
+            return
+        if hand.is_ready_said and not is_true(pod.status.conditions, "Ready"):
+            hand.written = b""
+            self._enqueue(hand)
+
     def _begin(self, hand: Hand) -> None:
         """Its life starts, without being asked whether there is room."""
         try:
@@ -255,7 +262,7 @@ class Desk:
             rejection = mismatch(pod, post.name, post.labels, post.taints)
             if rejection is not None and rejection.reason == "NodeAffinity":
                 # The labels may be newer than ours.
-                post.labels = await self._labels(post)
+                await self._look_at(post)
                 rejection = mismatch(pod, post.name, post.labels, post.taints)
         if rejection is None:
             self._begin(hand)
@@ -267,12 +274,12 @@ class Desk:
             for take in self.on_note:
                 take(pod, Note(What.REJECTED, "", self._clock.now(), words))
 
-    async def _labels(self, post: Post) -> dict[str, str]:
+    async def _look_at(self, post: Post) -> None:
         try:
             answer = await self._wire.call("GET", f"/api/v1/nodes/{post.name}")
         except RefusedError:
-            return post.labels
-        return msgspec.json.decode(answer, type=NodeSeen).metadata.labels
+            return
+        post.labels = msgspec.json.decode(answer, type=Node).metadata.labels
 
     def _drop(self, hand: Hand) -> None:
         if hand.timer is not None:
@@ -342,13 +349,16 @@ class Desk:
         asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, hand)
 
     async def _write(self, hand: Hand) -> None:
-        body = patch_of(hand.pod, self._status(hand))
+        status = self._status(hand)
+        body = patch_of(hand.pod, status)
         if body == hand.written:
             return
         meta = hand.pod.metadata
         target = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/status"
-        await self._wire.call("PATCH", target, body, STRATEGIC)
+        answer = await self._wire.call("PATCH", target, body, STRATEGIC)
         hand.written = body
+        hand.version = int(msgspec.json.decode(answer, type=Mark).metadata.resource_version or 0)
+        hand.is_ready_said = _says_ready(status)
         self._records.count.status_writes += 1
 
     def _status(self, hand: Hand) -> Json:
@@ -391,6 +401,11 @@ class Desk:
         if life.due_at < NEVER:
             wait_s = min(_NEVER_LATER_S, max(0.0, life.due_at - self._clock.now()))
             hand.timer = asyncio.get_running_loop().call_later(wait_s, self._enqueue, hand)
+
+
+def _says_ready(status: Json) -> bool:
+    conditions: list[Json] = status.get("conditions") or []
+    return any(item["type"] == "Ready" and item.get("status") == "True" for item in conditions)
 
 
 def _address(number: int) -> str:

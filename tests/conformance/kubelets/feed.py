@@ -1,48 +1,62 @@
-"""All bound pods of the cluster, by one LIST and one WATCH, for as long as it takes.
+"""All objects of one kind, by one LIST and one WATCH, for as long as it takes.
 
 Owns the position in the history and the diff of a LIST that comes again. It tells a `Listener` what it sees, in order.
 """
 
 import asyncio
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
-from tests.conformance.kubelets.objects import Mark, Pod, PodEvent, PodList
+from tests.conformance.kubelets.objects import Event, Listing, Mark, Meta
 
-PODS = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
+BOUND_PODS = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
 PAGE = 500
 PAUSE_S = 0.2
 WATCH_S = 600
 
-_event = msgspec.json.Decoder(PodEvent)
-_pod = msgspec.json.Decoder(Pod)
+_event = msgspec.json.Decoder(Event)
 _mark = msgspec.json.Decoder(Mark)
-_list = msgspec.json.Decoder(PodList)
 
 
-class Listener(Protocol):
+class HasMeta(Protocol):
+    """Any object."""
+
+    @property
+    def metadata(self) -> Meta:
+        """Who it is."""
+        ...
+
+
+T = TypeVar("T", bound=HasMeta)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Listener(Protocol[T_contra]):
     """Who is told."""
 
-    def see(self, pod: Pod) -> None:
-        """A bound pod, new or changed."""
+    def see(self, item: T_contra) -> None:
+        """An object, new or changed."""
         ...
 
     def forget(self, uid: str) -> None:
-        """Its object is gone."""
+        """It is gone."""
         ...
 
 
-class Feed:
-    """`run` lives until it is cancelled; `synced` is set after the first LIST."""
+class Feed(Generic[T]):
+    """`target` is a path with a parameter. `run` lives until it is cancelled; `synced` is set after a first LIST."""
 
-    def __init__(self, wire: Connections, listener: Listener) -> None:
+    def __init__(self, wire: Connections, listener: Listener[T], target: str, kind: type[T]) -> None:
         self.synced = asyncio.Event()
         self.relists = 0
         self._wire = wire
         self._listener = listener
+        self._target = target
+        self._item = msgspec.json.Decoder(kind)
+        self._list_of = msgspec.json.Decoder(Listing[kind])
         self._known: set[str] = set()
         self._position = ""
         self._is_expired = False
@@ -66,10 +80,11 @@ class Feed:
         seen: set[str] = set()
         token = ""
         while True:
-            page = _list.decode(await self._wire.call("GET", f"{PODS}&limit={PAGE}&continue={token}"))
-            for pod in page.items:
-                seen.add(pod.uid)
-                self._listener.see(pod)
+            answer = await self._wire.call("GET", f"{self._target}&limit={PAGE}&continue={token}")
+            page = self._list_of.decode(answer)
+            for item in page.items:
+                seen.add(item.metadata.uid)
+                self._listener.see(item)
             token = quote(page.metadata.continue_)
             if not token:
                 break
@@ -80,9 +95,9 @@ class Feed:
         self.synced.set()
 
     async def _watch(self) -> None:
-        target = f"{PODS}&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}&resourceVersion={self._position}"
+        asked = f"watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}&resourceVersion={self._position}"
         self._is_expired = False
-        await self._wire.lines(target, self._take)
+        await self._wire.lines(f"{self._target}&{asked}", self._take)
         if self._is_expired:
             self._position = ""
 
@@ -92,14 +107,15 @@ class Feed:
             self._is_expired = True
             return
         if event.type == "BOOKMARK":
-            # Its pod is none: the list of its containers is null.
+            # Its object is none: the containers of its pod are null.
             self._position = _mark.decode(event.object).metadata.resource_version
             return
-        pod = _pod.decode(event.object)
-        self._position = pod.metadata.resource_version
+        item = self._item.decode(event.object)
+        meta = item.metadata
+        self._position = meta.resource_version
         if event.type == "DELETED":
-            self._known.discard(pod.uid)
-            self._listener.forget(pod.uid)
+            self._known.discard(meta.uid)
+            self._listener.forget(meta.uid)
         else:
-            self._known.add(pod.uid)
-            self._listener.see(pod)
+            self._known.add(meta.uid)
+            self._listener.see(item)

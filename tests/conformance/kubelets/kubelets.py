@@ -12,17 +12,19 @@ from typing import Self
 
 from slipway.runtime.clock import Clock, SystemClock
 from tests.conformance.kubelets.access import read_access
-from tests.conformance.kubelets.admission import Room, Taint
+from tests.conformance.kubelets.admission import Room
 from tests.conformance.kubelets.announcer import Announcer
-from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
+from tests.conformance.kubelets.connections import Connections
 from tests.conformance.kubelets.desk import WORKERS, Desk, Post, Rules
 from tests.conformance.kubelets.endpoint import Endpoint
-from tests.conformance.kubelets.feed import Feed
+from tests.conformance.kubelets.feed import BOUND_PODS, Feed
 from tests.conformance.kubelets.life import Verdict
 from tests.conformance.kubelets.logbook import Logbook
-from tests.conformance.kubelets.nodes import Registrar, Shape, Site, labels_of, renew_interval_s
+from tests.conformance.kubelets.nodes import ALL_NODES, Registrar, Shape, Site, labels_of, renew_interval_s
+from tests.conformance.kubelets.objects import Node, Pod, Taint
 from tests.conformance.kubelets.records import Counters, Records, Run
 from tests.conformance.kubelets.script import Play, Script
+from tests.conformance.kubelets.upkeep import Upkeep
 
 SYNC_S = 120.0
 ANNOUNCERS = 4
@@ -59,12 +61,15 @@ class Kubelets:
         self.records = Records(records)
         self.renew_s = renew_s or renew_interval_s(len(self.nodes))
         self._clock = clock or SystemClock()
+        # Without a heartbeat nobody doubts that nodes are ready, and nobody watches them either.
         self._has_heartbeat = heartbeat
         self._wire = Connections(read_access(Path(kubeconfig)), limit=connections)
         self._registrar = Registrar(self._wire, self._clock, self.shape)
         self._registrar.renew_s = self.renew_s
         self._desk = Desk(self._wire, self._clock, self.records, self.rules)
-        self._feed = Feed(self._wire, self._desk)
+        self._feed = Feed(self._wire, self._desk, BOUND_PODS, Pod)
+        self._upkeep = Upkeep(self._registrar, self._desk.posts, self.records)
+        self._nodes = Feed(self._wire, self._upkeep, ALL_NODES, Node)
         self._logbook = Logbook(self._desk, self._clock)
         self._announcer = Announcer(self._wire) if events else None
         self._endpoint: Endpoint | None = None
@@ -216,16 +221,6 @@ class Kubelets:
                 for _ in range(ANNOUNCERS):
                     tasks.create_task(self._announcer.run())
             if self._has_heartbeat:
-                tasks.create_task(self._beat())
-
-    async def _beat(self) -> None:
-        """Renews one lease after the other, evenly over the interval."""
-        while True:
-            for name in list(self.nodes):
-                await asyncio.sleep(self.renew_s / len(self.nodes))
-                if not self._desk.posts[name].is_away:
-                    try:
-                        await self._registrar.renew(name)
-                        self.records.count.renewals += 1
-                    except (RefusedError, LostConnectionError) as error:
-                        self.records.refusals.append(str(error))
+                tasks.create_task(self._upkeep.beat())
+                tasks.create_task(self._upkeep.insist())
+                tasks.create_task(self._nodes.run())

@@ -11,13 +11,13 @@ import msgspec
 from slipway.model.resources import PODS, Resources
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
-from tests.conformance.kubelets.admission import Taint
 from tests.conformance.kubelets.connections import MERGE, Connections, RefusedError
-from tests.conformance.kubelets.objects import Json
+from tests.conformance.kubelets.objects import Json, Taint
 
 VERSION = "v1.36.3"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = "/api/v1/nodes"
+ALL_NODES = f"{NODES}?pretty=false"
 RENEW_MIN_S = 10.0
 RENEWALS_PER_S = 20.0
 """How many leases a second are renewed at most: what 200 real kubelets do."""

@@ -3,10 +3,13 @@
 Pure. What is not named here is skipped by the decoder, which is most of an object (managed fields, volumes, commands).
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import field
+
+T = TypeVar("T")
 
 OVER = ("Succeeded", "Failed")
 GRACE_S = 30.0
@@ -113,6 +116,11 @@ class Condition(msgspec.Struct, rename="camel", kw_only=True):
     last_transition_time: str | None = None
 
 
+def is_true(conditions: Iterable[Condition], name: str) -> bool:
+    """Whether that condition holds."""
+    return any(item.type == name and item.status == "True" for item in conditions)
+
+
 class Terminated(msgspec.Struct, rename="camel", kw_only=True):
     """state.terminated."""
 
@@ -199,11 +207,44 @@ class ListMeta(msgspec.Struct, rename="camel", kw_only=True):
     continue_: str = field(name="continue", default="")
 
 
-class PodList(msgspec.Struct, kw_only=True):
-    """One page of pods."""
+class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One taint of a node."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(msgspec.Struct, kw_only=True):
+    """spec of a node."""
+
+    taints: list[Taint] = []
+
+
+class NodeStatus(msgspec.Struct, kw_only=True):
+    """status of a node."""
+
+    conditions: list[Condition] = []
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """A node, as its kubelet looks at it."""
+
+    metadata: Meta
+    spec: NodeSpec = field(default_factory=NodeSpec)
+    status: NodeStatus = field(default_factory=NodeStatus)
+
+    @property
+    def is_ready(self) -> bool:
+        """What the cluster thinks."""
+        return is_true(self.status.conditions, "Ready")
+
+
+class Listing(msgspec.Struct, Generic[T], kw_only=True):
+    """One page of a LIST."""
 
     metadata: ListMeta = field(default_factory=ListMeta)
-    items: list[Pod] = []
+    items: list[T] = []
 
 
 class Mark(msgspec.Struct, kw_only=True):
@@ -212,7 +253,7 @@ class Mark(msgspec.Struct, kw_only=True):
     metadata: ListMeta
 
 
-class PodEvent(msgspec.Struct, kw_only=True):
+class Event(msgspec.Struct, kw_only=True):
     """One line of a watch; the object of an ERROR is a Status, of a BOOKMARK only a version."""
 
     type: str

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.kubelets.admission import Room, Taint, mismatch
+from tests.conformance.kubelets.admission import Room, mismatch
 from tests.conformance.kubelets.builders import a_pod
 from tests.conformance.kubelets.nodes import Shape
-from tests.conformance.kubelets.objects import Json, Pod
+from tests.conformance.kubelets.objects import Json, Pod, Taint
 
 GPU = "nvidia.com/gpu"
 

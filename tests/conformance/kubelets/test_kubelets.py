@@ -253,6 +253,16 @@ async def test_an_out_of_service_node_is_emptied_by_the_controllers(bench: Bench
     await bench.kubelets.recover("kn-1")
 
 
+async def test_a_node_that_was_silent_for_a_while_says_that_it_is_ready(bench: Bench) -> None:
+    """So do its pods, of which the node controller says that they are not."""
+    await bench.run("calm", node="kn-1")
+    await bench.until("calm", "Running")
+    no = '{"status":{"conditions":[{"type":"Ready","status":"False"}]}}'
+    for what in ("pod/calm", "node/kn-1"):
+        await bench.kubectl("patch", what, "--subresource=status", "-p", no)
+        await bench.kubectl("wait", what, "--for=condition=Ready", "--timeout=20s")
+
+
 async def test_a_drained_node_is_empty(bench: Bench) -> None:
     """kubectl drain evicts, and the kubelet lets them end."""
     await bench.run("moved", Script(starts_s=0, term_s=0.1), node="kn-1")

@@ -69,7 +69,7 @@ async def test_a_pod_runs_to_its_end(world: World) -> None:
     await world.until("a", "Running")
     await world.until("a", "Failed")
     assert [run.code for run in world.kubelets.runs] == [4]
-    assert world.kubelets.count.status_writes == 2
+    await wait_until(lambda: world.kubelets.count.status_writes == 2, "two writes")
 
 
 async def test_a_deleted_pod_ends_and_goes(world: World) -> None:

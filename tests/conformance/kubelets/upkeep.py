@@ -1,0 +1,71 @@
+"""What becomes of Node objects after their registration: renewed leases, and a word when the cluster thinks otherwise.
+
+Owns the heartbeat, and the view that nodes have of their own labels and taints.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from tests.conformance.kubelets.connections import LostConnectionError, RefusedError
+from tests.conformance.kubelets.desk import Post
+from tests.conformance.kubelets.nodes import Registrar
+from tests.conformance.kubelets.objects import Node
+from tests.conformance.kubelets.records import Records
+
+PAUSE_S = 0.5
+"""Between two words on the same matter."""
+
+
+class Upkeep:
+    """A `Listener` of nodes. `beat` and `insist` live until they are cancelled."""
+
+    def __init__(self, registrar: Registrar, posts: Mapping[str, Post], records: Records) -> None:
+        self._registrar = registrar
+        self._posts = posts
+        self._records = records
+        self._names: dict[str, str] = {}
+        self._doubted: set[str] = set()
+        self._is_doubted = asyncio.Event()
+
+    def see(self, item: Node) -> None:
+        """A node, ours or not."""
+        post = self._posts.get(item.metadata.name)
+        if post is None:
+            return
+        self._names[item.metadata.uid] = post.name
+        post.labels, post.taints = item.metadata.labels, tuple(item.spec.taints)
+        if not item.is_ready and not post.is_away and not post.is_closing:
+            self._doubted.add(post.name)
+            self._is_doubted.set()
+
+    def forget(self, uid: str) -> None:
+        """The Node was deleted: its kubelet says nothing more of it."""
+        self._doubted.discard(self._names.pop(uid, ""))
+
+    async def beat(self) -> None:
+        """Renews one lease after the other, evenly over the interval."""
+        while True:
+            for name in list(self._posts):
+                await asyncio.sleep(self._registrar.renew_s / len(self._posts))
+                if not self._posts[name].is_away:
+                    try:
+                        await self._registrar.renew(name)
+                        self._records.count.renewals += 1
+                    except (RefusedError, LostConnectionError) as error:
+                        self._records.refusals.append(str(error))
+
+    async def insist(self) -> None:
+        """Says that a node is ready that was not heard of for a while, as when the machine was busy or asleep."""
+        while True:
+            await self._is_doubted.wait()
+            self._is_doubted.clear()
+            doubted, self._doubted = self._doubted, set()
+            for name in doubted:
+                post = self._posts[name]
+                if post.is_away or post.is_closing:
+                    continue
+                try:
+                    await self._registrar.set_ready(name, ready=True)
+                except (RefusedError, LostConnectionError) as error:
+                    self._records.refusals.append(str(error))
+            await asyncio.sleep(PAUSE_S)
