@@ -40,7 +40,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
         ResourceKind(
             plural="namespaces", kind="Namespace", namespaced=False, short_names=("ns",),
             strategy=admission.NamespaceStrategy(), fields={"status.phase": ("status", "phase")},
-            columns=columns.NAMESPACES, subresources=("finalize", "status"),
+            columns=columns.NAMESPACES, subresources=("finalize", "status"), lacks=("deletecollection",),
         ),
         ResourceKind(
             plural="nodes", kind="Node", namespaced=False, short_names=("no",), strategy=admission.NodeStrategy(),

@@ -4,7 +4,7 @@ Owns both forms, the old one (a document per group version) and the aggregated o
 """
 
 from slipway.local.apiserver.objects import Json
-from slipway.local.apiserver.registry import VERBS, Registry, ResourceKind
+from slipway.local.apiserver.registry import Registry, ResourceKind
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _REVIEWS = {
@@ -63,7 +63,7 @@ def resource_list(registry: Registry, group: str, version: str) -> Json | None:
                 "singularName": kind.singular or kind.kind.lower(),
                 "namespaced": kind.namespaced,
                 "kind": kind.kind,
-                "verbs": list(VERBS),
+                "verbs": list(kind.verbs),
                 "shortNames": list(kind.short_names),
                 "categories": list(kind.categories),
             }
@@ -117,7 +117,7 @@ def _aggregated_resources(registry: Registry, group: str, version: str) -> list[
                 "responseKind": own,
                 "scope": "Namespaced" if kind.namespaced else "Cluster",
                 "singularResource": kind.singular or kind.kind.lower(),
-                "verbs": list(VERBS),
+                "verbs": list(kind.verbs),
                 "shortNames": list(kind.short_names),
                 "categories": list(kind.categories),
                 "subresources": [

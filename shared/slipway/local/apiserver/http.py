@@ -253,6 +253,8 @@ class ApiServer:
         options = routes.delete_options(call.query, body)
         if target.name:
             return answers.json(core.delete(kind.key, target.place, target.name, options))
+        if "deletecollection" not in kind.verbs or (kind.namespaced and target.namespace is None):
+            raise status.not_supported("DELETE")
         gone = core.delete_collection(kind.key, target.namespace, routes.list_query(call.query), options)
         meta = {"resourceVersion": str(core.version)}
         document = {"kind": kind.collection_kind, "apiVersion": kind.api_version, "metadata": meta, "items": gone}

@@ -61,11 +61,17 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...] = ()
     subresources: tuple[str, ...] = ()
     schema: Json = {}
+    lacks: tuple[str, ...] = ()
     is_custom: bool = False
     is_stored: bool = True
     is_served: bool = True
     room: str = ""
     view: View | None = None
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What discovery says can be done with it."""
+        return tuple(verb for verb in VERBS if verb not in self.lacks)
 
     @property
     def resource(self) -> str:
