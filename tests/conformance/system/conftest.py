@@ -22,7 +22,7 @@ WHOLE = pytest.StashKey[bool]()
 FOLDER = Path(__file__).parent
 QUICK = {
     "valkey": {"enabled": False},
-    "scheduler": {"settings": {"leaseDurationS": 4, "leaseRenewDeadlineS": 3, "leaseRetryS": 0.5}},
+    "scheduler": {"settings": {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}},
     "podworker": {"settings": {"workerPatienceS": 3}},
     "watcher": {
         "settings": {
@@ -35,8 +35,8 @@ QUICK = {
             "relayWaitS": 3,
             "unschedulableLimitS": 2,
             "logDrainS": 2,
-            "leaseDurationS": 4,
-            "leaseRenewDeadlineS": 3,
+            "leaseDurationS": 8,
+            "leaseRenewDeadlineS": 6,
             "leaseRetryS": 0.5,
         }
     },

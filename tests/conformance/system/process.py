@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,8 @@ from tests.support.wait import wait_until
 READY_S = 60.0
 STOP_S = 15.0
 TAIL_LINES = 20
+_SPAWNER = ThreadPoolExecutor(1, "spawner")
+"""What a process is told when its parent dies, it is told when the thread that started it ends: this one does not."""
 
 
 class ServiceProcess:
@@ -46,9 +49,15 @@ class ServiceProcess:
         guard = shutil.which("setpriv")
         argv = [guard, "--pdeathsig", "TERM", *self.argv] if guard else self.argv
         with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
-            )
+            self._process = _SPAWNER.submit(
+                subprocess.Popen[bytes],
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self.env,
+                start_new_session=True,
+            ).result()
 
     def await_ready(self) -> None:
         """Wait until it says that it can do its work."""
