@@ -11,8 +11,8 @@ import msgspec
 
 from slipway.model.times import format_time
 from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
-from tests.conformance.kubelets.life import Note, What
 from tests.conformance.kubelets.objects import Container, Json, Pod
+from tests.conformance.kubelets.states import Note, What
 
 QUEUE_MAX = 10_000
 Word = tuple[str, str, str]

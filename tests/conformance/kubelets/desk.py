@@ -12,17 +12,18 @@ Promises
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import msgspec
 
 from slipway.runtime.clock import Clock
-from tests.conformance.kubelets.admission import SHUTDOWN, Room, mismatch
+from tests.conformance.kubelets.admission import SHUTDOWN, mismatch
 from tests.conformance.kubelets.connections import STRATEGIC, Connections, LostConnectionError, RefusedError
-from tests.conformance.kubelets.life import NEVER, Life, Note, Verdict, What
-from tests.conformance.kubelets.objects import Json, Mark, Node, Pod, Taint, is_true
+from tests.conformance.kubelets.hands import Hand, Post, Rules
+from tests.conformance.kubelets.life import Life
+from tests.conformance.kubelets.objects import Json, Mark, Node, Pod, is_true
 from tests.conformance.kubelets.records import Records
-from tests.conformance.kubelets.script import BadScriptError, Play, Script, script_of
+from tests.conformance.kubelets.script import BadScriptError, script_of
+from tests.conformance.kubelets.states import NEVER, Note, Verdict, What
 from tests.conformance.kubelets.status import Rejection, Since, patch_of, rejected_status, status_of
 
 UNEXPECTED = "UnexpectedAdmissionError"
@@ -33,63 +34,6 @@ QUEUE_MAX = 1_000_000
 WORKERS = 32
 _NEVER_LATER_S = 1e7
 _encode = msgspec.json.encode
-
-
-@dataclass(slots=True, kw_only=True)
-class Post:
-    """One node, as its pods see it."""
-
-    name: str
-    index: int
-    room: Room
-    labels: dict[str, str]
-    taints: tuple[Taint, ...] = ()
-    is_away: bool = False
-    """it neither reads nor writes"""
-    is_dead: bool = False
-    """nothing runs on it"""
-    is_closing: bool = False
-    """it shuts down, and lets nobody in"""
-
-
-@dataclass(slots=True, kw_only=True)
-class Hand:
-    """One pod in the hands of its node."""
-
-    pod: Pod
-    post: Post
-    since: Since
-    ip: str
-    life: Life | None = None
-    rejection: Rejection | None = None
-    is_settled: bool = False
-    """it was over before we saw it: nothing is left to do but to confirm its deletion"""
-    is_confirmed: bool = False
-    is_gone: bool = False
-    written: bytes = b""
-    """the last patch of its status"""
-    version: int = 0
-    """of the object after that"""
-    is_ready_said: bool = False
-    timer: asyncio.TimerHandle | None = None
-    is_queued: bool = False
-    is_busy: bool = False
-    is_again: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of it runs or ever will."""
-        return self.is_settled or self.rejection is not None or (self.life is not None and self.life.is_ended)
-
-
-@dataclass(kw_only=True)
-class Rules:
-    """What pods do, and what is written about them; may be changed at any time."""
-
-    default: Script = field(default_factory=Script)
-    play: Play | None = None
-    is_reporting: bool = True
-    """False: status is never written; for measuring everything else"""
 
 
 class Desk:

@@ -15,15 +15,16 @@ from tests.conformance.kubelets.access import read_access
 from tests.conformance.kubelets.admission import Room
 from tests.conformance.kubelets.announcer import Announcer
 from tests.conformance.kubelets.connections import Connections
-from tests.conformance.kubelets.desk import WORKERS, Desk, Post, Rules
+from tests.conformance.kubelets.desk import WORKERS, Desk
 from tests.conformance.kubelets.endpoint import Endpoint
 from tests.conformance.kubelets.feed import BOUND_PODS, Feed
-from tests.conformance.kubelets.life import Verdict
+from tests.conformance.kubelets.hands import Post, Rules
 from tests.conformance.kubelets.logbook import Logbook
 from tests.conformance.kubelets.nodes import ALL_NODES, Registrar, Shape, Site, labels_of, renew_interval_s
 from tests.conformance.kubelets.objects import Node, Pod, Taint
 from tests.conformance.kubelets.records import Counters, Records, Run
 from tests.conformance.kubelets.script import Play, Script
+from tests.conformance.kubelets.states import Verdict
 from tests.conformance.kubelets.upkeep import Upkeep
 
 SYNC_S = 120.0

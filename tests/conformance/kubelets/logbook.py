@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from slipway.runtime.clock import Clock
-from tests.conformance.kubelets.desk import Desk, Hand
-from tests.conformance.kubelets.life import Box, Down, Life, Note, What
+from tests.conformance.kubelets.desk import Desk
+from tests.conformance.kubelets.hands import Hand
+from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.logs import (
     Line,
     LogError,
@@ -20,6 +21,7 @@ from tests.conformance.kubelets.logs import (
     stretch_of,
 )
 from tests.conformance.kubelets.objects import Pod
+from tests.conformance.kubelets.states import Box, Down, Note, What
 
 
 class Logbook:

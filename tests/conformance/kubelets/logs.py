@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from slipway.model.times import format_time, parse_time
-from tests.conformance.kubelets.life import Box, Down, Life, Up, Waiting
+from tests.conformance.kubelets.life import Life
+from tests.conformance.kubelets.states import Box, Down, Up, Waiting
 
 Line = tuple[float, str]
 """When (epoch seconds), and what, without its end."""

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from slipway.model.times import format_time
-from tests.conformance.kubelets.life import Box, Down, Life, Role, Up, Waiting
+from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.objects import Json, Pod
+from tests.conformance.kubelets.states import Box, Down, Role, Up, Waiting
 
 _OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 _encode = msgspec.json.encode

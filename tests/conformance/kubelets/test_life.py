@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.kubelets.builders import a_pod
-from tests.conformance.kubelets.life import NEVER, Down, Life, Up, Verdict, Waiting, What
+from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.script import Script
+from tests.conformance.kubelets.states import NEVER, Down, Up, Verdict, Waiting, What
 from tests.conformance.kubelets.status import phase_of
 
 BEGIN = 1_700_000_000.0

@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 
 from tests.conformance.kubelets.builders import a_pod
-from tests.conformance.kubelets.life import Life, Verdict
+from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.objects import Json, Pod
 from tests.conformance.kubelets.script import Script
+from tests.conformance.kubelets.states import Verdict
 from tests.conformance.kubelets.status import Rejection, Since, patch_of, rejected_status, status_of
 
 BEGIN = 1_767_225_600.0

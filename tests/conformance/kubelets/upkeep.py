@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 
 from tests.conformance.kubelets.connections import LostConnectionError, RefusedError
-from tests.conformance.kubelets.desk import Post
+from tests.conformance.kubelets.hands import Post
 from tests.conformance.kubelets.nodes import Registrar
 from tests.conformance.kubelets.objects import Node
 from tests.conformance.kubelets.records import Records

@@ -1,0 +1,70 @@
+"""What is known of each node and of each pod on it, and what pods do: the things that lie on a desk.
+
+Owns no behaviour.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from tests.conformance.kubelets.admission import Room
+from tests.conformance.kubelets.life import Life
+from tests.conformance.kubelets.objects import Pod, Taint
+from tests.conformance.kubelets.script import Play, Script
+from tests.conformance.kubelets.status import Rejection, Since
+
+
+@dataclass(slots=True, kw_only=True)
+class Post:
+    """One node, as its pods see it."""
+
+    name: str
+    index: int
+    room: Room
+    labels: dict[str, str]
+    taints: tuple[Taint, ...] = ()
+    is_away: bool = False
+    """it neither reads nor writes"""
+    is_dead: bool = False
+    """nothing runs on it"""
+    is_closing: bool = False
+    """it shuts down, and lets nobody in"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Hand:
+    """One pod in the hands of its node."""
+
+    pod: Pod
+    post: Post
+    since: Since
+    ip: str
+    life: Life | None = None
+    rejection: Rejection | None = None
+    is_settled: bool = False
+    """it was over before we saw it: nothing is left to do but to confirm its deletion"""
+    is_confirmed: bool = False
+    is_gone: bool = False
+    written: bytes = b""
+    """the last patch of its status"""
+    version: int = 0
+    """of the object after that"""
+    is_ready_said: bool = False
+    timer: asyncio.TimerHandle | None = None
+    is_queued: bool = False
+    is_busy: bool = False
+    is_again: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs or ever will."""
+        return self.is_settled or self.rejection is not None or (self.life is not None and self.life.is_ended)
+
+
+@dataclass(kw_only=True)
+class Rules:
+    """What pods do, and what is written about them; may be changed at any time."""
+
+    default: Script = field(default_factory=Script)
+    play: Play | None = None
+    is_reporting: bool = True
+    """False: status is never written; for measuring everything else"""
