@@ -1,0 +1,94 @@
+"""Tokens on a clock that the test moves, and the doors of the server in its different modes."""
+
+import httpx
+import pytest
+
+from slipway.local.apiserver.accounts import Accounts, TokenError
+from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.http import create_app
+from tests.unit.local.apiserver.support import HandClock, a_core
+
+PODS = "/api/v1/namespaces/default/pods"
+SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+
+def _token(accounts: Accounts, seconds: int = 600) -> str:
+    return accounts.issue("default", "default", {"spec": {"expirationSeconds": seconds}})["status"]["token"]
+
+
+def test_token_expires() -> None:
+    """Good to its last second, void after it."""
+    clock = HandClock()
+    accounts = Accounts(a_core(clock), b"key")
+    token = _token(accounts)
+    clock.now += 599
+    assert accounts.read(token)[0].name == "system:serviceaccount:default:default"
+    clock.now += 1
+    with pytest.raises(TokenError, match="expired"):
+        accounts.read(token)
+
+
+def test_other_key_makes_other_tokens() -> None:
+    """A token of one cluster is nonsense in another; one of the same key survives a restart."""
+    core = a_core()
+    token = _token(Accounts(core, b"one"))
+    assert Accounts(core, b"one").read(token)[1]
+    with pytest.raises(TokenError):
+        Accounts(core, b"two").read(token)
+
+
+def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
+    """Until a minute after the pod's time: it still has to say goodbye."""
+    clock = HandClock()
+    core = a_core(clock)
+    spec = {"containers": [{"name": "m", "image": "i:1"}], "terminationGracePeriodSeconds": 30}
+    core.create("pods", "default", {"metadata": {"name": "p"}, "spec": spec})
+    core.bind("default", "p", {"metadata": {"name": "p"}, "target": {"name": "n"}})
+    accounts = Accounts(core, b"key")
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "p"}
+    token = accounts.issue("default", "default", {"spec": {"boundObjectRef": reference}})["status"]["token"]
+    core.delete("pods", "default", "p")
+    clock.now += 90
+    assert accounts.read(token)[1]
+    clock.now += 1
+    with pytest.raises(TokenError, match="invalidated"):
+        accounts.read(token)
+
+
+@pytest.mark.parametrize(
+    ("token", "authorization", "sent", "codes"),
+    [
+        ("", "open", "", (200, 200)),
+        ("", "open", "anything", (200, 200)),
+        ("t", "open", "", (401, 200)),
+        ("t", "open", "wrong", (401, 401)),
+        ("t", "open", "t", (200, 200)),
+        ("t", "rbac", "", (403, 200)),
+        ("t", "rbac", "wrong", (401, 401)),
+        ("t", "rbac", "t", (200, 200)),
+    ],
+)
+async def test_doors(token: str, authorization: str, sent: str, codes: tuple[int, int]) -> None:
+    """Who gets to the pods and who sees the health, in each mode."""
+    app = create_app(a_core(), token=token, authorization=authorization)  # pyright: ignore[reportArgumentType]
+    headers = {"authorization": f"Bearer {sent}"} if sent else {}
+    async with _client(app) as client:
+        found = [(await client.get(path, headers=headers)).status_code for path in (PODS, "/livez")]
+    assert tuple(found) == codes
+
+
+async def test_account_in_open_mode_is_known_and_free() -> None:
+    """It is told who it is, and may do everything all the same."""
+    core: ClusterCore = a_core()
+    app = create_app(core, token="t", accounts_key=b"key")
+    headers = {"authorization": f"Bearer {_token(Accounts(core, b'key'))}"}
+    async with _client(app) as client:
+        who = (await client.post(SELF, headers=headers, json={})).json()
+        pods = await client.get(PODS, headers=headers)
+    assert who["status"]["userInfo"]["username"] == "system:serviceaccount:default:default"
+    assert pods.status_code == 200
+
+
+def _client(app: object) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app)  # pyright: ignore[reportArgumentType]
+    return httpx.AsyncClient(transport=transport, base_url="http://cluster")
