@@ -9,6 +9,8 @@ import pytest
 from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import objects_of
 from slipway.kube.resources import PODS
+from slipway.local.node.registration import report
+from slipway.runtime.clock import SystemClock
 from tests.support.clock import wait_until
 from tests.support.local_node import NAMESPACE, NodeWorld, is_alive, node_world
 
@@ -191,3 +193,25 @@ async def test_what_somebody_else_calls_failed_stops(world: NodeWorld):
     obj = {**world.core.get("pods", NAMESPACE, "a"), "status": status}
     world.core.update_status("pods", NAMESPACE, "a", obj)
     await wait_until(lambda: not is_alive(pid), "the end of the process")
+
+
+async def test_a_node_denies_what_others_say_of_its_pods(world: NodeWorld):
+    """A pod that was called not ready while its node was silent is ready again as soon as the node hears of it."""
+    await world.start("a", ["sleep", "60"])
+    await world.running("a")
+    status = world.core.get("pods", NAMESPACE, "a")["status"]
+    conditions = [{**item, "status": "False"} if item["type"] == "Ready" else item for item in status["conditions"]]
+    world.core.patch("pods", NAMESPACE, "a", {"status": {"conditions": conditions}}, subresource="status")
+    await wait_until(lambda: condition(world.pod("a").status, "Ready")["status"] == "True", "the pod is ready again")
+
+
+async def test_a_node_that_was_silent_says_that_it_is_ready(world: NodeWorld):
+    """Its own report replaces what the cluster has written in the meantime; a node that is ready writes nothing."""
+    unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    world.core.patch("nodes", "", "node-0", {"status": {"conditions": [unknown]}}, subresource="status")
+    await report(world.kube, "node-0", SystemClock())
+    found = world.core.get("nodes", "", "node-0")
+    assert condition(found["status"], "Ready")["reason"] == "KubeletReady"
+    version = world.core.version
+    await report(world.kube, "node-0", SystemClock())
+    assert world.core.version == version
