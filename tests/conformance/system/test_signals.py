@@ -1,5 +1,8 @@
 """What users and the system tell an allocation: kill, hold, resume, preempt, priorities and deadlines."""
 
+import itertools
+import threading
+
 import pytest
 
 from tests.conformance.system.operator import GROUP
@@ -120,6 +123,32 @@ def test_changes_of_what_waits(system: System) -> None:
     system.ended(id_, "Canceled")
     code, said = system.operator.refusal(lambda: system.operator.change(path, {"spec": {"desired": "Running"}}))
     assert code == 422, said
+
+
+def test_a_writer_in_between(system: System) -> None:
+    """Somebody changes the object all the time: who writes its status meets conflicts, reads again, and is not lost."""
+    id_ = system.launch(a_body("training", 2))
+    system.wait_for(id_, "Running")
+    path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
+    is_over = threading.Event()
+
+    def disturb() -> None:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            system.operator.change(path, {"metadata": {"annotations": {"example.org/number": str(number)}}})
+
+    disturbing = threading.Thread(target=disturb)
+    disturbing.start()
+    try:
+        for pod in system.pods(id_):
+            system.nodes.exit(pod["metadata"]["uid"], 0)
+        system.ended(id_, "Succeeded", timeout_s=60)
+    finally:
+        is_over.set()
+        disturbing.join()
+    assert 'outcome="stale"' in system.installation.processes["watcher"].metrics()
+    system.started_once(id_, 2)
 
 
 def test_a_cancel_by_kubectl(system: System) -> None:

@@ -123,11 +123,15 @@ def test_the_proxy(system: System) -> None:
         id_ = system.launch(a_body("notebook", ports=[{"name": "http", "port": server.server_port}]))
         system.wait_for(id_, "Running")
         # A simulated pod has an address where nobody is: it is given one of this machine.
-        pod = system.pods(id_)[0]["metadata"]["name"]
-        here = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
-        system.operator.change(f"/api/v1/namespaces/default/pods/{pod}/status", {"status": here})
-        url = f"{system.installation.url}/proxy/{id_}/lab"
-        answer = httpx.get(url, trust_env=False, timeout=10.0)
+        (pod,) = system.pods(id_)
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/status"
+
+        def move_to(ip: str) -> None:
+            system.operator.change(path, {"status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
+
+        move_to("127.0.0.1")
+        answer = httpx.get(f"{system.installation.url}/proxy/{id_}/lab", trust_env=False, timeout=10.0)
+        move_to(pod["status"]["podIP"])
     finally:
         server.shutdown()
         thread.join()
