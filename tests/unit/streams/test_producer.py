@@ -1,5 +1,6 @@
 """A ring tells what its stream lacks; offers never wait and what does not fit is counted."""
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import Entry, LogLine, SpanRecord
 from slipway.streams.producer import BestEffort, Ring, RingPublisher, missing_entries
+from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id
 
 
@@ -107,6 +109,32 @@ async def test_offers_are_written_behind(server: MemoryServer) -> None:
     assert await streams.traces.read(an_id()) == [span]
     assert await streams.activity.read([an_id()]) == [{"proxy": 20.0}]
     assert counts.of == {}
+
+
+async def test_lines_are_written_at_once_and_spans_together(server: MemoryServer) -> None:
+    """Somebody reads the lines as they come; the spans of a launch are one write when it is over."""
+    streams = MemoryStreams(server)
+    offers = BestEffort(streams, SystemClock(), Counts(), every_s=0.01)
+    writes: Counter[str] = Counter()
+
+    async def count(operation: str) -> None:
+        writes[operation] += 1
+
+    server.on_call = count
+    running = asyncio.ensure_future(offers.run())
+    line = LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x")
+    for number in range(8):
+        offers.offer_span(
+            an_id(), SpanRecord(trace_id="a", span_id=str(number), name="n", service="s", start_ns=1, end_ns=2)
+        )
+        offers.offer_line(an_id(), line)
+        await wait_until(lambda number=number: writes["logs.append"] > number, "the line")
+    async with asyncio.timeout(5):
+        while len(await streams.traces.read(an_id())) < 8:  # noqa: ASYNC110 - a server's state
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+    assert writes["traces.append"] <= 3
 
 
 async def test_what_does_not_fit_or_can_not_be_written_is_counted(server: MemoryServer) -> None:

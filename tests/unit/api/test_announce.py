@@ -1,0 +1,45 @@
+"""The bell is rung at once, not for everybody in a crowd, and never left unrung."""
+
+import asyncio
+
+from slipway.api.announce import Announcer
+from slipway.runtime.clock import SystemClock
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from tests.support.clock import wait_until
+
+
+async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
+    """Changes that come within milliseconds share a ring; what came after a ring gets another."""
+    server = MemoryServer(SystemClock())
+    streams = MemoryStreams(server)
+    announcer = Announcer(streams.events, streams.wake, SystemClock())
+    rings = 0
+
+    async def count(operation: str) -> None:
+        nonlocal rings
+        rings += operation == "wake.ring"
+
+    server.on_call = count
+    running = asyncio.ensure_future(announcer.run())
+    announcer.changed()
+    await wait_until(lambda: rings == 1, "the first ring")
+    for _ in range(50):
+        announcer.changed()
+        await asyncio.sleep(0)
+    await wait_until(lambda: rings == 2, "the ring for the crowd")
+    await wait_until(lambda: announcer.is_idle, "rest")
+    assert rings == 2
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_the_last_flush_rings_whatever_was_rung_before() -> None:
+    """A process that ends leaves nothing to a later ring."""
+    server = MemoryServer(SystemClock())
+    streams = MemoryStreams(server)
+    announcer = Announcer(streams.events, streams.wake, SystemClock())
+    for _ in range(3):
+        announcer.changed()
+        await announcer.flush()
+    assert len((await streams.wake.wait("0-0", timeout_s=0)).reasons) == 3

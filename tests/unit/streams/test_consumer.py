@@ -1,0 +1,104 @@
+"""The consumer's economy: what is done together is acknowledged together, and never before it is done."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from slipway.errors import UnavailableError
+from slipway.runtime.clock import SystemClock
+from slipway.streams.consumer import ConsumerSettings, WorkConsumer
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import WorkHint
+from tests.support.clock import wait_until
+from tests.support.redis import an_id
+
+QUICK = ConsumerSettings(block_s=0.05, min_idle_s=0.1, sweep_s=0.03, heartbeat_s=0.03)
+
+
+class World:
+    """A server that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer(SystemClock())
+        self.streams = MemoryStreams(self.server)
+        self.calls: Counter[str] = Counter()
+        self.refuses = ""
+        self.server.on_call = self._called
+
+    async def _called(self, operation: str) -> None:
+        self.calls[operation] += 1
+        if operation == self.refuses:
+            self.refuses = ""
+            raise UnavailableError("not now")
+
+    async def send(self, count: int) -> None:
+        await self.streams.hints.send([WorkHint(namespace="ns", allocation=an_id(f"r-{n}")) for n in range(count)])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_hints_done_together_are_acknowledged_together(world: World) -> None:
+    """A crowd costs a few exchanges, not one each; in the end nothing is pending."""
+    await world.send(64)
+    done = 0
+
+    async def handler(hint: WorkHint) -> None:
+        nonlocal done
+        done += 1
+
+    stop = asyncio.Event()
+    consumer = WorkConsumer(world.streams.work_queue("a"), handler, SystemClock(), settings=QUICK)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(stop))
+        await wait_until(lambda: done == 64, "all hints")
+        stop.set()
+    assert await world.streams.work_queue("a").backlog() == 0
+    assert world.calls["queue.ack"] <= 8
+
+
+async def test_nothing_is_acknowledged_before_it_is_done(world: World) -> None:
+    """The others' acknowledgements do not take the slow one with them."""
+    await world.send(8)
+    gate, done = asyncio.Event(), 0
+
+    async def handler(hint: WorkHint) -> None:
+        nonlocal done
+        if hint.allocation == an_id("r-0"):
+            await gate.wait()
+        done += 1
+
+    stop = asyncio.Event()
+    consumer = WorkConsumer(world.streams.work_queue("a"), handler, SystemClock(), settings=QUICK)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(stop))
+        await wait_until(lambda: done == 7 and world.calls["queue.ack"], "the others")
+        async with asyncio.timeout(5):
+            while await world.streams.work_queue("b").backlog() != 1:  # noqa: ASYNC110 - a server's state
+                await asyncio.sleep(0.005)
+        gate.set()
+        stop.set()
+    assert await world.streams.work_queue("a").backlog() == 0
+
+
+async def test_an_acknowledgement_that_is_refused_brings_the_hint_again(world: World) -> None:
+    """At least once: another run, no loss, and nothing stays pending."""
+    await world.send(1)
+    world.refuses = "queue.ack"
+    runs = 0
+
+    async def handler(hint: WorkHint) -> None:
+        nonlocal runs
+        runs += 1
+
+    stop = asyncio.Event()
+    consumer = WorkConsumer(world.streams.work_queue("a"), handler, SystemClock(), settings=QUICK)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(stop))
+        await wait_until(lambda: runs == 2, "the second run")
+        stop.set()
+    assert await world.streams.work_queue("a").backlog() == 0
