@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import importlib
+import signal
 import sys
 import time
 
@@ -23,6 +24,10 @@ BENCHMARKS = {
 async def run(names: list[str], runs: int) -> list[Row]:
     """Each benchmark in turn; a result file per benchmark."""
     rows: list[Row] = []
+    # Whoever ends us, what we have started ends too.
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     for name in names:
         started_s = time.perf_counter()
         print(f"bench {name}: {BENCHMARKS[name]} ...", file=sys.stderr, flush=True)

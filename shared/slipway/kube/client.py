@@ -12,7 +12,7 @@ modules that are needed below bare parent packages and then hides all of them fr
 0.4 s, of which 37 MiB are Python with asyncio and aiohttp. An ordinary `import kubernetes`, before or after, is not
 disturbed. The version is pinned, and a test fails when the library moves these modules.
 
-Calls go over connections of our own (`connections.py`), which cost a third of aiohttp's; watches and logs, and
+Calls go over connections of our own (`connections.py`), at less than half of the cost; watches and logs, and
 everything when there is a proxy, over aiohttp's session.
 
 Invariants: a request is sent at most once by us, but for one repetition after a 401 with renewed credentials (the

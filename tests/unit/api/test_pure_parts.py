@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from slipway.api.admission import merged
-from slipway.api.capacity import capacity_warnings
+from slipway.api.capacity import capacity_warnings, offers_of
 from slipway.api.proxy.headers import request_fields, response_fields
 from slipway.api.race import first_of
 from slipway.api.recent import Recent, Seldom
@@ -221,6 +221,6 @@ def test_capacity(role: dict[str, object], selector: dict[str, str], words: list
         kind="command", ranks=[role], template={"spec": {"containers": [{"name": "m", "image": "a"}]}}
     )
     complete = msgspec.structs.replace(wanted, spec=resolve(wanted, pool).spec)
-    warnings = capacity_warnings(complete, pool, [a_node("n1", zone="a"), a_node("n2")])
+    warnings = capacity_warnings(complete, pool, offers_of(pool, [a_node("n1", zone="a"), a_node("n2")]))
     assert len(warnings) == bool(words)
     assert all(word in warnings[0] for word in words)

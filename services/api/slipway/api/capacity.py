@@ -3,8 +3,10 @@
 Pure. Looks at whole nodes only (not at what is in use): it must never warn about what waiting will solve.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
@@ -26,9 +28,22 @@ def allocatable_of(node: Node) -> Resources:
         return Resources()
 
 
-def capacity_warnings(allocation: Allocation, pool: ResourcePool, nodes: Iterable[Node]) -> tuple[str, ...]:
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes of a pool offer: each, and all together. One look at all nodes serves many launches."""
+
+    each: tuple[Resources, ...]
+    whole: Resources
+
+
+def offers_of(pool: ResourcePool, nodes: Iterable[Node]) -> Offers:
+    """The offers of a pool's nodes."""
+    each = tuple(allocatable_of(node) for node in nodes_of(pool, nodes))
+    return Offers(each=each, whole=total(each))
+
+
+def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: Offers) -> tuple[str, ...]:
     """What of a complete allocation can not fit the pool as it stands."""
-    offers = [allocatable_of(node) for node in nodes_of(pool, nodes)]
+    offers = offered.each
     if not offers:
         return (f"pool {pool.metadata.name} has no nodes: the allocation waits until there are some",)
     spec = allocation.spec
@@ -45,7 +60,7 @@ def capacity_warnings(allocation: Allocation, pool: ResourcePool, nodes: Iterabl
                 "there is such a node"
             )
     if not warnings:
-        warnings = _whole_pool(pool, total(demand), total(offers))
+        warnings = _whole_pool(pool, total(demand), offered.whole)
     return tuple(warnings)
 
 
@@ -76,13 +91,13 @@ def _whole_pool(pool: ResourcePool, demand: Resources, offer: Resources) -> list
     ]
 
 
-def _shortest(asks: Resources, offers: list[Resources]) -> str:
+def _shortest(asks: Resources, offers: Sequence[Resources]) -> str:
     """The resource that no node has enough of; else the first by name (only the combination fits nowhere)."""
     names = sorted(asks)
     return next((name for name in names if all(asks.get(name) > offer.get(name) for offer in offers)), names[0])
 
 
-def _largest(offers: list[Resources], name: str) -> str:
+def _largest(offers: Sequence[Resources], name: str) -> str:
     return _spelled(max(offers, key=lambda offer: offer.get(name)), name)
 
 

@@ -6,6 +6,7 @@ depends, may be some seconds old.
 
 import asyncio
 
+from slipway.api.capacity import Offers, offers_of
 from slipway.api.ports import Kube
 from slipway.api.recent import Recent
 from slipway.crd.meta import LABEL_WORKSPACE
@@ -30,6 +31,7 @@ class Catalog:
         self._queues = Recent[str, Queue](clock, ttl_s=TTL_S)
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
         self._nodes = Recent[str, list[Node]](clock, ttl_s=NODES_TTL_S)
+        self._offers = Recent[tuple[str, int], Offers](clock, ttl_s=NODES_TTL_S)
 
     async def pool(self, name: str) -> ResourcePool:
         """The pool. Raises InvalidError at `/pool` when there is none."""
@@ -84,13 +86,17 @@ class Catalog:
         """All nodes, some seconds old."""
         return await self._nodes.get("", self._list_nodes)
 
-    async def nodes_if_quick(self) -> list[Node] | None:
-        """The nodes, or None when they can not be had within a moment: only a warning depends on it."""
+    async def offers_if_quick(self, pool: ResourcePool) -> Offers | None:
+        """What the pool's nodes offer, or None when that can not be had within a moment: only a warning needs it."""
+        key = (pool.metadata.uid, pool.metadata.generation)
         try:
             async with asyncio.timeout(NODES_DEADLINE_S):
-                return await self.nodes()
+                return await self._offers.get(key, lambda: self._load_offers(pool))
         except (TransientError, TimeoutError):
             return None
+
+    async def _load_offers(self, pool: ResourcePool) -> Offers:
+        return offers_of(pool, await self.nodes())
 
     async def _list_nodes(self) -> list[Node]:
         return (await self._kube.list(NODES)).items

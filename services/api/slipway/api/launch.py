@@ -138,9 +138,9 @@ class Launcher:
         warnings = list(draft.warnings)
         if queue_warning := await self._catalog.queue_warning(body.queue, body.pool):
             warnings.append(queue_warning)
-        nodes = await self._catalog.nodes_if_quick()
-        if nodes is not None:
-            warnings += capacity_warnings(draft.allocation, pool, nodes)
+        offers = await self._catalog.offers_if_quick(pool)
+        if offers is not None:
+            warnings += capacity_warnings(draft.allocation, pool, offers)
         return msgspec.structs.replace(draft, warnings=tuple(warnings))
 
     async def _create_named(self, order: Order, body: LaunchBody) -> Launched:

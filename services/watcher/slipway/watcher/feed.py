@@ -121,7 +121,8 @@ class ClusterFeed:
     def _allocation_fact(self, old: Allocation | None, new: Allocation) -> AllocationFact:
         """The fact; the costly part, which follows from the spec alone, is kept while the spec stays."""
         uid = new.metadata.uid
-        is_same_spec = old is not None and old.metadata.uid == uid and old.spec == new.spec
+        # The generation counts the changes of the spec.
+        is_same_spec = old is not None and (old.metadata.uid, old.metadata.generation) == (uid, new.metadata.generation)
         known = self._resolved.get(uid) if is_same_spec else None
         fact = allocation_fact(new, self._world.pools.get(new.spec.pool), known=known)
         if new.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in new.metadata.finalizers:
