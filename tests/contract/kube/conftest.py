@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import httpx
 import msgspec
 import pytest
 
@@ -52,13 +53,25 @@ async def kube(target: Target) -> AsyncIterator[KubeHttp]:
     await client.close()
 
 
+@pytest.fixture(scope="session")
+def used(target: Target) -> Iterator[list[str]]:
+    """The namespaces of the run, deleted at its end: each deletion keeps a real controller manager busy for a while."""
+    names = list[str]()
+    yield names
+    with httpx.Client(
+        base_url=target.url, headers=target.headers, verify=target.tls or True, timeout=DEADLINE_S, trust_env=False
+    ) as client:
+        for name in names:
+            client.delete(f"/api/v1/namespaces/{name}")
+
+
 @pytest.fixture
-async def place(kube: KubeHttp) -> AsyncIterator[Place]:
+async def place(kube: KubeHttp, used: list[str]) -> Place:
     name = f"contract-{uuid.uuid4().hex[:10]}"
     answer = await kube.post("/api/v1/namespaces", {"metadata": {"name": name}})
     assert answer.code == 201, answer.body
-    yield Place(name)
-    await kube.delete(f"/api/v1/namespaces/{name}")
+    used.append(name)
+    return Place(name)
 
 
 @pytest.fixture

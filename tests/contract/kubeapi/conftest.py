@@ -9,6 +9,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import AsyncGenerator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
     namespace = f"t-{uuid.uuid4().hex[:8]}"
     if request.param == "real":
         async with connect(os.environ["SLIPWAY_CONTRACT_KUBECONFIG"], clock=clock, random=random) as kube:
-            await _install(kube)
+            await _install_once(kube)
             await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
             try:
                 yield Cluster(kube, None, namespace)
@@ -89,6 +90,18 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
         connect(write_kubeconfig(tmp_path, url), clock=clock, random=random) as kube,
     ):
         yield Cluster(kube, core, namespace)
+
+
+@cache
+def _done() -> list[bool]:
+    return []
+
+
+async def _install_once(kube: KubeApi) -> None:
+    """A real cluster keeps our definitions from test to test."""
+    if not _done():
+        await _install(kube)
+        _done().append(True)
 
 
 async def _install(kube: KubeApi) -> None:

@@ -14,7 +14,7 @@ from slipway.local.apiserver import meta, status
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, listing, mapping, maps, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import Cause, StatusError, bad_value, missing, unsupported
+from slipway.local.apiserver.status import Cause, StatusError, bad_value, missing, twice, unsupported
 from slipway.local.apiserver.store import Store
 
 SERVICES = "services"
@@ -33,6 +33,8 @@ class ServiceStrategy(Strategy):
         spec = obj.setdefault("spec", {})
         spec.setdefault("type", "ClusterIP")
         spec.setdefault("sessionAffinity", "None")
+        if spec["type"] != "ExternalName":
+            spec.setdefault("internalTrafficPolicy", "Cluster")
         for port in maps(listing(spec, "ports")):
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))
@@ -42,7 +44,6 @@ class ServiceStrategy(Strategy):
         spec = obj["spec"]
         obj["status"] = {"loadBalancer": {}}
         if spec["type"] != "ExternalName":
-            spec.setdefault("internalTrafficPolicy", "Cluster")
             spec.setdefault("ipFamilies", ["IPv4"])
             spec.setdefault("ipFamilyPolicy", "SingleStack")
         if spec["type"] in ("NodePort", "LoadBalancer"):
@@ -76,6 +77,12 @@ class ServiceStrategy(Strategy):
             causes.append(unsupported("spec.type", spec["type"], list(_TYPES)))
         if not spec.get("ports") and spec.get("clusterIP") != HEADLESS and spec["type"] != "ExternalName":
             causes.append(missing("spec.ports"))
+        names = [port.get("name") for port in maps(listing(spec, "ports"))]
+        causes += [
+            twice(f"spec.ports[{index}].name", name)
+            for index, name in enumerate(names)
+            if name and name in names[:index]
+        ]
         before = mapping(old, "spec") if old is not None else {}
         is_addressed = spec["type"] != "ExternalName" and before.get("type") != "ExternalName"
         if old is not None and is_addressed and before.get("clusterIP", "") != spec.get("clusterIP", ""):

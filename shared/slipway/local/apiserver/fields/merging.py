@@ -120,6 +120,8 @@ def _compare(shape: Shape, old: Any, new: Any, element: str, found: Difference) 
     sort = _splits(shape, old, new)
     if not sort:
         found.changed.members.add(element)
+        if is_map(old) != is_map(new):
+            _turn(shape, old, new, element, found)
         return
     below = Difference(FieldSet(), FieldSet())
     if sort == "map":
@@ -136,6 +138,14 @@ def _compare(shape: Shape, old: Any, new: Any, element: str, found: Difference) 
         found.changed.children[element] = below.changed
     if below.removed:
         found.removed.children[element] = below.removed
+
+
+def _turn(shape: Shape, old: Any, new: Any, element: str, found: Difference) -> None:
+    """An untyped value became a map, or was one: what is below came or went with it."""
+    below = FieldSet()
+    _add(shape, new if is_map(new) else old, element, below)
+    into = found.changed if is_map(new) else found.removed
+    into.children.update(below.children)
 
 
 def _add(shape: Shape, value: Any, element: str, found: FieldSet) -> None:

@@ -88,13 +88,10 @@ class FieldSet:
         return FieldSet(members, children)
 
     def paths(self, start: Path = ()) -> list[Path]:
-        """Every member, in order."""
-        found = list[Path]()
-        for element in sorted({*self.members, *self.children}):
-            if element in self.members:
-                found.append((*start, element))
-            if element in self.children:
-                found += self.children[element].paths((*start, element))
+        """Every member, those of a level before what is below."""
+        found: list[Path] = [(*start, element) for element in sorted(self.members)]
+        for element in sorted(self.children):
+            found += self.children[element].paths((*start, element))
         return found
 
     def to_json(self) -> Json:

@@ -95,10 +95,19 @@ def _merge_ordered(shape: Shape, result: Json, patch: Json) -> set[str]:
         before: list[Any] = current if is_list(current) else []
         after = before
         if is_list(change):
+            _check_order(change, order, key)
             after = _merge_lists(shape.child(name), key, before, change) if before else _plain(change)
         result[name] = _ordered(after, order, before, key)
         done.add(name)
     return done
+
+
+def _check_order(patch: list[Any], order: list[Any], key: str) -> None:
+    """What the patch changes must come in the order that it gives. Raises: PatchError."""
+    places = [_index(order, item, key) for item in patch if not (is_map(item) and _PATCH in item)]
+    known = [place for place in places if place is not None]
+    if len(known) != len(places) or known != sorted(known):
+        raise PatchError(f"The order in patch list:\n{patch}\n doesn't match $setElementOrder list:\n{order}\n")
 
 
 def _merge_lists(shape: Shape, key: str, current: list[Any], patch: list[Any]) -> list[Any]:
