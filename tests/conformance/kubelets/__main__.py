@@ -1,6 +1,7 @@
 """Simulated nodes by hand: `python -m tests.conformance.kubelets --kubeconfig F --nodes N`, until SIGINT or SIGTERM.
 
-Commands on standard input, one a line: `lose NODE`, `recover NODE`, `shutdown NODE`, `exit NAMESPACE/POD CODE`, `show`.
+Commands on standard input (with --commands), one a line:
+`lose NODE`, `recover NODE`, `shutdown NODE`, `exit NAMESPACE/POD CODE`, `show`.
 """
 
 import argparse
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--records", type=Path, help="every start and end of a container goes there, as JSON lines")
     parser.add_argument("--no-heartbeat", action="store_true", help="no leases: for a cluster without controllers")
     parser.add_argument("--no-status", action="store_true", help="write no status: for measuring the rest")
+    parser.add_argument("--commands", action="store_true", help="read commands from standard input")
     options = parser.parse_args()
     if not options.kubeconfig:
         parser.error("there is no kubeconfig: give --kubeconfig, or set KUBECONFIG")
@@ -60,10 +62,11 @@ async def _serve(options: argparse.Namespace) -> None:
         needed = f"; node-monitor-grace-period at least {kubelets.grace_needed_s:.0f} s"
         _say(f"{options.nodes} nodes ready after {loop.time() - began:.1f} s{needed}")
         lines = _Commands(kubelets)
-        if (not sys.stdin.closed and sys.stdin.isatty()) or os.environ.get("KUBELETS_COMMANDS"):
+        if options.commands:
             loop.add_reader(sys.stdin, lines.read)
         await stop.wait()
-        loop.remove_reader(sys.stdin)
+        if options.commands:
+            loop.remove_reader(sys.stdin)
     _say(msgspec.json.encode(kubelets.count).decode())
 
 
