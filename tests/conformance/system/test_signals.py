@@ -2,12 +2,16 @@
 
 import itertools
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import pytest
 
-from tests.conformance.system.operator import GROUP
+from tests.conformance.system.operator import GROUP, Operator
 from tests.conformance.system.system import System, a_body, an_allocation
 from tests.support.wait import wait_until
+
+LIVES_MAX = 8
 
 
 def test_a_kill_before_the_release_starts_nothing(system: System) -> None:
@@ -125,30 +129,42 @@ def test_changes_of_what_waits(system: System) -> None:
     assert code == 422, said
 
 
-def test_a_writer_in_between(system: System) -> None:
-    """Somebody changes the object all the time: who writes its status meets conflicts, reads again, and is not lost."""
-    id_ = system.launch(a_body("training", 2))
-    system.wait_for(id_, "Running")
+def test_writers_in_between(system: System) -> None:
+    """Others change the object all the time: who writes its status meets conflicts, reads again, and is not lost."""
+    watcher = system.installation.processes["watcher"]
+    for _ in range(LIVES_MAX):
+        id_ = system.launch(a_body("training", 2, {"runsS": 0.2}))
+        with disturbed(system, id_):
+            system.ended(id_, "Succeeded", timeout_s=60)
+        system.started_once(id_, 2)
+        if 'outcome="stale"' in watcher.metrics():
+            return
+    raise AssertionError(f"the watcher met no conflict in {LIVES_MAX} lives")
+
+
+@contextmanager
+def disturbed(system: System, id_: str, writers: int = 3) -> Generator[None]:
+    """Several others write to the object for as long as this lasts."""
     path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
     is_over = threading.Event()
 
     def disturb() -> None:
+        operator = Operator(system.operator.cluster)
         for number in itertools.count():
             if is_over.is_set():
-                return
-            system.operator.change(path, {"metadata": {"annotations": {"example.org/number": str(number)}}})
+                break
+            operator.change(path, {"metadata": {"annotations": {"example.org/number": str(number)}}})
+        operator.close()
 
-    disturbing = threading.Thread(target=disturb)
-    disturbing.start()
+    threads = [threading.Thread(target=disturb) for _ in range(writers)]
+    for thread in threads:
+        thread.start()
     try:
-        for pod in system.pods(id_):
-            system.nodes.exit(pod["metadata"]["uid"], 0)
-        system.ended(id_, "Succeeded", timeout_s=60)
+        yield
     finally:
         is_over.set()
-        disturbing.join()
-    assert 'outcome="stale"' in system.installation.processes["watcher"].metrics()
-    system.started_once(id_, 2)
+        for thread in threads:
+            thread.join()
 
 
 def test_a_cancel_by_kubectl(system: System) -> None:
