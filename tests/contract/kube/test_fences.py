@@ -111,17 +111,6 @@ async def test_initial_events_need_their_match(kube: KubeHttp, place: Place) -> 
     assert (answer.code, answer.causes[0]["field"]) == (422, "resourceVersionMatch")
 
 
-async def test_bookmarks_tell_how_far_a_quiet_watch_is(kube: KubeHttp, widgets: Place) -> None:
-    """At the latest when it ends: a version at or above the last event's, and nothing else of an object."""
-    made = await kube.post(widgets.widgets(), a_widget())
-    query = {"resourceVersion": made.version, "allowWatchBookmarks": "true", "timeoutSeconds": "4"}
-    async with kube.watch(widgets.widgets(), **query) as events:
-        marks = [event["object"] for event in await events.rest() if event["type"] == "BOOKMARK"]
-    assert marks
-    assert int(marks[-1]["metadata"]["resourceVersion"]) >= int(made.version)
-    assert (marks[-1]["kind"], "name" in marks[-1]["metadata"]) == ("Widget", False)
-
-
 async def test_watch_without_asking_has_no_bookmarks(kube: KubeHttp, widgets: Place) -> None:
     """Only who asks for them gets them."""
     made = await kube.post(widgets.widgets(), a_widget())
