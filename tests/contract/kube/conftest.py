@@ -65,7 +65,7 @@ def used(target: Target) -> Iterator[list[str]]:
         httpx.Client(base_url=target.url, headers=target.headers, verify=verify, timeout=60, trust_env=False) as client,
         ThreadPoolExecutor(DELETES_AT_ONCE) as pool,
     ):
-        list(pool.map(lambda name: client.delete(f"/api/v1/namespaces/{name}"), names))
+        list(pool.map(client.delete, [f"/api/v1/namespaces/{name}" for name in names]))
 
 
 @pytest.fixture
