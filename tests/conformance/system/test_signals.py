@@ -90,23 +90,6 @@ def test_hold_and_resume(system: System) -> None:
     system.started_once(id_, 1, attempt=2)
 
 
-def test_the_scheduler_preempts(system: System) -> None:
-    """What is more important takes the place of what may be preempted, which comes back afterwards."""
-    modest, urgent = (
-        a_body("training", 4, priority=10, preemptible=True),
-        a_body("training", 4, {"runsS": 0.5}, priority=900),
-    )
-    for body in (modest, urgent):
-        body["ranks"][0]["resources"] = {"cpu": "12"}
-    low = system.launch(modest)
-    system.wait_for(low, "Running")
-    high = system.launch(urgent)
-    system.ended(high, "Succeeded", timeout_s=60)
-    again = system.wait_until(low, lambda view: (view["phase"], view["attempt"] > 1) == ("Running", True), "back")
-    assert again["result"] is None
-    assert system.nodes.doubles() == []
-
-
 def test_the_longest_run(system: System) -> None:
     """maxRuntime is stored, fired by the scheduler, and ends it as TimedOut."""
     id_ = system.launch(a_body(maxRuntime="1s"))
