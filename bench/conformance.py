@@ -20,8 +20,8 @@ from bench.real import RealStand, a_real_stand
 from bench.runner import Row, Target, row
 from bench.stand import launch_body
 
-SINGLES = int(os.environ.get("SLIPWAY_BENCH_SINGLES", "600"))
-GANGS = int(os.environ.get("SLIPWAY_BENCH_GANGS", "4"))
+SINGLES = int(os.environ.get("SLIPWAY_BENCH_SINGLES", "400"))
+GANGS = int(os.environ.get("SLIPWAY_BENCH_GANGS", "2"))
 RANKS = 512
 WARM_UP = 32
 QUIET_S = 6.0
@@ -142,6 +142,11 @@ def _say(text: str) -> None:
     print(f"  {text} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
 
 
+def _pairs(ours: list[float], bare: list[float]) -> str:
+    each = ", ".join(f"{left:.0f}/{right:.0f}" for left, right in zip(ours, bare, strict=True))
+    return f"ours / bare, pair by pair: {each}"
+
+
 def _rows(ours: Side, bare: Side, runs: int) -> list[Row]:
     peer = "bare client, 64 connections, same writes"
     cpu_s = _total(ours.cpu_s, OURS)
@@ -152,13 +157,23 @@ def _rows(ours: Side, bare: Side, runs: int) -> list[Row]:
     work = f"{SINGLES} single ranks, {CONNECTIONS} clients, POST to last bind"
     target = Target(must=0.6, moonshot=0.85, better="higher")
     rows = [
-        row("P3-real", work, ours.singles, "launches/s", peer=bare.singles, peer_name=peer, target=target),
+        row(
+            "P3-real",
+            work,
+            ours.singles,
+            "launches/s",
+            peer=bare.singles,
+            peer_name=peer,
+            target=target,
+            note=_pairs(ours.singles, bare.singles),
+        ),
         row(
             "P11-real",
             "CPU of the four services per 1,000 single-rank launches",
             cpu_s,
             "s",
             target=Target(must=12, moonshot=5),
+            note=_line({name: ours.cpu_s[name] for name in OURS}),
         ),
         row(
             "P3-real-cpu",
@@ -181,7 +196,11 @@ def _rows(ours: Side, bare: Side, runs: int) -> list[Row]:
     if GANGS:
         work = f"{GANGS} gangs of {RANKS}, POST to last bind"
         target = Target(must=0.7, moonshot=0.9, better="higher")
-        rows.insert(1, row("P3-real-gangs", work, ours.gangs, "pods/s", peer=bare.gangs, peer_name=peer, target=target))
+        note = _pairs(ours.gangs, bare.gangs)
+        gangs = row(
+            "P3-real-gangs", work, ours.gangs, "pods/s", peer=bare.gangs, peer_name=peer, target=target, note=note
+        )
+        rows.insert(1, gangs)
         rows.append(
             row(
                 "P3-real-gangs-cpu",
