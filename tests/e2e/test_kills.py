@@ -32,7 +32,12 @@ def launch_all(stack: RunningStack, marks: Path) -> tuple[list[str], list[thread
 
 @pytest.mark.parametrize("victim", ["api", "scheduler", "podworker", "watcher", "nodes", "cluster"])
 def test_a_kill_during_a_launch_changes_nothing(stack: RunningStack, marks: Path, victim: str) -> None:
-    """Exactly N bound pods per gang, every container started once, result Succeeded in the first attempt."""
+    """Exactly N bound pods per gang, every container started once, result Succeeded in the first attempt.
+
+    A node that dies between its note of a start and the start has lost that start, as it starts nothing twice: the
+    gang then goes to another attempt.
+    """
+    attempts = 2 if victim == "nodes" else 1
     ids, threads = launch_all(stack, marks)
     killed = stack.kill(victim)
     for thread in threads:
@@ -40,8 +45,8 @@ def test_a_kill_during_a_launch_changes_nothing(stack: RunningStack, marks: Path
     assert len(ids) == len(AGES_S)
     for id_ in ids:
         assert all_running(stack, id_)["phase"] == "Running"
-        assert_whole(stack, marks, id_)
+        assert_whole(stack, marks, id_, attempts=attempts)
     wait_until(lambda: stack.pid(victim) not in (0, killed), f"{victim} is started again")
     let_go(marks)
     for id_ in ids:
-        assert_succeeded(stack, id_)
+        assert_succeeded(stack, id_, attempts=attempts)

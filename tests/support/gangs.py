@@ -56,18 +56,31 @@ def all_running(stack: RunningStack, allocation: str, *, timeout_s: float = 60.0
     return stack.wait_for(allocation, "Running", "Terminated", timeout_s=timeout_s)
 
 
-def assert_whole(stack: RunningStack, marks: Path, allocation: str, ranks: int = RANKS) -> None:
-    """Exactly `ranks` bound pods, each started once, all of the first attempt."""
-    pods = stack.pods(allocation)
-    assert sorted(pod["rank"] for pod in pods) == list(range(ranks))
-    assert all(pod["node"] for pod in pods)
-    expected = {f"1.{pod['rank']}.{pod['uid']}": 1 for pod in pods}
-    wait_until(lambda: starts_of(marks, allocation) == expected, f"{expected} in {starts_of(marks, allocation)}")
+def assert_whole(stack: RunningStack, marks: Path, allocation: str, *, attempts: int = 1) -> None:
+    """It runs with exactly `RANKS` bound pods, each started once, within so many attempts; none was started twice."""
+    found: Json = {}
+
+    def is_whole() -> bool:
+        view = stack.wait_for(allocation, "Running", "Terminated")
+        pods = [pod for pod in stack.pods(allocation) if pod["attempt"] == view["attempt"]]
+        expected = {f"{pod['attempt']}.{pod['rank']}.{pod['uid']}": 1 for pod in pods if pod["node"]}
+        starts = starts_of(marks, allocation)
+        kept = {name: count for name, count in starts.items() if name.startswith(f"{view['attempt']}.")}
+        story = [(item["attempt"], item["type"], item.get("reason", "")) for item in view["status"]["transitions"]]
+        found.update(phase=view["phase"], attempt=view["attempt"], pods=expected, starts=starts, story=story)
+        return sorted(pod["rank"] for pod in pods) == list(range(RANKS)) and kept == expected
+
+    try:
+        wait_until(is_whole, f"{allocation} is whole")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {found}") from None
+    assert set(found["starts"].values()) == {1}, found
+    assert (found["phase"], found["attempt"] <= attempts) == ("Running", True), found
 
 
-def assert_succeeded(stack: RunningStack, allocation: str, ranks: int = RANKS, *, timeout_s: float = 60.0) -> None:
-    """It ends well, every rank with 0, and none of its pods is left."""
+def assert_succeeded(stack: RunningStack, allocation: str, *, attempts: int = 1, timeout_s: float = 60.0) -> None:
+    """It ends well within so many attempts, every rank with 0, and none of its pods is left."""
     view = stack.wait_for(allocation, "Terminated", timeout_s=timeout_s)
-    assert (view["result"], view["attempt"]) == ("Succeeded", 1), view["message"]
-    assert [rank.get("exitCode") for rank in view["status"]["ranks"]] == [0] * ranks
+    assert (view["result"], view["attempt"] <= attempts) == ("Succeeded", True), (view["attempt"], view["message"])
+    assert [rank.get("exitCode") for rank in view["status"]["ranks"]] == [0] * RANKS
     wait_until(lambda: not stack.pods(allocation), f"no pod of {allocation}")
