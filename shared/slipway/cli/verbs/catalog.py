@@ -11,6 +11,7 @@ from urllib.parse import quote
 from slipway.cli import main, output, table
 from slipway.cli.http import Answer
 from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs import listing
 from slipway.cli.verbs.apply import documents, read
 from slipway.errors import InvalidError
 
@@ -31,7 +32,9 @@ def configure_template(parser: argparse.ArgumentParser) -> None:
 def template(arguments: argparse.Namespace, session: Session) -> int:
     """List, show, set or remove templates."""
     if arguments.word == "ls":
-        return _list_templates(arguments, session)
+        answer = session.api.call("GET", "/templates", query={"workspace": arguments.workspace})
+        empty = "there are no templates; add one with: slipway template set NAME -f FILE"
+        return listing.show(arguments, session, answer, _TEMPLATES, empty=empty)
     if not arguments.name:
         detail = f"name the template: slipway template {arguments.word} NAME"
         raise InvalidError(f"template {arguments.word}: {detail}")
@@ -61,20 +64,8 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
 def job(arguments: argparse.Namespace, session: Session) -> int:
     """The groups of allocations."""
     answer = session.api.call("GET", "/jobs", query={"workspace": arguments.workspace})
-    if output.is_for_machines(arguments):
-        output.write(session.terminal, arguments.output, answer)
-        return main.OK
-    items = output.items_of(answer)
-    if arguments.quiet or arguments.output == "name":
-        for item in items:
-            session.terminal.line(str(item["name"]))
-        return main.OK
-    if not items:
-        session.terminal.note("there are no jobs; a job is a Job resource that launches name with --job")
-        return main.OK
-    rows = [_job_row(item) for item in items]
-    session.terminal.line(table.render(["JOB", "WORKSPACE", "WAITING", "RUNNING", "MAX GPUS", "PRIO"], rows))
-    return main.OK
+    empty = "there are no jobs; a job is a Job resource that launches name with --job"
+    return listing.show(arguments, session, answer, _JOBS, empty=empty)
 
 
 def _job_row(item: Json) -> list[str]:
@@ -83,31 +74,13 @@ def _job_row(item: Json) -> list[str]:
     return [str(item["name"]), str(item["workspace"]), str(item["pending"]), str(item["live"]), *limits]
 
 
-def _list_templates(arguments: argparse.Namespace, session: Session) -> int:
-    answer = session.api.call("GET", "/templates", query={"workspace": arguments.workspace})
-    if output.is_for_machines(arguments):
-        output.write(session.terminal, arguments.output, answer)
-        return main.OK
-    items = output.items_of(answer)
-    if arguments.quiet or arguments.output == "name":
-        for item in items:
-            session.terminal.line(str(item["name"]))
-        return main.OK
-    if not items:
-        session.terminal.note("there are no templates; add one with: slipway template set NAME -f FILE")
-        return main.OK
-    moment = table.now()
-    rows = [
-        [
-            str(item["name"]),
-            str(item["workspace"]),
-            table.age(str(item["createdAt"]), moment),
-            " ".join(sorted(cast("Json", item["body"]))),
-        ]
-        for item in items
-    ]
-    session.terminal.line(table.render(["TEMPLATE", "WORKSPACE", "AGE", "SETS"], rows))
-    return main.OK
+def _template_row(item: Json) -> list[str]:
+    age = table.age(str(item["createdAt"]), table.now())
+    return [str(item["name"]), str(item["workspace"]), age, " ".join(sorted(cast("Json", item["body"])))]
+
+
+_JOBS = listing.Table(("JOB", "WORKSPACE", "WAITING", "RUNNING", "MAX GPUS", "PRIO"), _job_row)
+_TEMPLATES = listing.Table(("TEMPLATE", "WORKSPACE", "AGE", "SETS"), _template_row)
 
 
 def _show(arguments: argparse.Namespace, session: Session, answer: Answer) -> None:

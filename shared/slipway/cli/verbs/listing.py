@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from slipway.cli import main, output, table, words
+from slipway.cli.http import Answer
 from slipway.cli.launch import GPU
 from slipway.cli.verb import Session, Verb
 
@@ -15,7 +16,7 @@ RECENT_S = 3600.0
 """Ended allocations are shown by `ps` for this long; `-a` shows all."""
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """A list as a table."""
 
     head: tuple[str, ...]
@@ -200,13 +201,17 @@ def _node_row(item: Json) -> list[str]:
     return [str(item["name"]), state, *amounts, str(len(item["ranks"])), " ".join(holders)]
 
 
-_QUEUES = _Table(("QUEUE", "POOL", "WAITING", "RUNNING", "GPUS USED"), _queue_row)
-_POOLS = _Table(("POOL", "NODES", "GPUS", "CPU", "MEMORY", "WAITING", "RUNNING"), _pool_row)
-_NODES = _Table(("NODE", "STATE", "GPUS", "CPU", "MEMORY", "RANKS", "OF"), _node_row)
+_QUEUES = Table(("QUEUE", "POOL", "WAITING", "RUNNING", "GPUS USED"), _queue_row)
+_POOLS = Table(("POOL", "NODES", "GPUS", "CPU", "MEMORY", "WAITING", "RUNNING"), _pool_row)
+_NODES = Table(("NODE", "STATE", "GPUS", "CPU", "MEMORY", "RANKS", "OF"), _node_row)
 
 
-def _list(arguments: argparse.Namespace, session: Session, path: str, form: _Table) -> int:
-    answer = session.api.call("GET", path)
+def _list(arguments: argparse.Namespace, session: Session, path: str, form: Table) -> int:
+    return show(arguments, session, session.api.call("GET", path), form)
+
+
+def show(arguments: argparse.Namespace, session: Session, answer: Answer, form: Table, *, empty: str = "") -> int:
+    """A list in the form that was asked for; `empty` is said beside a table that would have no rows."""
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return main.OK
@@ -214,6 +219,9 @@ def _list(arguments: argparse.Namespace, session: Session, path: str, form: _Tab
     if arguments.quiet or arguments.output == "name":
         for item in items:
             session.terminal.line(str(item["name"]))
+        return main.OK
+    if not items and empty:
+        session.terminal.note(empty)
         return main.OK
     session.terminal.line(_colourful(list(form.head), [form.row(item) for item in items], session))
     return main.OK
