@@ -22,8 +22,8 @@ import yaml
 
 from slipway.cli.address import parse
 from slipway.cli.http import Api
-from slipway.errors import TransientError
 from slipway.local.stack import Stack, StackOptions
+from tests.support import patience
 from tests.support.cli import Ran
 from tests.support.wait import wait_until
 
@@ -134,24 +134,7 @@ class RunningStack:
 
     def ask(self, call: Callable[[Api], T]) -> T:
         """What a call answers, made again while the API is away."""
-
-        last = "nothing"
-
-        def attempt() -> list[T]:
-            nonlocal last
-            api = self.api()
-            try:
-                return [call(api)]
-            except TransientError as error:
-                last = str(error)
-                return []
-            finally:
-                api.close()
-
-        try:
-            return wait_until(attempt, "an answer of the API")[0]
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the API said: {last}") from None
+        return patience.ask(self.api, call)
 
     def pods(self, allocation: str) -> list[Json]:
         """The pods of an allocation, as the API has them."""

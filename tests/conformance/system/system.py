@@ -18,13 +18,14 @@ import redis
 
 from slipway.cli.address import parse
 from slipway.cli.http import Api
-from slipway.errors import NotFoundError, TransientError
+from slipway.errors import NotFoundError
 from slipway.local.valkey import ValkeyProcess
 from tests.conformance.kubelets import PLAY, Run
 from tests.conformance.system.audit import Audit
 from tests.conformance.system.deployment import Installation
 from tests.conformance.system.nodes import Nodes
 from tests.conformance.system.operator import GROUP, Json, Operator, must
+from tests.support import patience
 from tests.support.cli import Ran
 from tests.support.wait import wait_until
 
@@ -48,23 +49,7 @@ class System:
 
     def ask(self, call: Callable[[Api], T]) -> T:
         """What a call answers, made again while the API is away."""
-        last = "nothing"
-
-        def attempt() -> list[T]:
-            nonlocal last
-            api = Api(parse(self.installation.url, "test"), user="tester")
-            try:
-                return [call(api)]
-            except TransientError as error:
-                last = str(error)
-                return []
-            finally:
-                api.close()
-
-        try:
-            return wait_until(attempt, "an answer of the API")[0]
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the API said: {last}") from None
+        return patience.ask(lambda: Api(parse(self.installation.url, "test"), user="tester"), call)
 
     def launch(self, body: Json) -> str:
         """Launch, under one key however often it is tried; the id."""
