@@ -2,10 +2,12 @@
 
 import threading
 import time
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 
+from slipway.model.times import parse_time
 from tests.conformance.system.operator import GROUP, Json, must
 from tests.conformance.system.system import System, a_body
 from tests.support.wait import wait_until
@@ -84,7 +86,9 @@ def test_what_ended_long_ago_is_forgotten(system: System) -> None:
     live = system.launch(a_body())
     system.wait_for(live, "Running")
     system.nothing_left(system.object(old)["metadata"]["uid"])
-    time.sleep(1)
+    ended_at = parse_time(str(system.view(old)["endedAt"]))
+    # Times of ends have whole seconds.
+    wait_until(lambda: datetime.now(UTC).timestamp() > ended_at + 1.5, "its end is older than the retention")
     must(system.installation.run("watcher", "--once", more={"SLIPWAY_RETENTION_S": "0.5"}))
     wait_until(lambda: system.is_gone(old), "the old one is forgotten")
     assert system.view(live)["phase"] == "Running"
