@@ -6,6 +6,7 @@ it no longer offends, its pin must go.
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -161,6 +162,19 @@ def test_services_wait_on_the_injected_clock() -> None:
         for name, node in _nodes(folder)
         if isinstance(node, ast.Call) and not name.startswith(allowed) and _is_sleep(node.func)
         if ast.unparse(node) != "asyncio.sleep(0)"
+    ]
+    assert found == []
+
+
+def test_what_runs_inside_a_pod_needs_no_library() -> None:
+    """`slipway.inside` imports the standard library and itself: a rank may copy the folder into any image."""
+    found = [
+        f"{name}: {imported}"
+        for name, module in _modules("shared/slipway/inside").items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for imported in ([one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        if imported.split(".")[0] not in sys.stdlib_module_names and not imported.startswith("slipway.inside")
     ]
     assert found == []
 

@@ -47,6 +47,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     media_types: tuple[str, ...] = (JSON_TYPE,)
     is_long: bool = False
     """a long poll, which ends itself"""
+    for_tasks: bool = False
+    """help for what runs inside: the only routes that a task's token opens, and all that the tasks' door serves"""
 
 
 def routes_of(endpoints: Iterable[Endpoint]) -> list[Route]:
