@@ -1,0 +1,37 @@
+"""The page that compares us with Determined's master names only tests that exist, and leaves no row without an answer."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "parity.md"
+REFERENCE = re.compile(r"`([\w/]+\.py)::(\w+)`")
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    """Behaviour, answer, evidence of each row of each table."""
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert all(len(row) == 3 for row in cells), [row for row in cells if len(row) != 3]
+    return [(row[0], row[1], row[2]) for row in cells if row[2] not in ("shown by", "---")]
+
+
+@cache
+def _tests_of(path: str) -> frozenset[str]:
+    file = TESTS / path
+    if not file.exists():
+        return frozenset()
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, kinds))
+
+
+def _missing() -> list[str]:
+    named = [match for _, _, evidence in _rows() for match in REFERENCE.findall(evidence)]
+    return sorted({f"{path}::{name}" for path, name in named if name not in _tests_of(path)})
+
+
+def test_every_named_test_exists() -> None:
+    """A row that names a test can be looked up and run."""
+    assert _missing() == []
