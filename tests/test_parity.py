@@ -1,4 +1,4 @@
-"""The page that compares us with Determined's master names only tests that exist, and leaves no row without an answer."""
+"""The page that compares us with Determined's master names only tests that exist, and answers every row."""
 
 import ast
 import re
