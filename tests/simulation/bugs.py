@@ -17,8 +17,9 @@ from slipway.errors import NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.ledger import Ledger
+from slipway.pods import manifest
 from slipway.podworker import launch as launching
-from slipway.podworker import manifest, status
+from slipway.podworker import status
 from slipway.podworker.launch import Launcher, Target
 from slipway.podworker.teardown import Remover
 from slipway.scheduler import ledger

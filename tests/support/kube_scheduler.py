@@ -16,7 +16,7 @@ from slipway.local.apiserver.core import ClusterCore, StatusError
 from slipway.local.apiserver.objects import Json, clone
 from slipway.local.apiserver.store import Change
 from slipway.model.resources import CPU, Resources
-from slipway.podworker.pin import is_pinned
+from slipway.pods.pin import is_pinned
 from slipway.runtime.clock import Random
 
 OURS = "slipway"

@@ -12,7 +12,7 @@ from slipway.errors import InvalidError, StaleError
 from slipway.kube.answers import Verb
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import PODS, RESOURCE_POOLS
-from slipway.podworker.pin import LAUNCH_GATE, is_pinned
+from slipway.pods.pin import LAUNCH_GATE, is_pinned
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk
 from tests.support.small_cluster import look
 

@@ -19,7 +19,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import PODS
 from slipway.model.times import format_time
-from slipway.podworker.pin import LAUNCH_GATE, is_pinned, pinned
+from slipway.pods.pin import LAUNCH_GATE, is_pinned, pinned
 from slipway.podworker.ports import Kube
 
 TRIES_MAX = 3

@@ -28,13 +28,14 @@ from slipway.errors import (
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.kube.wire import metadata_of
-from slipway.podworker import gates, manifest, status
+from slipway.pods import manifest
+from slipway.pods.manifest import Manifests, RankPod
+from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
+from slipway.podworker import gates, status
 from slipway.podworker.adopt import Verdict, judge
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.claims import check_claims
 from slipway.podworker.gates import Gate
-from slipway.podworker.manifest import Manifests, RankPod
-from slipway.podworker.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step

@@ -9,9 +9,9 @@ import msgspec
 
 from slipway.errors import TransientError
 from slipway.kube import client
+from slipway.pods.podspec import TaskOptions
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.launch import Launcher
-from slipway.podworker.podspec import TaskOptions
 from slipway.podworker.poll import Poller
 from slipway.podworker.pools import Pools
 from slipway.podworker.ports import Kube, Pinger

@@ -20,7 +20,7 @@ from slipway.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.kube.wire import metadata_of
 from slipway.model import ids
 from slipway.model.lifecycle import Phase
-from slipway.podworker import manifest
+from slipway.pods import manifest
 from slipway.podworker.adopt import is_ours
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.ports import Kube

@@ -6,7 +6,7 @@ import pytest
 
 from slipway.crd.v1alpha1 import FileSpec
 from slipway.errors import InvalidError, TooLargeError
-from slipway.podworker.files import BUNDLE_BYTES_MAX, FILES_PATH, bundle_of, mounts
+from slipway.pods.files import BUNDLE_BYTES_MAX, FILES_PATH, bundle_of, mounts
 
 
 def test_a_plain_name_is_its_own_key_and_a_path_is_not() -> None:

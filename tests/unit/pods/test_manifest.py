@@ -8,8 +8,8 @@ import pytest
 from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import Allocation, Placement, RoleSpec
 from slipway.errors import InvalidError
-from slipway.podworker.manifest import Manifests, build, hash_of
-from slipway.podworker.podspec import TaskOptions
+from slipway.pods.manifest import Manifests, build, hash_of
+from slipway.pods.podspec import TaskOptions
 from tests.support.allocations import a_pool, a_template
 from tests.support.builders import NAMESPACE, an_allocation
 

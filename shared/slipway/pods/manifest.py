@@ -22,8 +22,8 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
 from slipway.errors import InvalidError
 from slipway.model import ids
-from slipway.podworker import files, podspec
-from slipway.podworker.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
+from slipway.pods import files, podspec
+from slipway.pods.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
 
 ANNOTATION_DEVICES = f"{meta.API_GROUP}/devices"
 

@@ -19,9 +19,9 @@ from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.podworker import files
-from slipway.podworker.files import Bundle
-from slipway.podworker.pin import LAUNCH_GATE
+from slipway.pods import files
+from slipway.pods.files import Bundle
+from slipway.pods.pin import LAUNCH_GATE
 
 SCHEDULER_NAME = "slipway"
 KUBE_SCHEDULER = "default-scheduler"

@@ -1,6 +1,6 @@
 """A pod that kube-scheduler is to bind: the gate that holds it back, and the affinity that leaves it one node.
 
-Owns both as data. Pure; when a gate is opened is `launch.py`, how is `gates.py`.
+Owns both as data. Pure; when and how a gate is opened is the pod worker's.
 
 Source: Kubernetes, "Pod Scheduling Readiness": while a pod is gated its node affinity may be narrowed, term by term.
 """
