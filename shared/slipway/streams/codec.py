@@ -17,7 +17,9 @@ from slipway.errors import InvalidError
 from slipway.model.events import TYPE_PREFIX, AllocationEvent
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.lifecycle import Event, Phase
+from slipway.streams import keys
 from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
+from slipway.streams.webhooks import Delivery
 
 Fields = Mapping[str, bytes]
 
@@ -29,6 +31,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)
 _TRUNCATED = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_WEBHOOK_FIELD = "webhook"
 _RESERVED = frozenset({"seq", "attempt", "phase", "reason", "uid", "createdMs", "truncated"})
 
 _json = msgspec.json.Encoder(order="deterministic")
@@ -248,6 +251,23 @@ def encode_dead(source: str, entry_id: str, deliveries: int, cause: str, fields:
         "cause": cause.encode("utf-8", "replace")[:1_024],
     }
     return letter | {f"f:{name}": value for name, value in fields.items()}
+
+
+def encode_dead_delivery(delivery: Delivery, tries: int, cause: str) -> dict[str, bytes]:
+    """The fields of a dead letter about a webhook's delivery; its name travels among the event's own fields."""
+    fields = {_WEBHOOK_FIELD: delivery.webhook.encode(), **delivery.fields}
+    return encode_dead(keys.DEAD_DELIVERY, delivery.entry_id, tries, cause, fields)
+
+
+def replay_of(letter: DeadLetter, fields: Fields) -> tuple[str, dict[str, bytes]]:
+    """(key of the stream, fields of the entry) that send a letter again. Raises `InvalidError` when nothing does."""
+    original = dead_fields(fields)
+    if letter.source in keys.WORK_KEYS:
+        return letter.source, original
+    webhook = original.pop(_WEBHOOK_FIELD, b"").decode("utf-8", "replace")
+    if letter.source == keys.DEAD_DELIVERY and webhook:
+        return keys.webhook(webhook), original
+    raise InvalidError(f"a dead letter of {letter.source[:64]!r} can not be sent again")
 
 
 def decode_dead(letter_id: str, fields: Fields) -> DeadLetter:

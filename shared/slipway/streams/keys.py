@@ -14,6 +14,7 @@ from slipway.model.ids import AllocationId
 
 SHARDS = 16
 WORK_GROUP = "podworker"
+WEBHOOK_GROUP = "webhooks"
 DAY_S = 86_400
 
 
@@ -41,8 +42,19 @@ DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
 TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=256, ttl_s=7 * DAY_S)
 """An entry holds the spans of one process that ended at about the same time."""
 ACTIVITY = KeyFamily(prefix="slipway:activity:", type="hash", ttl_s=30 * DAY_S)
+ACTIVITY_SINCE = "since"
+"""A source of activity that is no use: since when the others are on record. Without it, they were lost."""
+WEBHOOK = KeyFamily(prefix="slipway:webhook:", type="stream", length_max=100_000, group=WEBHOOK_GROUP)
+"""What a webhook is still to be sent; an entry goes when it was delivered or given up."""
 
-TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY)
+GATHER = KeyFamily(prefix="slipway:gather:", type="hash", ttl_s=3_600)
+"""What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete."""
+
+TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY, GATHER, WEBHOOK)
+
+DEAD_DELIVERY = "webhook"
+"""The source of a dead letter that was meant for a webhook; which one is among its fields."""
+WEBHOOK_HELD_MAX = 1_000
 
 WORK_BACKLOG_MAX = 50_000
 """Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
@@ -93,6 +105,11 @@ def activity(allocation_id: AllocationId) -> str:
     return f"{ACTIVITY.prefix}{{{allocation_id}}}"
 
 
+def gather(allocation_id: AllocationId, attempt: int, group: str) -> str:
+    """The hash of one gathering of one attempt."""
+    return f"{GATHER.prefix}{{{allocation_id}}}:{attempt}:{group}"
+
+
 def events(shard: int) -> str:
     """One shard of the firehose."""
     return f"{EVENTS.prefix}{{{shard:02d}}}"
@@ -101,6 +118,11 @@ def events(shard: int) -> str:
 def work(shard: int) -> str:
     """One shard of the work queue."""
     return f"{WORK.prefix}{{{shard:02d}}}"
+
+
+def webhook(name: str) -> str:
+    """The queue of one webhook."""
+    return f"{WEBHOOK.prefix}{{{name}}}"
 
 
 EVENT_KEYS = tuple(events(shard) for shard in range(SHARDS))

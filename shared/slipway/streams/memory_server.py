@@ -34,6 +34,8 @@ class Group:
 
     delivered: Id = ZERO
     pending: dict[Id, Pending] = field(default_factory=dict[Id, Pending])
+    heard: dict[str, float] = field(default_factory=dict[str, float])
+    """{consumer: when it last asked for something}"""
 
 
 @dataclass
@@ -194,6 +196,12 @@ class MemoryServer:
         self._purge(key)
         return dict(self._hashes.get(key, {}))
 
+    def hash_cut(self, key: str, fields: Iterable[str]) -> None:
+        """HDEL."""
+        self._purge(key)
+        for field_name in fields:
+            self._hashes.get(key, {}).pop(field_name, None)
+
     def group(self, key: str, name: str) -> Group:
         """The group, created from the start of the stream when it is not there (so is the stream)."""
         self._purge(key)
@@ -202,6 +210,7 @@ class MemoryServer:
     def deliver(self, key: str, group_name: str, consumer: str, limit: int) -> list[tuple[Id, Fields]]:
         """XREADGROUP `>`: the next entries that nobody got, now pending with the consumer."""
         group = self.group(key, group_name)
+        group.heard[consumer] = self.clock.monotonic()
         fresh = self.after(key, group.delivered, limit)
         for entry_id, _ in fresh:
             group.delivered = entry_id
@@ -213,6 +222,7 @@ class MemoryServer:
     ) -> list[tuple[Id, Fields, int]]:
         """XAUTOCLAIM: (id, fields, deliveries) of idle pending entries, now the consumer's; drops trimmed ones."""
         group, now_s = self.group(key, group_name), self.clock.monotonic()
+        group.heard[consumer] = now_s
         entries = self._streams[key].entries
         claimed: list[tuple[Id, Fields, int]] = []
         for entry_id in sorted(group.pending):

@@ -5,7 +5,6 @@ Owns `MemoryStreams`, what the simulation hands to the services. Must not import
 
 from collections.abc import Mapping, Sequence
 
-from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
 from slipway.streams import codec, keys, pages
 from slipway.streams.memory import (
@@ -17,7 +16,9 @@ from slipway.streams.memory import (
     MemoryWake,
     MemoryWorkQueue,
 )
+from slipway.streams.memory_gather import MemoryGatherings
 from slipway.streams.memory_server import Fields, MemoryServer
+from slipway.streams.memory_webhooks import MemoryWebhooks
 from slipway.streams.pages import id_text
 from slipway.streams.ports import DeadLetter, NoTally, SpanRecord, Tally
 
@@ -70,14 +71,17 @@ class MemoryDead:
         found = self._server.after(keys.DEAD.prefix, start, limit)
         return [codec.decode_dead(id_text(entry_id), fields) for entry_id, fields in found]
 
+    async def find(self, letter_id: str) -> DeadLetter | None:
+        fields = await self._find(letter_id)
+        return None if fields is None else codec.decode_dead(letter_id, fields)
+
     async def replay(self, letter_id: str) -> bool:
         fields = await self._find(letter_id)
         if fields is None:
             return False
-        letter = codec.decode_dead(letter_id, fields)
-        if letter.source not in keys.WORK_KEYS:
-            raise InvalidError(f"a dead letter of {letter.source[:64]!r} can not be sent again")
-        self._server.add(letter.source, codec.dead_fields(fields))
+        key, original = codec.replay_of(codec.decode_dead(letter_id, fields), fields)
+        if original:
+            self._server.add(key, original)
         return self._server.remove(keys.DEAD.prefix, codec.cursor_parts(letter_id))
 
     async def drop(self, letter_id: str) -> bool:
@@ -118,11 +122,16 @@ class MemoryStreams:
         self.traces = MemoryTraces(server, counts)
         self.activity = MemoryActivity(server)
         self.dead = MemoryDead(server)
+        self.gatherings = MemoryGatherings(server)
         self.health = MemoryHealth(server)
 
     def work_queue(self, consumer: str) -> MemoryWorkQueue:
         """The work queue as the consumer of that name."""
         return MemoryWorkQueue(self._server, consumer)
+
+    def webhooks(self, consumer: str) -> MemoryWebhooks:
+        """Webhook deliveries as the consumer of that name."""
+        return MemoryWebhooks(self._server, consumer)
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -25,6 +25,8 @@ import msgspec
 
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
+from slipway.streams.gatherings import Gatherings
+from slipway.streams.webhooks import Webhooks
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +350,10 @@ class DeadLetters(Protocol):
         """Up to `limit` letters after the id, oldest first."""
         ...
 
+    async def find(self, letter_id: str) -> DeadLetter | None:
+        """One letter. Raises `InvalidError` when the id can not be one."""
+        ...
+
     async def replay(self, letter_id: str) -> bool:
         """Send the letter's fields to its source again, then drop it; False when there is none of that id."""
         ...
@@ -402,10 +408,16 @@ class Streams(Protocol):
     @property
     def dead(self) -> DeadLetters: ...
     @property
+    def gatherings(self) -> Gatherings: ...
+    @property
     def health(self) -> Health: ...
 
     def work_queue(self, consumer: str) -> WorkQueue:
         """The work queue as the consumer of that name (unique per process: the pod's uid)."""
+        ...
+
+    def webhooks(self, consumer: str) -> Webhooks:
+        """Webhook deliveries as the consumer of that name (the same again after a restart)."""
         ...
 
     async def aclose(self) -> None:

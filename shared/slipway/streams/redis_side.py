@@ -183,17 +183,19 @@ class RedisDead:
         reply = await self._client.run(command("XRANGE", keys.DEAD.prefix, f"({start}", "+", "COUNT", limit))
         return [codec.decode_dead(pages.id_text(entry_id), fields) for entry_id, fields in rows.entries(reply)]
 
+    async def find(self, letter_id: str) -> DeadLetter | None:
+        one = pages.id_text(codec.cursor_parts(letter_id))
+        found = rows.entries(await self._client.run(command("XRANGE", keys.DEAD.prefix, one, one)))
+        return codec.decode_dead(one, found[0][1]) if found else None
+
     async def replay(self, letter_id: str) -> bool:
         one = pages.id_text(codec.cursor_parts(letter_id))
         found = rows.entries(await self._client.run(command("XRANGE", keys.DEAD.prefix, one, one)))
         if not found:
             return False
-        letter = codec.decode_dead(one, found[0][1])
-        if letter.source not in keys.WORK_KEYS:
-            raise InvalidError(f"a dead letter of {letter.source[:64]!r} can not be sent again")
-        original = rows.flat(codec.dead_fields(found[0][1]))
+        key, original = codec.replay_of(codec.decode_dead(one, found[0][1]), found[0][1])
         if original:
-            await self._client.run(command("XADD", letter.source, "*", *original))
+            await self._client.run(command("XADD", key, "*", *rows.flat(original)))
         return await self.drop(one)
 
     async def drop(self, letter_id: str) -> bool:

@@ -7,7 +7,9 @@ from slipway.runtime.clock import Clock, Random
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.ports import NoTally, Tally
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
+from slipway.streams.redis_gather import RedisGatherings
 from slipway.streams.redis_side import RedisActivity, RedisDead, RedisFeed, RedisLogs, RedisTraces, RedisWake
+from slipway.streams.redis_webhooks import RedisWebhooks
 from slipway.streams.redis_work import RedisHints, RedisWorkQueue
 from slipway.streams.tail import Tail
 
@@ -29,10 +31,15 @@ class RedisStreams:
         self.traces = RedisTraces(client, counts)
         self.activity = RedisActivity(client)
         self.dead = RedisDead(client)
+        self.gatherings = RedisGatherings(client)
 
     def work_queue(self, consumer: str) -> RedisWorkQueue:
         """The work queue as the consumer of that name (unique per process: the pod's uid)."""
         return RedisWorkQueue(self._client, consumer)
+
+    def webhooks(self, consumer: str) -> RedisWebhooks:
+        """Webhook deliveries as the consumer of that name (the same again after a restart)."""
+        return RedisWebhooks(self._client, consumer)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -47,6 +47,7 @@ FEED: Final = _load("feed")
 TRIM: Final = _load("trim")
 FORGET: Final = _load("forget")
 TOUCH: Final = _load("touch")
+GATHER: Final = _load("gather")
 
 
 async def run_all(client: RedisClient, script: Script, calls: Sequence[Command]) -> list[Reply | ControlPlaneError]:

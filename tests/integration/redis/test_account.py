@@ -43,6 +43,18 @@ async def everything(streams: Streams) -> None:
     await queue.forget_consumers(idle_s=0)
     [letter] = await streams.dead.page()
     assert await streams.dead.replay(letter.id)
+    hooks = streams.webhooks("a")
+    assert await hooks.is_first(silence_s=10)
+    taken = await hooks.take(limit=10, block_s=0.05) or await hooks.take(limit=10, block_s=1)
+    assert await hooks.is_first(silence_s=10)
+    await hooks.route([(entry, ["hook"]) for entry in taken])
+    deliveries = await hooks.claim(["hook"], limit=10)
+    assert await hooks.held(["hook"]) == deliveries
+    await hooks.heartbeat(deliveries)
+    assert await hooks.claim_left(["hook"], min_idle_s=60, limit=10) == []
+    await hooks.bury(deliveries[0], cause="x", tries=1)
+    assert await hooks.backlog(["hook"]) == [0]
+    await hooks.forget("hook")
     await streams.wake.ring("x")
     await streams.wake.wait(None, timeout_s=0.02)
     await streams.feed.append([FeedEntry(epoch=1, number=1, kind="pods", op=FeedOp.PUT)], after=None)

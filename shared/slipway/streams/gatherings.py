@@ -1,0 +1,114 @@
+"""The port to gatherings: peers of one attempt bring data, and all get all of it once everybody is there.
+
+Owns what a seat is, how it is kept, and in which order the seats are told. Must not know who the peers are, nor what
+they bring. Pure.
+
+Promises of every implementation: a gathering is complete exactly when as many distinct request ids sit in it as its
+peers have said; from then on it never changes, and is told to whoever asks until its life time is over; who takes the
+seat of an id frees nobody else's; the seats of a process that shows no sign of life for `SILENCE_S` are free again.
+Declared lossy: whoever waits sends what it brought again when the gathering is `GONE`.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from slipway.model.ids import AllocationId
+
+SILENCE_S = 15.0
+"""A process that holds seats looks far more often; one that was killed does not."""
+PEERS_MAX = 4096
+BYTES_MAX = 1024 * 1024
+"""All data of one gathering together: each of its peers is sent all of it."""
+NO_RANK = -1
+SEAT_FIELD, DATA_FIELD = "w:", "d:"
+"""Fields of a gathering's hash, each before a request id: `process token rank`, and the data."""
+
+
+class GatherKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Which gathering: an attempt has as many as it has names for them."""
+
+    allocation: AllocationId
+    attempt: int
+    group: str
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer; `token` tells two watchers of the same request id apart."""
+
+    request_id: str
+    token: str = ""
+    rank: int = NO_RANK
+    data: bytes = b"null"
+
+
+class Outcome(StrEnum):
+    """Where a gathering stands."""
+
+    OPEN = "open"
+    COMPLETED = "completed"
+    """with this very seat"""
+    DONE = "done"
+    """before; the seat is not part of it, unless it was already"""
+    MISMATCH = "mismatch"
+    """those who are there said another number of peers"""
+    FULL = "full"
+    """more bytes than a gathering holds"""
+    GONE = "gone"
+    """nobody is there: everybody left, its life time is over, or it was lost"""
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it stands. `version` rises when somebody loses a seat through another's doing."""
+
+    outcome: Outcome
+    peers: int
+    present: int
+    version: int
+
+
+class Gatherings(Protocol):
+    """Every gathering of every allocation, shared by all processes."""
+
+    async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
+        """Take the seat of that request id, in the place of whoever had it. `owner` is the process."""
+        ...
+
+    async def look(self, key: GatherKey, *, owner: str) -> Gathered:
+        """Where it stands; also the sign of life of the owner's seats."""
+        ...
+
+    async def leave(self, key: GatherKey, seat: Seat) -> None:
+        """Free the seat, if it is still this watcher's and nothing is complete yet."""
+        ...
+
+    async def tokens(self, key: GatherKey, request_ids: Sequence[str]) -> list[str]:
+        """Whose each seat is now; empty where nobody sits."""
+        ...
+
+    async def seats(self, key: GatherKey) -> list[Seat]:
+        """Everybody who is there, with what they brought, in order."""
+        ...
+
+
+def in_order(seats: Sequence[Seat]) -> list[Seat]:
+    """By rank, then by request id; those that named no rank come last."""
+    return sorted(seats, key=lambda seat: (seat.rank == NO_RANK, seat.rank, seat.request_id))
+
+
+def token_of(raw: bytes) -> str:
+    """The watcher in the field of a seat."""
+    return raw.split(b" ")[1].decode("utf-8", "replace")
+
+
+def seats_of(fields: Mapping[str, bytes]) -> list[Seat]:
+    """The seats in the fields of a hash, in order."""
+    found: list[Seat] = []
+    for name, raw in fields.items():
+        if name.startswith(SEAT_FIELD):
+            request_id = name.removeprefix(SEAT_FIELD)
+            data = fields.get(DATA_FIELD + request_id, b"null")
+            found.append(Seat(request_id=request_id, token=token_of(raw), rank=int(raw.split(b" ")[2]), data=data))
+    return in_order(found)

@@ -1,0 +1,71 @@
+-- A gathering: peers bring data, and all get all of it once as many are there as each of them has said.
+-- KEYS[1] a hash: n peers, c how many are there, b bytes of their data, v changes of seats by others than their owner,
+-- s '1' once complete, o the processes that hold seats ('name=ms of the last sign of life ...'), w:<id> a seat ('process
+-- token rank'), d:<id> its data. ARGV[1] is what to do: join, look or leave. The twin of memory_gather.py.
+-- Answers {outcome, n, c, v}.
+local key, now = KEYS[1], redis.call('TIME')
+now = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+local function answer(outcome)
+  local found = redis.call('HMGET', key, 'n', 'c', 'v')
+  return {outcome, tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)}
+end
+local function drop(id)
+  redis.call('HINCRBY', key, 'b', -redis.call('HSTRLEN', key, 'd:' .. id))
+  redis.call('HDEL', key, 'w:' .. id, 'd:' .. id)
+  return redis.call('HINCRBY', key, 'c', -1)
+end
+-- Note that this process lives; the seats of those that have been silent for too long are free.
+local function beat(owner, silence)
+  local kept, gone, any = {owner .. '=' .. string.format('%.0f', now)}, {}, false
+  for name, at in string.gmatch(redis.call('HGET', key, 'o') or '', '(%S+)=(%d+)') do
+    if name ~= owner then
+      if now - tonumber(at) > silence then
+        gone[name], any = true, true
+      else
+        kept[#kept + 1] = name .. '=' .. at
+      end
+    end
+  end
+  redis.call('HSET', key, 'o', table.concat(kept, ' '))
+  if not any then return end
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 2) == 'w:' and gone[string.match(all[i + 1], '^%S+')] then
+      drop(string.sub(all[i], 3))
+      redis.call('HINCRBY', key, 'v', 1)
+    end
+  end
+end
+
+local op = ARGV[1]
+local is_done = redis.call('HGET', key, 's') == '1'
+if op == 'look' then
+  if redis.call('EXISTS', key) == 0 then return {'gone', 0, 0, 0} end
+  if is_done then return answer('done') end
+  beat(ARGV[2], tonumber(ARGV[4]))
+  redis.call('EXPIRE', key, ARGV[3])
+  return answer('open')
+end
+local id = ARGV[2]
+local seat = redis.call('HGET', key, 'w:' .. id)
+local token = seat and string.match(seat, '^%S+ (%S+)')
+if op == 'leave' then
+  if not is_done and token == ARGV[3] and drop(id) == 0 then redis.call('DEL', key) end
+  return answer('open')
+end
+
+-- join: id, token, owner, rank, peers, most bytes, seconds to live, ms of silence, data
+if is_done then return answer('done') end
+local peers, data = tonumber(ARGV[6]), ARGV[10]
+beat(ARGV[4], tonumber(ARGV[9]))
+local others = tonumber(redis.call('HGET', key, 'c') or 0) - (seat and 1 or 0)
+if others > 0 and tonumber(redis.call('HGET', key, 'n')) ~= peers then return answer('mismatch') end
+local bytes = tonumber(redis.call('HGET', key, 'b') or 0) - redis.call('HSTRLEN', key, 'd:' .. id) + #data
+if bytes > tonumber(ARGV[7]) then return answer('full') end
+if seat and token ~= ARGV[3] then redis.call('HINCRBY', key, 'v', 1) end
+local seated = ARGV[4] .. ' ' .. ARGV[3] .. ' ' .. ARGV[5]
+redis.call('HSET', key, 'n', peers, 'c', others + 1, 'b', bytes, 'w:' .. id, seated, 'd:' .. id, data)
+redis.call('EXPIRE', key, ARGV[8])
+if others + 1 < peers then return answer('open') end
+redis.call('HSET', key, 's', '1')
+return answer('completed')

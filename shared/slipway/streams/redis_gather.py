@@ -1,0 +1,57 @@
+"""Gatherings on Redis: one hash each, moved by one script.
+
+Owns the calls of `lua/gather.lua`, which owns the numbers in the hash.
+"""
+
+from collections.abc import Sequence
+
+from slipway.streams import keys, rows, scripts
+from slipway.streams.client import Argument, RedisClient, command
+from slipway.streams.gatherings import (
+    BYTES_MAX,
+    SEAT_FIELD,
+    SILENCE_S,
+    Gathered,
+    GatherKey,
+    Outcome,
+    Seat,
+    seats_of,
+    token_of,
+)
+
+_SILENCE_MS = int(SILENCE_S * 1_000)
+
+
+class RedisGatherings:
+    """The `Gatherings` on Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
+        limits = (BYTES_MAX, keys.GATHER.ttl_s, _SILENCE_MS)
+        return await self._run(key, "join", seat.request_id, seat.token, owner, seat.rank, peers, *limits, seat.data)
+
+    async def look(self, key: GatherKey, *, owner: str) -> Gathered:
+        return await self._run(key, "look", owner, keys.GATHER.ttl_s, _SILENCE_MS)
+
+    async def leave(self, key: GatherKey, seat: Seat) -> None:
+        await self._run(key, "leave", seat.request_id, seat.token)
+
+    async def tokens(self, key: GatherKey, request_ids: Sequence[str]) -> list[str]:
+        if not request_ids:
+            return []
+        names = [f"{SEAT_FIELD}{request_id}" for request_id in request_ids]
+        found = await self._client.run(command("HMGET", _name(key), *names))
+        return [token_of(raw) if raw is not None else "" for raw in found]
+
+    async def seats(self, key: GatherKey) -> list[Seat]:
+        return seats_of(rows.fields(await self._client.run(command("HGETALL", _name(key)))))
+
+    async def _run(self, key: GatherKey, *args: Argument) -> Gathered:
+        outcome, peers, present, version = await scripts.run(self._client, scripts.GATHER, _name(key), *args)
+        return Gathered(outcome=Outcome(outcome.decode()), peers=peers, present=present, version=version)
+
+
+def _name(key: GatherKey) -> str:
+    return keys.gather(key.allocation, key.attempt, key.group)

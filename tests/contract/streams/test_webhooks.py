@@ -1,0 +1,134 @@
+"""Events reach the queue of every webhook that wants them, and leave it only when delivered or given up."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from slipway.errors import InvalidError
+from slipway.streams import keys
+from slipway.streams.codec import decode_event
+from slipway.streams.ports import Entry, Streams
+from slipway.streams.webhooks import Delivery, Routable, Webhooks
+from tests.support.redis import Backend, an_event, an_id
+
+
+async def publish(streams: Streams, *seqs: int, name: str = "train") -> None:
+    await streams.events.append([Entry(event=an_event(seq, name=name)) for seq in seqs])
+
+
+async def take(hooks: Webhooks) -> list[Routable]:
+    """What there is; the first call of all may only make the groups."""
+    return await hooks.take(limit=100, block_s=0.02) or await hooks.take(limit=100, block_s=0.02)
+
+
+def seqs(deliveries: Sequence[Delivery]) -> list[int]:
+    return [decode_event(each.fields).seq for each in deliveries]
+
+
+async def test_an_event_is_copied_to_each_webhook_and_then_acknowledged(streams: Streams) -> None:
+    """In order; one that nobody wants is acknowledged too."""
+    hooks = streams.webhooks("a")
+    await publish(streams, 1, 2, 3)
+    taken = await take(hooks)
+    assert [decode_event(entry.fields).seq for entry in taken] == [1, 2, 3]
+    await hooks.route([(taken[0], ["x", "y"]), (taken[1], ["x"]), (taken[2], [])])
+    assert await hooks.take_left(min_idle_s=0, limit=100) == []
+    assert await hooks.backlog(["x", "y", "z"]) == [2, 1, 0]
+    assert seqs(await hooks.claim(["x"], limit=10)) == [1, 2]
+    assert seqs(await hooks.claim(["y", "z"], limit=10)) == [1]
+    assert await hooks.claim(["x", "y"], limit=10) == []
+
+
+async def test_what_a_router_that_died_had_taken_is_taken_over(streams: Streams) -> None:
+    """It comes again until it was routed."""
+    await publish(streams, 1)
+    assert len(await take(streams.webhooks("dead"))) == 1
+    other = streams.webhooks("b")
+    assert await other.take_left(min_idle_s=60, limit=10) == []
+    [left] = await other.take_left(min_idle_s=0, limit=10)
+    await other.route([(left, ["x"])])
+    assert await streams.webhooks("c").take_left(min_idle_s=0, limit=10) == []
+
+
+async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
+    """The same consumer finds what it held after a restart; another one gets it once nobody is at work on it."""
+    hooks = streams.webhooks("a")
+    await publish(streams, 1, 2)
+    await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
+    assert seqs(await hooks.claim(["x"], limit=10)) == [1, 2]
+    again = streams.webhooks("a")
+    first, second = await again.held(["x", "none"])
+    assert seqs([first, second]) == [1, 2]
+    assert await streams.webhooks("b").held(["x"]) == []
+    await asyncio.sleep(0.05)
+    await again.heartbeat([second])
+    assert seqs(await streams.webhooks("b").claim_left(["x", "none"], min_idle_s=0.04, limit=10)) == [1]
+    await streams.webhooks("b").done([first])
+    await again.done([second])
+    assert await hooks.backlog(["x"]) == [0]
+    assert await streams.webhooks("c").claim_left(["x"], min_idle_s=0, limit=10) == []
+
+
+async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams: Streams) -> None:
+    """With the webhook's name, the cause and the event; a replay puts it back into its queue, unchanged."""
+    hooks = streams.webhooks("a")
+    await publish(streams, 1)
+    await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
+    [delivery] = await hooks.claim(["x"], limit=10)
+    await hooks.bury(delivery, cause="answered 500", tries=7)
+    assert await hooks.backlog(["x"]) == [0]
+    [letter] = await streams.dead.page()
+    assert (letter.source, letter.cause, letter.deliveries) == (keys.DEAD_DELIVERY, "answered 500", 7)
+    assert (letter.fields["webhook"], letter.fields["id"]) == ("x", f"{an_id()}/1")
+    assert await streams.dead.find(letter.id) == letter
+    assert await streams.dead.replay(letter.id)
+    assert await streams.dead.find(letter.id) is None
+    [again] = await hooks.claim(["x"], limit=10)
+    assert again.fields == delivery.fields
+
+
+async def test_one_that_can_not_be_a_letter_is_refused(streams: Streams) -> None:
+    """An id that is none is the caller's mistake, not an absent letter."""
+    with pytest.raises(InvalidError):
+        await streams.dead.find("nonsense")
+
+
+async def test_one_router_is_the_first(streams: Streams) -> None:
+    """The lowest name of those who were heard of lately; whoever is silent is passed over."""
+    a, b = streams.webhooks("a"), streams.webhooks("b")
+    assert await b.is_first(silence_s=60)
+    await publish(streams, 1)
+    await take(b)
+    await b.take_left(min_idle_s=60, limit=1)
+    assert await a.is_first(silence_s=60)
+    await a.take_left(min_idle_s=60, limit=1)
+    assert (await a.is_first(silence_s=60), await b.is_first(silence_s=60)) == (True, False)
+    await asyncio.sleep(0.05)
+    await b.take_left(min_idle_s=60, limit=1)
+    assert await b.is_first(silence_s=0.04)
+
+
+async def test_lost_groups_begin_at_the_start(backend: Backend) -> None:
+    """After a flush nothing that comes is skipped."""
+    streams = backend.connect()
+    hooks = streams.webhooks("a")
+    await publish(streams, 1)
+    await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
+    await hooks.claim(["x"], limit=10)
+    await backend.flush()
+    await publish(streams, 1, 2)
+    taken = await take(hooks)
+    assert len(taken) == 2
+    await hooks.route([(entry, ["x"]) for entry in taken])
+    assert seqs(await hooks.claim(["x"], limit=10)) == [1, 2]
+
+
+async def test_a_queue_that_is_forgotten_is_gone(streams: Streams, backend: Backend) -> None:
+    """Nothing of a removed webhook stays behind."""
+    hooks = streams.webhooks("a")
+    await publish(streams, 1)
+    await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
+    await hooks.forget("x")
+    assert keys.webhook("x") not in await backend.keys()
+    assert await hooks.claim(["x"], limit=10) == []
