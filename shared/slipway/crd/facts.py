@@ -90,6 +90,7 @@ def allocation_fact(
         not_before=_epoch(status.not_before),
         deadlines=_deadlines(allocation),
         max_runtime=parse_duration(spec.max_runtime) if spec.max_runtime and not invalid else None,
+        idle_timeout=parse_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
         invalid=invalid,
         gate=gate,
         gate_message=gate_message,

@@ -38,6 +38,7 @@ IMMUTABLE_OPTIONAL = (
     "preemptionGrace",
     "requestHash",
     "template",
+    "context",
 )
 IMMUTABLE_COLLECTIONS = ("ranks", "files", "ports", "env")
 """absent means empty"""

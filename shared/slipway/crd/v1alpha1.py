@@ -12,6 +12,7 @@ from msgspec import Meta
 from slipway.crd.meta import GROUP_VERSION, Condition, ListMeta, ObjectMeta
 from slipway.model.duration import DURATION_PATTERN
 from slipway.model.lifecycle import Event, Kind, Phase, RankState
+from slipway.model.position import POSITION_PATTERN
 from slipway.model.quantity import QuantityValue
 from slipway.model.reasons import Result
 
@@ -24,6 +25,8 @@ SPEC_BYTES_MAX = 256 * 1024
 
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]
+ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
+Position = Annotated[str, Meta(max_length=63, pattern=POSITION_PATTERN)]
 EnvName = str
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Quantities = dict[str, QuantityValue]
@@ -74,6 +77,8 @@ class RoleSpec(Wire, kw_only=True, frozen=True):
     """ranks belong together in a domain of this node label"""
     template: dict[str, Any] | None = None
     """replaces the allocation's template for this role"""
+    daemon: bool = False
+    """its ranks do not keep the gang alive: they are ended when all others have"""
 
 
 class FileSpec(Wire, kw_only=True, frozen=True):
@@ -102,6 +107,8 @@ class PreemptSignal(Wire, kw_only=True, frozen=True):
     """when it was given, RFC 3339"""
     attempt: Annotated[int, Meta(ge=1)] = 1
     """the attempt that it is for"""
+    requeue: bool = False
+    """a pause: the next attempt follows, when it is resumed"""
 
 
 class Signals(Wire, kw_only=True, frozen=True):
@@ -145,12 +152,14 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """a PodTemplateSpec, validated against an allow-list"""
     files: Annotated[list[FileSpec], Meta(max_length=FILES_MAX)] = []
     """small files that every rank finds below its working directory"""
+    context: ContextId | None = None
+    """an archive of files that was uploaded before; every rank finds it unpacked in its working directory"""
     env: dict[EnvName, str] = {}
     """environment of the main containers"""
     ports: Annotated[list[PortSpec], Meta(max_length=16)] = []
     """what the proxy may show"""
     idle_timeout: Duration | None = None
-    """it ends after so long without use (not acted on yet)"""
+    """a running attempt ends after so long without use: no traffic through the proxy, and no activity reported"""
     max_runtime: Duration | None = None
     """an attempt ends after so long"""
     pending_timeout: Duration | None = None
@@ -161,8 +170,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """so many attempts may fail by the user's own fault before it has failed"""
     request_hash: Annotated[str, Meta(max_length=64)] = ""
     """hash of the request that made it; tells a repeated launch from another one"""
-    queue_position: Annotated[str, Meta(max_length=63)] = ""
-    """its place among those of the same priority"""
+    queue_position: Position = ""
+    """its place among those of the same priority: a number, lower goes first; the time of creation when empty"""
     hold: bool = False
     """it is not started"""
     desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] = "Running"
@@ -344,6 +353,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """what a kind runs when nobody says"""
     max_slots_per_pod: int | None = None
     """the most GPUs of one rank"""
+    workspaces: list[Name] = []
+    """the workspaces that may use it; all when empty"""
     privileged_templates: bool = False
     """allow pod templates beyond Pod Security "restricted" """
 
@@ -451,9 +462,9 @@ class JobSpec(Wire, kw_only=True, frozen=True):
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """of its allocations"""
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """its part within the queue"""
-    queue_position: Annotated[str, Meta(max_length=63)] = ""
-    """its place in the queue"""
+    """of what has the same priority and place, the heavier goes first; shares are between queues"""
+    queue_position: Position = ""
+    """the place of its allocations that have none of their own"""
 
 
 class JobStatus(Wire, kw_only=True, frozen=True):

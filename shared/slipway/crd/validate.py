@@ -88,6 +88,9 @@ def _check_gang(spec: AllocationSpec, findings: Findings) -> None:
         findings.refuse("/ranks", f"{count} ranks in all; at most {RANKS_MAX} are taken")
     if spec.min_available is not None and spec.min_available > count:
         findings.refuse("/minAvailable", f"{spec.min_available} is above the {count} ranks; lower it or raise count")
+    if spec.ranks and all(role.daemon for role in spec.ranks):
+        detail = "every role is a daemon, so nothing would keep the gang alive; leave one role without daemon"
+        findings.refuse("/ranks/0/daemon", detail)
     _check_unique([role.name for role in spec.ranks], lambda index: pointer("ranks", index, "name"), findings)
 
 

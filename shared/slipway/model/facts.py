@@ -11,6 +11,13 @@ import msgspec
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
 
+SCHEDULING_LABEL = "slipway.dev/scheduling"
+"""What an operator wants of a node, as a label of it; absent means that it is used like any other."""
+DRAINING = "draining"
+"""nothing new; what runs there may finish"""
+DISABLED = "disabled"
+"""nothing new, and what runs there is evicted"""
+
 
 class Taint(msgspec.Struct, frozen=True):
     key: str
@@ -128,6 +135,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """backoff of a restarted attempt"""
     deadlines: dict[str, float] = {}
     max_runtime: float | None = None
+    idle_timeout: float = 0.0
+    """seconds; 0 for none"""
     untouched: Untouched | None = None
     """set while nobody has written a status and the teardown finalizer stands"""
     invalid: str = ""

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     RANK_FAILED = "RankFailed"
     INIT_FAILED = "InitContainerFailed"
     IMAGE_PULL = "ImagePullBackOff"
+    IMAGE_PULL_THROTTLED = "ImagePullThrottled"
     OUT_OF_MEMORY = "OutOfMemory"
     POD_DELETED = "PodDeleted"
     POD_LOST = "PodLost"
@@ -43,6 +44,7 @@ class Reason(StrEnum):
     PENDING_TIMEOUT = "PendingTimeout"
     PREEMPTION_GRACE = "PreemptionGrace"
     BELOW_MINIMUM = "BelowMinimum"
+    NODE_DISABLED = "NodeDisabled"
     INVALID_SPEC = "InvalidSpec"
     TOO_LARGE = "TooLarge"
     LAUNCH_REFUSED = "LaunchRefused"
@@ -60,7 +62,9 @@ INFRASTRUCTURE = frozenset(
         Reason.PLACEMENT_REFUSED,
         Reason.PREEMPTED,
         Reason.BELOW_MINIMUM,
+        Reason.NODE_DISABLED,
         Reason.LAUNCH_STUCK,
+        Reason.IMAGE_PULL_THROTTLED,
     }
 )
 """Ends that are not the user's fault: they do not count against `maxRestarts`."""

@@ -3,7 +3,9 @@
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.scheduler import deadlines
+from slipway.scheduler.alarms import Alarms
+from slipway.scheduler.cluster import Table
+from slipway.scheduler.deadlines import Deadlines
 
 NOW = 1000.0
 
@@ -13,33 +15,97 @@ def a_fact(name: str = "a", **changes: object) -> AllocationFact:
     return AllocationFact(**{**values, **changes})  # pyright: ignore[reportArgumentType] - builder
 
 
-def test_the_earliest_of_several_is_the_reason() -> None:
-    fired = deadlines.fired([a_fact(deadlines={"maxRuntime": 990.0, "idle": 950.0})], NOW)
+def of(*facts: AllocationFact) -> Deadlines:
+    return in_a_table(*facts)[1]
 
-    assert [item.reason for item in fired] == [Reason.IDLE]
+
+def in_a_table(*facts: AllocationFact) -> tuple[Table[AllocationFact], Deadlines]:
+    table: Table[AllocationFact] = Table()
+    deadlines = Deadlines("default", table)
+    for fact in facts:
+        table.put(fact.key, fact, fact.version)
+    return table, deadlines
+
+
+def reasons(deadlines: Deadlines, now: float = NOW) -> list[Reason]:
+    return [item.reason for item in deadlines.fired(now)]
+
+
+def test_the_earliest_of_several_is_the_reason() -> None:
+    assert reasons(of(a_fact(deadlines={"maxRuntime": 990.0, "idle": 950.0}))) == [Reason.IDLE]
 
 
 def test_they_fire_in_order_of_time() -> None:
     late, early = a_fact("late", deadlines={"idle": 999.0}), a_fact("early", deadlines={"pending": 10.0})
 
-    assert [item.allocation.name for item in deadlines.fired([late, early], NOW)] == ["early", "late"]
+    assert [item.allocation.name for item in of(late, early).fired(NOW)] == ["early", "late"]
 
 
 def test_nothing_fires_before_its_time_after_the_end_or_beside_another_stop() -> None:
-    quiet = [
+    quiet = of(
         a_fact("soon", deadlines={"idle": NOW + 1}),
         a_fact("ended", deadlines={"idle": 1.0}, phase=Phase.TERMINATED),
         a_fact("stopping", deadlines={"idle": 1.0}, stopping=True),
         a_fact("unknown", deadlines={"somethingElse": 1.0}),
         a_fact("unset", deadlines={"idle": 0.0}),
-    ]
+        a_fact("elsewhere", deadlines={"idle": 1.0}, pool="other"),
+    )
 
-    assert deadlines.fired(quiet, NOW) == []
+    assert quiet.fired(NOW) == []
+
+
+def test_it_fires_until_the_stop_is_seen() -> None:
+    """A write that failed is tried again by the next tick; a leader that comes later finds the same."""
+    table, deadlines = in_a_table(a_fact(deadlines={"maxRuntime": 990.0}))
+
+    assert reasons(deadlines) == reasons(deadlines) == reasons(Deadlines("default", table)) == [Reason.MAX_RUNTIME]
+    table.put("default/a", a_fact(version=2, deadlines={"maxRuntime": 990.0}, stopping=True), 2)
+    assert reasons(deadlines) == []
+
+
+def test_a_later_deadline_of_the_same_object_takes_the_place_of_the_first() -> None:
+    """Another attempt has deadlines of its own; what is gone has none."""
+    table, deadlines = in_a_table(a_fact(deadlines={"maxRuntime": 990.0}))
+    table.put("default/a", a_fact(version=2, attempt=2, deadlines={"maxRuntime": NOW + 50}), 2)
+
+    assert (reasons(deadlines), deadlines.next_due(NOW)) == ([], NOW + 50)
+    table.drop("default/a", 3)
+    assert (reasons(deadlines, NOW + 60), deadlines.next_due(NOW)) == ([], None)
+
+
+def test_use_puts_idleness_off_and_nothing_else() -> None:
+    """Not the other deadlines, not those of the next attempt, and never to an earlier time."""
+    fact = a_fact(deadlines={"idle": 950.0, "maxRuntime": NOW + 100})
+    table, deadlines = in_a_table(fact)
+
+    deadlines.put_off(fact, NOW + 30)
+    assert (reasons(deadlines), deadlines.next_due(NOW)) == ([], NOW + 30)
+    assert reasons(deadlines, NOW + 30) == [Reason.IDLE]
+    deadlines.put_off(fact, NOW + 500)
+    assert reasons(deadlines, NOW + 100) == [Reason.MAX_RUNTIME]
+    table.put("default/a", a_fact(version=2, attempt=2, deadlines={"idle": NOW + 40}), 2)
+    assert deadlines.next_due(NOW) == NOW + 40
+    deadlines.put_off(a_fact(attempt=2), 1.0)
+    assert deadlines.next_due(NOW) == NOW + 40
 
 
 def test_the_next_look_is_at_the_next_deadline_or_end_of_a_backoff() -> None:
     waiting = a_fact("waiting", phase=Phase.PENDING, not_before=NOW + 3)
-    running = a_fact("running", deadlines={"maxRuntime": NOW + 8, "idle": NOW - 1})
+    running = a_fact("running", deadlines={"maxRuntime": NOW + 8})
+    deadlines = of(running, waiting)
 
-    assert deadlines.next_due([running, waiting], NOW) == NOW + 3
-    assert deadlines.next_due([a_fact()], NOW) is None
+    assert deadlines.next_due(NOW) == NOW + 3
+    assert deadlines.next_due(NOW + 3) == NOW + 8
+    assert of(a_fact()).next_due(NOW) is None
+
+
+def test_alarms_know_only_the_last_time_of_a_key() -> None:
+    """Whatever was set before is forgotten, also when the same time comes back."""
+    alarms = Alarms()
+    for at in (5.0, 3.0, 9.0, 3.0, 7.0):
+        alarms.set("a", at)
+    alarms.set("b", 4.0)
+
+    assert (alarms.next(), alarms.due(8.0), alarms.due(8.0)) == (4.0, ["b", "a"], ["b", "a"])
+    alarms.set("b", None)
+    assert (alarms.next(), alarms.due(6.0), len(alarms)) == (7.0, [], 1)

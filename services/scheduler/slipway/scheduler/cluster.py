@@ -16,6 +16,22 @@ T = TypeVar("T")
 TOMBSTONES_MAX = 10_000
 
 
+class Changes:
+    """The keys that have changed since this reader last took them."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys: dict[str, None] = dict.fromkeys(keys)
+
+    def note(self, key: str) -> None:
+        """It has changed."""
+        self._keys[key] = None
+
+    def take(self) -> list[str]:
+        """The keys, each once; then none until something changes."""
+        taken, self._keys = self._keys, {}
+        return list(taken)
+
+
 class Table(Generic[T]):
     """Facts of one kind by key, each at its version (resourceVersion as an integer)."""
 
@@ -24,6 +40,7 @@ class Table(Generic[T]):
         self._versions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         self._changed: dict[str, T | None] = {}
+        self._readers: list[Changes] = []
         self.generation = 0
         """Rises with each change, so that an unchanged table is cheap to recognise."""
 
@@ -37,7 +54,7 @@ class Table(Generic[T]):
         self._versions[key] = version
         if self._facts.get(key) == fact:
             return False
-        self._changed.setdefault(key, self._facts.get(key))
+        self._note(key, self._facts.get(key))
         self._facts[key] = fact
         self._gone.pop(key, None)
         self.generation += is_news
@@ -55,7 +72,7 @@ class Table(Generic[T]):
         fact = self._facts.pop(key, None)
         if fact is None:
             return False
-        self._changed.setdefault(key, fact)
+        self._note(key, fact)
         self.generation += 1
         return True
 
@@ -71,6 +88,12 @@ class Table(Generic[T]):
         changed, self._changed = self._changed, {}
         return [(before, self._facts.get(key)) for key, before in changed.items()]
 
+    def changes(self) -> Changes:
+        """Another reader of what changes, which begins with all there is."""
+        reader = Changes(self._facts)
+        self._readers.append(reader)
+        return reader
+
     def get(self, key: str) -> T | None:
         """The fact, if known."""
         return self._facts.get(key)
@@ -82,6 +105,11 @@ class Table(Generic[T]):
     def values(self) -> Iterable[T]:
         """All facts, in the order of their keys' first arrival."""
         return self._facts.values()
+
+    def _note(self, key: str, before: T | None) -> None:
+        self._changed.setdefault(key, before)
+        for reader in self._readers:
+            reader.note(key)
 
     def __len__(self) -> int:
         return len(self._facts)

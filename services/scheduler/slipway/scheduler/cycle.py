@@ -20,13 +20,16 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, StaleError, TransientError
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
+from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.scheduler import deadlines, ledger
+from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applied, Applier, Outcome
 from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.deadlines import Deadlines, Fired
 from slipway.scheduler.explainer import Explainer
+from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
 from slipway.scheduler.plan.invariants import lint
@@ -77,6 +80,7 @@ class Cycle:
         store: LedgerStore,
         applier: Applier,
         hints: Hints,
+        idleness: Idleness,
         clock: Clock,
         width: int,
     ) -> None:
@@ -93,6 +97,8 @@ class Cycle:
         """When time alone will give the cycle something to do (epoch seconds)."""
         self._view = PoolView(pool, cluster)
         self._explainer = Explainer(pool, applier, clock)
+        self._deadlines = Deadlines(pool, cluster.allocations)
+        self._idleness = idleness
 
     async def promote(self) -> None:
         """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off."""
@@ -199,13 +205,23 @@ class Cycle:
         return result
 
     async def _fire_deadlines(self) -> int:
-        due = deadlines.fired(self._cluster.of_pool(self._pool), self._clock.now())
+        due = await self._without_use(self._deadlines.fired(self._clock.now()))
         for item in due:
             fact = item.allocation
             applied = await self._applier.stop(fact.namespace, fact.name, fact.uid, fact.attempt, item.reason)
             self._observe(fact.key, applied.allocation)
             _log.info("deadline passed", allocation=fact.key, reason=item.reason.value)
         return len(due)
+
+    async def _without_use(self, due: Sequence[Fired]) -> list[Fired]:
+        """What has really come to its end: the idleness of what is in use is put off."""
+        idle = [item.allocation for item in due if item.reason is Reason.IDLE]
+        now, used = self._clock.now(), set[str]()
+        for fact, until in zip(idle, await self._idleness.until(idle), strict=True):
+            if until > now:
+                self._deadlines.put_off(fact, until)
+                used.add(fact.key)
+        return [item for item in due if item.allocation.key not in used]
 
     def _is_due(self, now: float) -> bool:
         return self._planned_at != self._cluster.generation or (self.due is not None and now >= self.due)
@@ -218,7 +234,7 @@ class Cycle:
         violations = lint(snapshot, plan)
         if violations:
             raise InvariantError(f"the plan breaks its own rules: {violations[0]}")
-        self.due = deadlines.next_due(self._cluster.of_pool(self._pool), now)
+        self.due = self._deadlines.next_due(now)
         return plan
 
     # --- small print ----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from slipway.scheduler.apply import Applier
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.follow import Follower
+from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import DeposedError, LedgerStore
 from slipway.scheduler.settings import Settings
 from slipway.streams import keys
@@ -171,6 +172,7 @@ class PoolScheduler:
             store=LedgerStore(parts.kube, self.pool),
             applier=Applier(parts.kube, parts.clock),
             hints=parts.streams.hints,
+            idleness=Idleness(parts.streams.activity, parts.clock),
             clock=parts.clock,
             width=self._settings.apply_concurrency,
         )

@@ -74,7 +74,7 @@ def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | N
     if preempt.by_system:
         is_heard = allocation.status.ready and allocation.status.phase is Phase.RUNNING
     if not is_heard or found.is_broken:
-        return allocation, Cause(reason=Reason.PREEMPTED)
+        return allocation, Cause(reason=preempt.reason)
     deadline = format_time(view.now + ends.preemption_grace_s(allocation, view.policy))
     data: dict[str, Any] = {"n": preempt.n, "requeue": preempt.requeue, "deadline": deadline}
     if preempt.by:
@@ -83,7 +83,7 @@ def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | N
         allocation,
         Event.PREEMPTING,
         now=view.now,
-        reason=Reason.PREEMPTED.value,
+        reason=preempt.reason.value,
         data=data,
         deadlines={**allocation.status.deadlines, ends.DEADLINE_PREEMPTION: deadline},
     )
@@ -108,7 +108,9 @@ def ending(view: View, allocation: Allocation) -> Cause | None:
     is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
     first = found.cause
     if found.is_broken and first is not None and first.failure is not None and not is_excused:
-        return Cause(reason=first.failure.reason, rank=first, end=first.failure)
+        is_over = is_preempting and preempt is not None and preempt.is_time_up
+        reason = preempt.reason if preempt is not None and is_over else first.failure.reason
+        return Cause(reason=reason, rank=first, end=first.failure)
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
         return Cause(reason=Reason.LAUNCH_STUCK)
@@ -132,9 +134,9 @@ def _preemption_over(view: View, allocation: Allocation, preempt: ends.Preemptio
     found, deadline = view.gang, ends.preemption_deadline(allocation)
     is_acknowledged = ends.is_acknowledged(allocation, preempt)
     if is_acknowledged and (found.has_ended or _is_lost_to_infrastructure(found)):
-        return Cause(reason=Reason.PREEMPTED)
+        return Cause(reason=preempt.reason)
     if deadline is not None and view.now >= deadline and not found.has_succeeded:
-        return Cause(reason=Reason.PREEMPTION_GRACE)
+        return Cause(reason=preempt.overdue)
     return None
 
 

@@ -24,9 +24,12 @@ BROKEN_LAUNCHES = frozenset({"BindRefused", "PoolChanged", "PoolGone"})
 """Reasons of Stuck that no waiting mends: a released pod can not be bound, or the admission pins what is no more."""
 DEADLINE_PREEMPTION = "preemption"
 DEADLINE_MAX_RUNTIME = "maxRuntime"
+DEADLINE_IDLE = "idle"
 AVOID_NODES_MAX = 16
 
 CANCELS = frozenset({Reason.KILLED, Reason.DELETED, Reason.NAMESPACE_TERMINATING})
+_TIME_IS_UP = frozenset({Reason.IDLE, Reason.MAX_RUNTIME})
+"""Stops of running work that terminate it: who can save its work is told first, and keeps the reason."""
 _RESULTS: dict[Reason, Result] = {
     Reason.COMPLETED: Result.SUCCEEDED,
     Reason.USER_STOPPED: Result.SUCCEEDED,
@@ -42,7 +45,15 @@ _RESULTS: dict[Reason, Result] = {
     Reason.INVALID_SPEC: Result.INVALID,
     Reason.TOO_LARGE: Result.INVALID,
 }
-_NODE_FAULTS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED, Reason.PLACEMENT_REFUSED})
+_NODE_FAULTS = frozenset(
+    {
+        Reason.NODE_LOST,
+        Reason.EVICTED,
+        Reason.REJECTED,
+        Reason.PLACEMENT_REFUSED,
+        Reason.IMAGE_PULL_THROTTLED,
+    }
+)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +91,23 @@ class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to preempt this attempt. `requeue`: another attempt follows."""
+    """A request to preempt this attempt. `requeue`: another attempt follows; `reason`: what its end is called."""
 
     n: int
     requeue: bool
     by_system: bool
     by: str = ""
+    reason: Reason = Reason.PREEMPTED
+
+    @property
+    def is_time_up(self) -> bool:
+        """Whether the work is over by its own limits: however its ranks then end, that is why."""
+        return self.reason in _TIME_IS_UP
+
+    @property
+    def overdue(self) -> Reason:
+        """Why it is killed when the grace has run out."""
+        return self.reason if self.is_time_up else Reason.PREEMPTION_GRACE
 
 
 def result_of(reason: Reason) -> Result:
@@ -125,8 +147,12 @@ def preemption(allocation: Allocation) -> Preemption | None:
     by_system = stop is not None and stop.requeue and stop.reason in (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
     if by_system and stop is not None:
         return Preemption(n=signal.n if signal else 0, requeue=True, by_system=True, by=stop.by)
-    # A preemption of a held allocation is a pause: the next attempt waits until it is resumed.
-    return Preemption(n=signal.n, requeue=spec.hold, by_system=False) if signal else None
+    if stop is not None and stop.reason in _TIME_IS_UP and (spec.preemptible or is_preempting(allocation)):
+        n = signal.n if signal else 0
+        return Preemption(n=n, requeue=False, by_system=True, reason=Reason(stop.reason))
+    # A preemption of a held allocation is a pause: the next attempt waits until it is resumed. The signal says so too,
+    # because it may be resumed before its ranks have ended.
+    return Preemption(n=signal.n, requeue=signal.requeue or spec.hold, by_system=False) if signal else None
 
 
 def is_preempting(allocation: Allocation) -> bool:
@@ -173,7 +199,7 @@ def outcome(
         return _end(cause)
     preempt = preemption(allocation)
     if preempt is not None and (cause in INFRASTRUCTURE or cause is Reason.PREEMPTION_GRACE):
-        reason = cause if cause is Reason.PREEMPTION_GRACE else Reason.PREEMPTED
+        reason = cause if cause is Reason.PREEMPTION_GRACE else preempt.reason
         return Again(reason=reason) if preempt.requeue else _end(reason)
     standing = standing_stop(allocation)
     if standing is not None and (cause.value == standing.reason or cause in INFRASTRUCTURE):
@@ -198,7 +224,7 @@ def unstarted(
         return refused
     preempt = preemption(allocation)
     if preempt is not None:
-        return Again(reason=Reason.PREEMPTED) if preempt.requeue else _end(Reason.PREEMPTED)
+        return Again(reason=Reason.PREEMPTED) if preempt.requeue else _end(preempt.reason)
     standing = standing_stop(allocation)
     if standing is not None and stop is not None:
         return Again(reason=stop) if standing.requeue else _end(stop)

@@ -38,6 +38,8 @@ _EVICTED_REASONS = frozenset(
 )
 _PULL_REFUSED = "InvalidImageName"
 _PULL_WAITS = frozenset({"ImagePullBackOff", _PULL_REFUSED, "ErrImageNeverPull"})
+_THROTTLED = ("toomanyrequests", "429 too many requests", "pull qps exceeded", "rate limit")
+"""What registries and kubelets say, in lower case, when an image is asked for too often: nobody's image is wrong."""
 _CREATE_WAITS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 
 
@@ -181,7 +183,9 @@ def blocked(pod: Pod) -> Blocked | None:
         image = status.image or _image_of(pod, status.name)
         if waiting.reason in _PULL_WAITS:
             text = f"image {image} can not be pulled ({waiting.reason}): {waiting.message}"
-            return Blocked(reason=Reason.IMAGE_PULL, message=_short(text), since=_waiting_since(pod, waiting.reason))
+            is_throttled = any(word in waiting.message.lower() for word in _THROTTLED)
+            reason = Reason.IMAGE_PULL_THROTTLED if is_throttled else Reason.IMAGE_PULL
+            return Blocked(reason=reason, message=_short(text), since=_waiting_since(pod, waiting.reason))
         if waiting.reason in _CREATE_WAITS:
             text = f"container {status.name} can not be created ({waiting.reason}): {waiting.message}"
             return Blocked(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=_waiting_since(pod, ""))

@@ -134,9 +134,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[Rank, ...]:
-        """The ranks that keep the gang alive: all but the daemons, or all when there are only daemons."""
-        workers = tuple(rank for rank in self.ranks if not rank.daemon)
-        return workers or self.ranks
+        """The ranks that keep the gang alive: all but the daemons. A rank that is alone is never one."""
+        return self.ranks if len(self.ranks) == 1 else tuple(rank for rank in self.ranks if not rank.daemon)
 
     @property
     def has_ended(self) -> bool:
@@ -149,7 +148,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
         if not self.has_ended:
             return False
         failed = [rank for rank in self.workers if not rank.has_succeeded]
-        return len(failed) < len(self.workers) and not self._exceeds(failed)
+        return not self.workers or (len(failed) < len(self.workers) and not self._exceeds(failed))
 
     @property
     def is_broken(self) -> bool:
@@ -264,6 +263,7 @@ def assemble(
     stored = status.ranks or []
     signals = allocation.spec.signals
     daemons = set(signals.daemons) if signals is not None and signals.attempt == status.attempt else set[int]()
+    daemon_roles = {role.name for role in allocation.spec.ranks if role.daemon}
     ended_by = _ended_by(allocation)
     ranks: list[Rank] = []
     for placement, uid in zip(placements, status.release.pod_uids, strict=False):
@@ -275,7 +275,7 @@ def assemble(
             uid=uid,
             pod=seen.get(uid),
             stored=known,
-            daemon=index in daemons,
+            daemon=index in daemons or (placement.role or roles.get(index, "")) in daemon_roles,
             placed_on=placement.node,
             ended_by=ended_by,
         )

@@ -59,6 +59,12 @@ class LogTail(Protocol):
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]: ...
 
 
+class Marks(Protocol):
+    """Where the signs of activity go; they are written behind."""
+
+    def offer_activity(self, allocation: AllocationId, source: str, at_s: float) -> bool: ...
+
+
 class Outbox(Protocol):
     """What the reconciler hands on; nothing here waits."""
 

@@ -25,11 +25,12 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import parse_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.streams import keys
 from slipway.watcher import finalizers
 from slipway.watcher.ends import Policy
 from slipway.watcher.evidence import Evidence
 from slipway.watcher.pace import Pace
-from slipway.watcher.ports import HintBox, Kube, Outbox, Tails
+from slipway.watcher.ports import HintBox, Kube, Marks, Outbox, Tails
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
 from slipway.watcher.world import World
@@ -57,6 +58,7 @@ class Hands:
     outbox: Outbox
     hints: HintBox
     tails: Tails
+    marks: Marks
     clock: Clock
 
 
@@ -84,6 +86,7 @@ class Reconciler:
         self._outbox = hands.outbox
         self._hints = hands.hints
         self._tails = hands.tails
+        self._marks = hands.marks
         self._clock = hands.clock
         self._policy = policy
         self._relay_wait_s = relay_wait_s
@@ -208,6 +211,8 @@ class Reconciler:
         self._world.allocations.expect(uid, written.metadata.version)
         self._outbox.offer(written)
         self._wrote()
+        if Event.RUNNING in _told(before, written) and written.spec.idle_timeout:
+            self._marks.offer_activity(id_of(written), keys.ACTIVITY_SINCE, parse_time(written.status.started_at))
         _count(before, written)
         return True
 

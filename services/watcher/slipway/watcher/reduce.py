@@ -192,10 +192,7 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
         return allocation
     starts = [exits.started_at(rank.pod) for rank in found.ranks if rank.pod is not None]
     at = view.moment(allocation, max((start for start in starts if start is not None), default=None))
-    limit = allocation.spec.max_runtime
-    if limit:
-        deadline = format_time(at + parse_duration(limit))
-        changes["deadlines"] = {**allocation.status.deadlines, ends.DEADLINE_MAX_RUNTIME: deadline}
+    changes["deadlines"] = {**allocation.status.deadlines, **_deadlines(allocation, at)}
     running = record(
         allocation,
         Event.RUNNING,
@@ -207,6 +204,13 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
     )
     # Whatever ended the attempt before this one has been overcome.
     return with_status(running, msgspec.structs.replace(running.status, reason=""))
+
+
+def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
+    """The deadlines that count from Running. That of idleness is the earliest: use puts it off, unwritten."""
+    spec = allocation.spec
+    limits = {ends.DEADLINE_MAX_RUNTIME: spec.max_runtime, ends.DEADLINE_IDLE: spec.idle_timeout}
+    return {name: format_time(since + parse_duration(limit)) for name, limit in limits.items() if limit}
 
 
 def _ready(view: View, allocation: Allocation) -> Allocation:

@@ -117,6 +117,7 @@ class Watcher:
                 outbox=self.relay,
                 hints=self._hints,
                 tails=self._logs,
+                marks=parts.behind,
                 clock=clock,
             ),
             policy=settings.policy(),

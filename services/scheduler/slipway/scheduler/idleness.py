@@ -1,0 +1,66 @@
+"""Whether an allocation whose idle deadline has passed is really out of use.
+
+Owns the reading of activity. The stored deadline is the earliest that can be; use puts it off and is kept in Redis
+alone, so that work at rest costs no writes of the object. Must not stop anything.
+
+Promises: what was used within its idle timeout is never called idle. What can not be read, or was lost (the mark that
+is set when an attempt begins to run is missing), counts as used now; a lost mark is set again. Without any Redis
+nothing is ever idle.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from slipway.errors import ControlPlaneError, InvariantError
+from slipway.model import ids
+from slipway.model.facts import AllocationFact
+from slipway.model.ids import AllocationId
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.streams import keys
+
+READ_DEADLINE_S = 2.0
+
+_log = log.get_logger(__name__)
+
+
+class Activity(Protocol):
+    """When allocations were last in use, by source."""
+
+    async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None: ...
+
+    async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]: ...
+
+
+class Idleness:
+    """Asks Redis."""
+
+    def __init__(self, activity: Activity, clock: Clock) -> None:
+        self._activity = activity
+        self._clock = clock
+
+    async def until(self, facts: Sequence[AllocationFact]) -> list[float]:
+        """When each is idle at the earliest (epoch seconds)."""
+        if not facts:
+            return []
+        now = self._clock.now()
+        known = [ids.allocation_id(fact.name, fact.uid) for fact in facts]
+        try:
+            async with asyncio.timeout(READ_DEADLINE_S):
+                seen = await self._activity.read(known)
+                lost = [id_ for id_, times in zip(known, seen, strict=True) if keys.ACTIVITY_SINCE not in times]
+                if lost:
+                    _log.info("activity was lost; it counts as now", count=len(lost))
+                    await self._activity.touch({id_: {keys.ACTIVITY_SINCE: now} for id_ in lost})
+        except InvariantError:
+            raise
+        except (ControlPlaneError, TimeoutError) as exc:
+            _log.warning("activity can not be read; it counts as now", count=len(facts), error=str(exc))
+            return [now + fact.idle_timeout for fact in facts]
+        return [_until(fact, times, now) for fact, times in zip(facts, seen, strict=True)]
+
+
+def _until(fact: AllocationFact, times: Mapping[str, float], now: float) -> float:
+    last = max(times.values()) if keys.ACTIVITY_SINCE in times else now
+    return min(last, now) + fact.idle_timeout

@@ -1,0 +1,96 @@
+"""What is in use is never called idle, whatever happens to Redis."""
+
+from collections.abc import Mapping
+
+from slipway.model import ids
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
+from slipway.scheduler.idleness import Idleness
+from slipway.streams import keys
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+TIMEOUT_S = 600.0
+FACT = AllocationFact(
+    namespace="default", name="nb", uid="0123456789", version=1, phase=Phase.RUNNING, idle_timeout=TIMEOUT_S
+)
+ID = ids.allocation_id(FACT.name, FACT.uid)
+AGO_S = 10_000.0
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = MemoryServer(self.clock)
+        self.streams = MemoryStreams(self.server)
+        self.now = self.clock.now()
+
+    async def seen(self, **ago_s: float) -> None:
+        await self.streams.activity.touch({ID: {source: self.now - ago for source, ago in ago_s.items()}})
+
+    async def left_s(self) -> float:
+        """Seconds until it is idle; none or less: it is."""
+        (until,) = await Idleness(self.streams.activity, self.clock).until([FACT])
+        return round(until - self.now, 3)
+
+    async def known(self) -> Mapping[str, float]:
+        (times,) = await self.streams.activity.read([ID])
+        return times
+
+
+def test_the_last_use_of_any_kind_counts() -> None:
+    """The later of what passed the proxy and what was reported; never later than now."""
+
+    async def main() -> None:
+        desk = Desk()
+        await desk.seen(since=AGO_S)
+        assert await desk.left_s() < 0
+        await desk.seen(proxy=400.0)
+        assert await desk.left_s() == TIMEOUT_S - 400
+        await desk.seen(reported=100.0)
+        assert await desk.left_s() == TIMEOUT_S - 100
+        await desk.seen(proxy=-5000.0)
+        assert await desk.left_s() == TIMEOUT_S
+
+    run_virtual(main)
+
+
+def test_what_was_lost_counts_as_use_now() -> None:
+    """After FLUSHALL the mark is missing, also when some use has been noted since; it is set again, once."""
+
+    async def main() -> None:
+        desk = Desk()
+        await desk.seen(since=AGO_S)
+        desk.server.flush()
+        await desk.seen(proxy=AGO_S)
+        assert await desk.left_s() == TIMEOUT_S
+        assert abs((await desk.known())[keys.ACTIVITY_SINCE] - desk.now) < 0.01
+        assert await desk.left_s() == TIMEOUT_S
+
+    run_virtual(main)
+
+
+def test_what_can_not_be_read_counts_as_use_now() -> None:
+    """Redis away, or none at all: nothing is idle."""
+
+    async def main() -> None:
+        desk = Desk()
+        await desk.seen(since=AGO_S)
+        desk.server.absent = True
+        assert await desk.left_s() == TIMEOUT_S
+        desk.server.absent = False
+        assert await desk.left_s() < 0
+
+    run_virtual(main)
+
+
+def test_nothing_due_asks_nothing() -> None:
+    """A tick without idle deadlines costs no call."""
+
+    async def main() -> None:
+        desk = Desk()
+        desk.server.absent = True
+        assert await Idleness(desk.streams.activity, desk.clock).until([]) == []
+
+    run_virtual(main)
