@@ -48,8 +48,9 @@ class RedisGatherings:
     async def seats(self, key: GatherKey) -> list[Seat]:
         return seats_of(rows.fields(await self._client.run(command("HGETALL", _name(key)))))
 
-    async def _run(self, key: GatherKey, *args: Argument) -> Gathered:
-        outcome, peers, present, version = await scripts.run(self._client, scripts.GATHER, _name(key), *args)
+    async def _run(self, key: GatherKey, what: str, *args: Argument) -> Gathered:
+        call = (_name(key), what, int(self._client.clock.now() * 1_000), *args)
+        outcome, peers, present, version = await scripts.run(self._client, scripts.GATHER, *call)
         return Gathered(outcome=Outcome(outcome.decode()), peers=peers, present=present, version=version)
 
 

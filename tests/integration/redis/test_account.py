@@ -7,6 +7,7 @@ import pytest
 
 from slipway.errors import DeniedError
 from slipway.streams import keys
+from slipway.streams.gatherings import GatherKey, Seat
 from slipway.streams.ports import Entry, FeedEntry, FeedOp, LogLine, SpanRecord, Streams, WorkHint
 from tests.support.redis import RedisBackend, an_event, an_id, server_binary, server_process
 from tests.support.redis_cluster import Cluster, cluster_processes
@@ -66,6 +67,13 @@ async def everything(streams: Streams) -> None:
     )
     await streams.activity.touch({an_id(): {"proxy": 1.0}})
     assert await streams.activity.read([an_id()]) == [{"proxy": 1.0}]
+    gathering = GatherKey(allocation=an_id(), attempt=1, group="g")
+    for name in ("a", "b"):
+        await streams.gatherings.join(gathering, Seat(request_id=name, token=name), peers=3, owner=name)
+    await streams.gatherings.look(gathering, owner="a")
+    assert await streams.gatherings.tokens(gathering, ["a"]) == ["a"]
+    await streams.gatherings.leave(gathering, Seat(request_id="a", token="a"))
+    assert len(await streams.gatherings.seats(gathering)) == 1
 
 
 @asynccontextmanager

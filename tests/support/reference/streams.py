@@ -29,6 +29,7 @@ _CONTENT = {
     keys.DEAD.prefix: "dead letters with their cause",
     keys.TRACE.prefix: "spans of one allocation, for the waterfall",
     keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
+    keys.GATHER.prefix: "what the ranks of an attempt exchange in one all-gather",
     keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
 }
 _PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.TRACE, keys.ACTIVITY)
@@ -56,6 +57,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
     name = family.prefix
     if family in _PER_ALLOCATION:
         name += "{<AllocationID>}"
+    elif family is keys.GATHER:
+        name += "{<AllocationID>}:<attempt>:<name>"
     elif family is keys.WEBHOOK:
         name += "{<webhook>}"
     elif family in _SHARDED:

@@ -1,10 +1,10 @@
 -- A gathering: peers bring data, and all get all of it once as many are there as each of them has said.
 -- KEYS[1] a hash: n peers, c how many are there, b bytes of their data, v changes of seats by others than their owner,
 -- s '1' once complete, o the processes that hold seats ('name=ms of the last sign of life ...'), w:<id> a seat ('process
--- token rank'), d:<id> its data. ARGV[1] is what to do: join, look or leave. The twin of memory_gather.py.
+-- token rank'), d:<id> its data. ARGV[1] is what to do: join, look or leave; ARGV[2] the caller's time in ms (to read the
+-- server's own takes a permission that nothing else of ours needs). The twin of memory_gather.py.
 -- Answers {outcome, n, c, v}.
-local key, now = KEYS[1], redis.call('TIME')
-now = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+local key, now = KEYS[1], tonumber(ARGV[2])
 local function answer(outcome)
   local found = redis.call('HMGET', key, 'n', 'c', 'v')
   return {outcome, tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)}
@@ -42,30 +42,30 @@ local is_done = redis.call('HGET', key, 's') == '1'
 if op == 'look' then
   if redis.call('EXISTS', key) == 0 then return {'gone', 0, 0, 0} end
   if is_done then return answer('done') end
-  beat(ARGV[2], tonumber(ARGV[4]))
-  redis.call('EXPIRE', key, ARGV[3])
+  beat(ARGV[3], tonumber(ARGV[5]))
+  redis.call('EXPIRE', key, ARGV[4])
   return answer('open')
 end
-local id = ARGV[2]
+local id = ARGV[3]
 local seat = redis.call('HGET', key, 'w:' .. id)
 local token = seat and string.match(seat, '^%S+ (%S+)')
 if op == 'leave' then
-  if not is_done and token == ARGV[3] and drop(id) == 0 then redis.call('DEL', key) end
+  if not is_done and token == ARGV[4] and drop(id) == 0 then redis.call('DEL', key) end
   return answer('open')
 end
 
 -- join: id, token, owner, rank, peers, most bytes, seconds to live, ms of silence, data
 if is_done then return answer('done') end
-local peers, data = tonumber(ARGV[6]), ARGV[10]
-beat(ARGV[4], tonumber(ARGV[9]))
+local peers, data = tonumber(ARGV[7]), ARGV[11]
+beat(ARGV[5], tonumber(ARGV[10]))
 local others = tonumber(redis.call('HGET', key, 'c') or 0) - (seat and 1 or 0)
 if others > 0 and tonumber(redis.call('HGET', key, 'n')) ~= peers then return answer('mismatch') end
 local bytes = tonumber(redis.call('HGET', key, 'b') or 0) - redis.call('HSTRLEN', key, 'd:' .. id) + #data
-if bytes > tonumber(ARGV[7]) then return answer('full') end
-if seat and token ~= ARGV[3] then redis.call('HINCRBY', key, 'v', 1) end
-local seated = ARGV[4] .. ' ' .. ARGV[3] .. ' ' .. ARGV[5]
+if bytes > tonumber(ARGV[8]) then return answer('full') end
+if seat and token ~= ARGV[4] then redis.call('HINCRBY', key, 'v', 1) end
+local seated = ARGV[5] .. ' ' .. ARGV[4] .. ' ' .. ARGV[6]
 redis.call('HSET', key, 'n', peers, 'c', others + 1, 'b', bytes, 'w:' .. id, seated, 'd:' .. id, data)
-redis.call('EXPIRE', key, ARGV[8])
+redis.call('EXPIRE', key, ARGV[9])
 if others + 1 < peers then return answer('open') end
 redis.call('HSET', key, 's', '1')
 return answer('completed')
