@@ -1,0 +1,349 @@
+"""Terminals over WebSocket: the server of a shell.
+
+Owns who may connect, the sessions, and what client and server say to each other. It must not know anything of the rest
+of Slipway: it runs in any image that has Python 3.9 or newer, also as the first process of a container, where it reaps
+what is orphaned.
+
+The wire, subprotocol `PROTOCOL`: the client's first text is {"type": "open"}; with `session` it attaches to one that
+is there, `from` says how many bytes it has seen, `client` names the sender of input. Binary messages are input; those
+of the server begin with a byte for the stream, then output. Texts of the client: `resize`, `eof`, `kill`. Texts of the
+server: `session` (its `offset` is that of the next output byte, its `received` the bytes of input that this client
+need not send again), `received`, `exit`, `error`.
+
+Invariants: sessions and connections are counted and limited; a foreign web page reaches nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import pwd
+import secrets
+import signal
+import sys
+import time
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from slipway.inside.sessions import Session
+from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
+
+PORT = 7681
+PROTOCOL = "terminal.v1.slipway.dev"
+HEAD_BYTES_MAX = 32 * 1024
+SESSIONS_MAX = 32
+CONNECTIONS_MAX = 64
+HEAD_S, PING_S = 10.0, 20.0
+KEPT_S = 600.0
+LEAVE_S = 2.0
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,"><link rel="stylesheet" href="{assets}terminal.css"></head>
+<body><noscript>The terminal needs JavaScript.</noscript><main id="terminal" data-title="{title}"></main>
+<script type="module" src="{assets}terminal.js"></script></body></html>
+"""
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; frame-ancestors 'self'"
+)
+
+
+class Server:
+    """The sessions, and who may reach them."""
+
+    def __init__(self, prefix: str, env: dict[str, str], *, program: list[str]) -> None:
+        self._prefix, self._env, self._program = prefix.rstrip("/"), env, program
+        self.sessions: dict[str, Session] = {}
+        self._connections = 0
+        self._reaped = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self._connections += 1
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
+            first, *lines = head.decode("latin-1").split("\r\n")
+            method, _, rest = first.partition(" ")
+            fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            path = urlsplit(rest.partition(" ")[0]).path
+            if fields.get("upgrade", "").lower() == "websocket" and path == "/terminal":
+                await self._upgrade(reader, writer, fields)
+            else:
+                self._answer(writer, method, path, fields)
+            await writer.drain()
+        except (OSError, EOFError, Gone, asyncio.LimitOverrunError, *LATE):
+            pass
+        finally:
+            self._connections -= 1
+            with contextlib.suppress(OSError, RuntimeError):
+                writer.close()
+
+    async def quiet(self) -> None:
+        """Returns when no program of a session runs any more."""
+        while any(each.code is None for each in self.sessions.values()):
+            await self._reaped.wait()
+
+    def reap(self) -> None:
+        """Takes the exit codes of what has ended, also of orphans of ours that nobody else waits for."""
+        by_pid = {session.process.pid: session for session in self.sessions.values()}
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid in by_pid:
+                    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                    by_pid[pid].exited(code)
+                    self._reaped.set()
+                    self._reaped = asyncio.Event()
+
+    # --- HTTP
+
+    def _answer(self, writer: asyncio.StreamWriter, method: str, path: str, fields: dict[str, str]) -> None:
+        if method not in ("GET", "HEAD"):
+            return _respond(writer, 405, "text/plain", b"only GET\n")
+        if not self._is_ours(fields):
+            return _respond(writer, 403, "text/plain", b"this host name is not served\n")
+        if path == "/healthz":
+            return _respond(writer, 200, "text/plain", b"ok\n")
+        if path == "/sessions":
+            return _respond(writer, 200, "application/json", json.dumps({"items": self._listing()}).encode())
+        if path != "/":
+            return _respond(writer, 404, "text/plain", b"nothing here; the terminal is at /\n")
+        # The page's files are the API's; the depth of the prefix says how far away they are.
+        depth = fields.get("x-forwarded-prefix", self._prefix).strip("/").count("/") + 1
+        title = os.environ.get("SLIPWAY_ALLOCATION_ID", "terminal")
+        page = _PAGE.format(title=title, assets="../" * depth + "assets/terminal/")
+        return _respond(writer, 200, "text/html; charset=utf-8", page.encode(), ("Content-Security-Policy", _POLICY))
+
+    def _listing(self) -> list[dict[str, Any]]:
+        return [
+            {"id": each.id, "command": each.argv, "tty": each.tty, "busy": each.is_busy(), "exitCode": each.code,
+             "viewers": len(each.cursors), "rows": each.size[0], "cols": each.size[1]}
+            for each in self.sessions.values()
+        ]  # fmt: skip
+
+    def _is_ours(self, fields: dict[str, str]) -> bool:
+        """No foreign web page: it can neither send the proxy's field with a WebSocket, nor have our Host as Origin."""
+        host = fields.get("host", "")
+        origin = fields.get("origin", "")
+        if origin and urlsplit(origin).netloc.lower() != host.lower():
+            return False
+        if self._prefix and fields.get("x-forwarded-prefix", "").startswith(self._prefix):
+            return True
+        name = urlsplit(f"//{host}").hostname or ""
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name == "localhost"
+
+    # --- WebSocket
+
+    async def _upgrade(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fields: dict[str, str]
+    ) -> None:
+        key = fields.get("sec-websocket-key", "")
+        offered = [name.strip() for name in fields.get("sec-websocket-protocol", "").split(",")]
+        if not self._is_ours(fields):
+            return _respond(writer, 403, "text/plain", b"a page of another origin may not do this\n")
+        if not key or fields.get("sec-websocket-version") != "13" or PROTOCOL not in offered:
+            return _respond(writer, 400, "text/plain", f"speak WebSocket 13, subprotocol {PROTOCOL}\n".encode())
+        if self._connections > CONNECTIONS_MAX:
+            return _respond(writer, 503, "text/plain", b"too many connections\n")
+        writer.write(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Accept: {accept_of(key)}\r\nSec-WebSocket-Protocol: {PROTOCOL}\r\n\r\n".encode()
+        )
+        socket = Socket(reader, writer)
+        try:
+            kind, data = await asyncio.wait_for(socket.receive(), HEAD_S)
+            session, client, offset = self._opened(kind, data)
+            await self._attend(socket, session, client, offset)
+            await socket.close(1000, "")
+        except Refused as error:
+            await socket.text(type="error", message=str(error))
+            await socket.close(error.code, str(error))
+        return None
+
+    def _opened(self, kind: int, data: bytes) -> tuple[Session, str, int]:
+        message = _message(data) if kind == TEXT else {}
+        if message.get("type") != "open":
+            raise Refused(4400, "the first message must be a text with type open")
+        client, offset = str(message.get("client") or secrets.token_hex(4)), _whole(message, "from", 0)
+        named = str(message.get("session") or "")
+        if named:
+            session = self.sessions.get(named)
+            if session is None:
+                raise Refused(
+                    4404, f"there is no session {named[:64]!r}; its program has ended, or the shell was restarted"
+                )
+            session.redraw()
+            return session, client, min(offset, session.replay.end)
+        for session in self.sessions.values():
+            if session.opener == client:  # it did not hear of it: the connection broke off
+                return session, client, min(offset, session.replay.end)
+        self._forget()
+        if len(self.sessions) >= SESSIONS_MAX:
+            raise Refused(4429, f"there are {SESSIONS_MAX} sessions; end one first")
+        words = _words(message)
+        is_tty = message.get("tty", True) is not False
+        env = {**self._env, "TERM": str(message.get("term") or "xterm-256color")[:64].replace("\0", "")}
+        size = (_whole(message, "rows", 24), _whole(message, "cols", 80))
+        try:
+            session = Session(words or self._program, env, opener=client, tty=is_tty, size=size)
+        except OSError as error:
+            raise Refused(4422, f"{(words or self._program)[0]} can not be run: {error.strerror}") from error
+        self.sessions[session.id] = session
+        return session, client, 0
+
+    def _forget(self) -> None:
+        """Sessions that ended long ago, or first when there are many."""
+        over = sorted((each for each in self.sessions.values() if each.is_over and not each.cursors), key=_ended_at)
+        for each in over:
+            if time.monotonic() - each.ended_at > KEPT_S or len(self.sessions) >= SESSIONS_MAX:
+                del self.sessions[each.id]
+
+    async def _attend(self, socket: Socket, session: Session, client: str, offset: int) -> None:
+        start = max(offset, session.replay.first)
+        session.moved(socket, start)
+        jobs = [asyncio.ensure_future(job) for job in (
+            self._show(socket, session, client, start, is_cut=start != offset), self._obey(socket, session, client)
+        )]  # fmt: skip
+        try:
+            done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            for job in done:
+                job.result()
+        finally:
+            session.left(socket)
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _show(self, socket: Socket, session: Session, client: str, offset: int, *, is_cut: bool) -> None:
+        """Sends what the program prints, to its end."""
+        await socket.text(
+            type="session", id=session.id, offset=offset, truncated=is_cut, tty=session.tty, command=session.argv,
+            received=session.received.get(client, 0), rows=session.size[0], cols=session.size[1],
+        )  # fmt: skip
+        while True:
+            for start, stream, data in session.replay.after(offset):
+                await socket.output(stream, data)
+                offset = start + len(data)
+                session.moved(socket, offset)
+            if session.is_over and offset >= session.replay.end:
+                return await socket.text(type="exit", code=session.code)
+            if offset >= session.replay.end:
+                try:
+                    await asyncio.wait_for(session.news(), PING_S)
+                except LATE:
+                    await socket.ping()
+
+    async def _obey(self, socket: Socket, session: Session, client: str) -> None:
+        """Passes input on, and does what the client says, until it leaves."""
+        while True:
+            kind, data = await socket.receive()
+            if kind != TEXT:
+                await socket.text(type="received", bytes=await session.write(client, data))
+                continue
+            message = _message(data)
+            what = message.get("type")
+            if what == "resize":
+                session.resize(_whole(message, "rows", 24), _whole(message, "cols", 80))
+            elif what == "eof":
+                await session.end_input()
+            elif what == "kill":
+                session.kill(signal.SIGHUP)
+            else:
+                raise Refused(4400, "unknown message")
+
+
+def main() -> int:
+    """Serves until SIGTERM; the address and the prefix are those that every pod of ours is told."""
+    env = dict(os.environ)
+    host = env.get("SLIPWAY_POD_IP", "127.0.0.1")
+    asyncio.run(_run(env, host, int(env.get("SLIPWAY_TERMINAL_PORT") or PORT)))
+    return 0
+
+
+async def _run(env: dict[str, str], host: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = Server(env.get("SLIPWAY_PROXY_PREFIX", ""), _shell_env(env), program=[shell_of(env)])
+    over = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, over.set)
+    loop.add_signal_handler(signal.SIGCHLD, server.reap)
+    # Not as a context: since Python 3.12 its end would wait for every connection.
+    listening = await asyncio.start_server(server.serve, host, port, limit=HEAD_BYTES_MAX)
+    sys.stderr.write(f"terminals at http://{host}:{port}\n")
+    await over.wait()
+    listening.close()
+    for how in (signal.SIGHUP, signal.SIGKILL):
+        for session in server.sessions.values():
+            session.kill(how)
+        with contextlib.suppress(*LATE):
+            await asyncio.wait_for(server.quiet(), LEAVE_S)
+
+
+def shell_of(env: dict[str, str]) -> str:
+    """The user's shell, where it can be run."""
+    named = [env.get("SLIPWAY_SHELL", ""), env.get("SHELL", "")]
+    with contextlib.suppress(KeyError):
+        named.append(pwd.getpwuid(os.getuid()).pw_shell)
+    for path in (*named, "/bin/bash", "/usr/bin/bash", "/bin/sh"):
+        if path and os.access(path, os.X_OK) and not path.endswith(("nologin", "false")):
+            return path
+    return "/bin/sh"
+
+
+def _shell_env(env: dict[str, str]) -> dict[str, str]:
+    made = {**env, "SHELL": shell_of(env)}
+    home = made.get("HOME", "")
+    if not os.access(home or "/", os.W_OK):
+        made["HOME"] = made.get("TMPDIR") or "/tmp"  # noqa: S108 - a user without a home of its own
+    try:
+        made.setdefault("USER", pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        made.setdefault("USER", "user")
+        made.setdefault("PS1", r"\w\$ ")  # bash would say: I have no name!
+    return made
+
+
+def _respond(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes, *more: tuple[str, str]) -> None:
+    words = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
+    fields = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"), *more]
+    fields += [("X-Content-Type-Options", "nosniff"), ("Connection", "close")]
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields)
+    writer.write(f"HTTP/1.1 {status} {words.get(status, 'Unavailable')}\r\n{head}\r\n".encode() + body)
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(data)
+    except ValueError as error:
+        raise Refused(4400, "not JSON") from error
+    if not isinstance(found, dict):
+        raise Refused(4400, "not an object")
+    return cast("dict[str, Any]", found)
+
+
+def _words(message: dict[str, Any]) -> list[str]:
+    given: Any = message.get("command") or []
+    if not isinstance(given, list):
+        raise Refused(4400, "command must be a list of texts")
+    words = cast("list[Any]", given)
+    if not all(isinstance(word, str) and "\0" not in word for word in words):
+        raise Refused(4400, "command must be a list of texts")
+    return words
+
+
+def _whole(message: dict[str, Any], name: str, default: int) -> int:
+    value = message.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Refused(4400, f"{name} must be a whole number")
+    return value
+
+
+def _ended_at(session: Session) -> float:
+    return session.ended_at

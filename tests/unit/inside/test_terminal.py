@@ -1,0 +1,315 @@
+"""The terminal server as a pod starts it: a process of its own, spoken to over WebSocket."""
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin, Subprotocol
+
+from slipway.inside import terminal
+from slipway.inside.sessions import REPLAY_BYTES, Replay
+from tests.support.redis import free_port
+from tests.support.wait import wait_until
+
+INSIDE = Path(terminal.__file__).parent
+MODULES = ("__main__.py", "terminal.py", "sessions.py", "sockets.py")
+WAIT_S = 20.0
+
+
+class Served:
+    """A terminal server that runs."""
+
+    def __init__(self, url: str, process: "subprocess.Popen[bytes]") -> None:
+        self.url, self.process = url, process
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", headers=headers, trust_env=False)
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return self.get("/sessions").json()["items"]
+
+    @contextmanager
+    def socket(self, origin: str = "") -> Generator[ClientConnection]:
+        with connect(
+            f"{self.url.replace('http', 'ws')}/terminal",
+            subprotocols=[Subprotocol(terminal.PROTOCOL)],
+            origin=Origin(origin) if origin else None,
+            proxy=None,
+            max_size=None,
+        ) as socket:
+            yield socket
+
+    @contextmanager
+    def opened(self, **words: Any) -> Generator["Client"]:
+        with self.socket() as socket:
+            socket.send(json.dumps({"type": "open", **words}))
+            yield Client(socket)
+
+
+class Client:
+    """One connection, after its first message; `out` and `err` are what was read so far."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.out, self.err = bytearray(), bytearray()
+        self.exit: int | None = None
+        self.received = 0
+        self.session: dict[str, Any] = json.loads(socket.recv(WAIT_S))
+
+    def step(self) -> None:
+        """Reads one message."""
+        message = self.socket.recv(WAIT_S)
+        if isinstance(message, bytes):
+            if message[0] == 1:
+                self.out += message[1:]
+            else:
+                self.err += message[1:]
+            return
+        told = json.loads(message)
+        if told["type"] == "exit":
+            self.exit = told["code"]
+        elif told["type"] == "received":
+            self.received = told["bytes"]
+
+    def until(self, text: bytes) -> bytearray:
+        """Reads until `text` was printed."""
+        while text not in self.out:
+            self.step()
+        return self.out
+
+    def to_end(self) -> int:
+        """Reads to the exit code."""
+        while self.exit is None:
+            self.step()
+        return self.exit
+
+    def say(self, **message: Any) -> None:
+        self.socket.send(json.dumps(message))
+
+
+@contextmanager
+def a_server(folder: Path, **env: str) -> Generator[Served]:
+    """The server, started from nothing but its own files, as in a foreign image."""
+    library = folder / "lib" / "slipway" / "inside"
+    library.mkdir(parents=True)
+    for name in MODULES:
+        (library / name).write_bytes((INSIDE / name).read_bytes())
+    (folder / "lib" / "__main__.py").write_bytes((INSIDE / "__main__.py").read_bytes())
+    port = free_port()
+    told = {
+        "PATH": os.environ["PATH"],
+        "SHELL": "/bin/sh",
+        "HOME": str(folder),
+        "SLIPWAY_TERMINAL_PORT": str(port),
+        **env,
+    }
+    argv = [sys.executable, "-I", "-S", str(folder / "lib"), "terminal"]
+    process = subprocess.Popen(argv, env=told, stderr=subprocess.DEVNULL)
+    served = Served(f"http://127.0.0.1:{port}", process)
+
+    def answers() -> bool:
+        try:
+            return served.get("/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    try:
+        wait_until(answers, "the terminal server to listen")
+        yield served
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    with a_server(tmp_path_factory.mktemp("terminal")) as running:
+        yield running
+
+
+def test_a_command_has_a_terminal_and_an_exit_code(served: Served) -> None:
+    """It is told the size, it has a controlling terminal, and how it ended is reported."""
+    with served.opened(rows=33, cols=99) as client:
+        client.socket.send(b"stty size; tty >/dev/null && echo has-$((1+1))-tty; : < /dev/tty; exit 7\n")
+        assert client.to_end() == 7
+        assert b"33 99" in client.out
+        assert b"has-2-tty" in client.out
+
+
+def test_a_signal_is_an_exit_code(served: Served) -> None:
+    """As in a shell: 128 and the number of the signal."""
+    with served.opened(command=["/bin/sh", "-c", "kill -9 $$"]) as client:
+        assert client.to_end() == 137
+
+
+def test_a_resize_reaches_the_program(served: Served) -> None:
+    """The kernel is told, and tells it."""
+    with served.opened(rows=24, cols=80) as client:
+        client.say(type="resize", rows=50, cols=132)
+        client.socket.send(b"stty size; exit\n")
+        assert client.to_end() == 0
+        assert b"50 132" in client.out
+
+
+def test_a_session_outlives_its_connection(served: Served) -> None:
+    """Who comes back names the session and what it has seen, and gets the rest: no byte twice, none missing."""
+    with served.opened(client="a") as first:
+        first.socket.send(b"echo one-$((1+1)); echo $$\n")
+        first.until(b"one-2")
+        seen, id_ = bytes(first.out), first.session["id"]
+    with served.opened(session=id_, client="a") as whole, served.opened(session=id_, client="b") as other:
+        whole.until(seen)
+        whole.socket.send(b"echo two-$((1+1))\n")
+        whole.until(b"two-2")
+        other.until(b"two-2")
+    with served.opened(session=id_, **{"from": len(seen)}) as again:
+        assert again.session["offset"] == len(seen)
+        assert again.session["truncated"] is False
+        again.socket.send(b"exit 3\n")
+        assert again.to_end() == 3
+        assert b"one-2" not in again.out
+        assert b"two-2" in again.out
+    with served.opened(session=id_, **{"from": 10**9}) as late:
+        assert late.to_end() == 3
+
+
+def test_opening_twice_opens_once(served: Served) -> None:
+    """A client whose connection broke off before it heard of its session gets the same one."""
+    with served.opened(client="same", command=["/bin/sh"]) as one, served.opened(client="same") as two:
+        assert one.session["id"] == two.session["id"]
+        one.say(type="kill")
+
+
+def test_input_is_counted_per_client(served: Served) -> None:
+    """A client that comes back is told what it need not send again."""
+    with served.opened(client="counter", command=["/bin/cat"], tty=False) as client:
+        client.socket.send(b"12345")
+        while client.received < 5:
+            client.step()
+        id_ = client.session["id"]
+    with served.opened(session=id_, client="counter") as again, served.opened(session=id_, client="new") as other:
+        assert again.session["received"] == 5
+        assert other.session["received"] == 0
+        again.say(type="eof")
+        assert again.to_end() == 0
+
+
+def test_pipes_keep_output_and_errors_apart(served: Served) -> None:
+    """Without a terminal nothing is echoed, and the end of input is the end of the script."""
+    with served.opened(tty=False) as client:
+        client.socket.send(b"echo out; echo err >&2; exit 4")
+        client.say(type="eof")
+        assert client.to_end() == 4
+        assert (client.out, client.err) == (b"out\n", b"err\n")
+
+
+def test_a_slow_reader_makes_the_program_wait(served: Served) -> None:
+    """What is printed faster than it is read is neither lost nor kept without bound."""
+    size = 64 * REPLAY_BYTES
+    with served.opened(tty=False, command=["/bin/sh", "-c", f"head -c {size} /dev/zero; echo end >&2"]) as client:
+        assert served.sessions()[-1]["busy"] is True
+        assert client.to_end() == 0
+        assert len(client.out) == size
+
+
+def test_nobody_watching_makes_nobody_wait(served: Served) -> None:
+    """A program whose reader is gone runs on; the last of its output is kept, and it is said that there was more."""
+    script = f"read go; head -c {3 * REPLAY_BYTES} /dev/zero; echo the-end"
+    with served.opened(tty=False, command=["/bin/sh", "-c", script]) as client:
+        client.socket.send(b"go\n")
+        id_ = client.session["id"]
+
+    def ended() -> bool:
+        return next(each for each in served.sessions() if each["id"] == id_)["exitCode"] == 0
+
+    wait_until(ended, "the program to end with nobody watching")
+    with served.opened(session=id_) as late:
+        assert late.session["truncated"] is True
+        assert late.session["offset"] > 2 * REPLAY_BYTES
+        assert late.to_end() == 0
+        assert late.out.endswith(b"the-end\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({"session": "nope"}, 4404),
+        ({"rows": -1}, 4400),
+        ({"command": "ls"}, 4400),
+        ({"command": ["/no/such/program"]}, 4422),
+    ],
+)
+def test_what_can_not_be_had_is_said(served: Served, words: dict[str, Any], code: int) -> None:
+    """A text with the reason, then a close code."""
+    with served.opened(**words) as client:
+        assert client.session["type"] == "error"
+        assert client.session["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            client.socket.recv(WAIT_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == code
+
+
+def test_foreign_pages_reach_nothing(served: Served) -> None:
+    """Neither another origin, nor a name that was made to resolve to us."""
+    with pytest.raises(InvalidStatus), served.socket(origin="http://evil.example"):
+        pass
+    assert served.get("/sessions", host="evil.example").status_code == 403
+    assert served.get("/", host="evil.example").status_code == 403
+    with served.socket(origin=served.url):
+        pass
+
+
+def test_the_page_finds_its_files(served: Served) -> None:
+    """They are the API's, as many steps up as the prefix is deep; the page may load nothing from elsewhere."""
+    answer = served.get("/", **{"x-forwarded-prefix": "/proxy/shell-1/7681"})
+    assert '"../../../assets/terminal/terminal.js"' in answer.text
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_the_end_takes_the_programs_along(tmp_path: Path) -> None:
+    """SIGTERM: what runs is told to hang up, what does not listen is killed, and the server is gone in time."""
+    with (
+        a_server(tmp_path) as served,
+        served.opened(command=["/bin/sh", "-c", "trap '' HUP; echo $$; sleep 600"]) as client,
+    ):
+        pid = int(client.until(b"\n").split()[0])
+        began = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(10) == 0
+        assert time.monotonic() - began < 8
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the program to be gone")
+
+
+def test_a_replay_is_bounded_and_exact() -> None:
+    """From any offset that is kept comes exactly what was printed after it."""
+    replay = Replay()
+    printed = b"".join(bytes([index % 251]) * 10_000 for index in range(100))
+    for start in range(0, len(printed), 10_000):
+        replay.add(1, printed[start : start + 10_000])
+    assert replay.end == len(printed)
+    assert replay.end - replay.first <= REPLAY_BYTES
+    for offset in (replay.first, replay.first + 1, replay.end - 1, replay.end):
+        assert b"".join(piece for _, _, piece in replay.after(offset)) == printed[offset:]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_any_python_reads_it(name: str) -> None:
+    """Images bring old ones: the syntax is that of Python 3.9, and nothing but the standard library is imported."""
+    module = ast.parse((INSIDE / name).read_text("utf-8"), feature_version=(3, 9))
+    imported = {alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
+    foreign = {each for each in imported if each.split(".")[0] not in sys.stdlib_module_names}
+    assert all(each.startswith("slipway.inside") for each in foreign)
