@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "hold": Entry("change", "keep it from starting"),
         "resume": Entry("change", "let it start (again)"),
         "priority": Entry("change", "set its priority"),
+        "node": Entry("nodes", "take a node out of use, or back: enable, drain, disable"),
         "template": Entry("catalog", "named partial launches of a workspace: list, show, set, remove"),
     },
     "More": {

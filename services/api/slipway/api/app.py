@@ -13,7 +13,7 @@ from slipway.api.guard import Guard
 from slipway.api.observe import QUIET_PATHS, Observe
 from slipway.api.parts import Parts
 from slipway.api.proxy.app import proxy, to_root
-from slipway.api.routes import about, allocations, events, kinds, launches, logs, queues, signals, templates
+from slipway.api.routes import about, allocations, events, kinds, launches, logs, nodes, queues, signals, templates
 from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.service import version
 
@@ -25,6 +25,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *logs.ENDPOINTS,
     *signals.ENDPOINTS,
     *queues.ENDPOINTS,
+    *nodes.ENDPOINTS,
     *templates.ENDPOINTS,
 )
 """Every route of the REST API."""

@@ -11,7 +11,11 @@ from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool, RoleSpec
 from slipway.kube.objects import Node
+from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.resources import Resources, total
+
+ENABLED = "enabled"
+CORDONED = "cordoned"
 
 
 def queue_view(
@@ -62,13 +66,22 @@ def node_view(node: Node, live: Iterable[Allocation]) -> NodeView:
     return NodeView(
         name=name,
         ready=ready is not None and ready.status == "True",
-        schedulable=not node.spec.unschedulable,
+        schedulable=scheduling_of(node) == ENABLED,
+        scheduling=scheduling_of(node),
         labels=node.metadata.labels,
         taints=[shown(taint) for taint in node.spec.taints],
         allocatable=allocatable_of(node).quantities(),
         used=total(asks).quantities(),
         ranks=ranks,
     )
+
+
+def scheduling_of(node: Node) -> str:
+    """What may be placed on a node: our label counts before a cordon, which only keeps new work away."""
+    wanted = node.metadata.labels.get(SCHEDULING_LABEL, "")
+    if wanted in (DRAINING, DISABLED):
+        return wanted
+    return CORDONED if node.spec.unschedulable else ENABLED
 
 
 def job_view(job: Job, live: Iterable[Allocation]) -> JobView:

@@ -77,6 +77,10 @@ class ActivityBody(Request, kw_only=True, frozen=True):
     at: str = ""
 
 
+class NodeBody(Request, kw_only=True, frozen=True):
+    """Nothing is said beside the name."""
+
+
 class TemplateBody(Request, kw_only=True, frozen=True):
     """A named partial launch body, merged under a request."""
 
@@ -340,6 +344,9 @@ class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     name: str
     ready: bool
     schedulable: bool
+    """it is not cordoned, draining or disabled"""
+    scheduling: str
+    """enabled, draining, disabled or cordoned"""
     labels: dict[str, str]
     taints: list[dict[str, Any]]
     allocatable: dict[str, str]

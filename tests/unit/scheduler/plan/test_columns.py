@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, PodFact, PoolFact
+from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL, AllocationFact, PodFact, PoolFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU
@@ -128,3 +128,19 @@ def test_a_node_in_two_pools_is_of_the_first_by_name() -> None:
     pools = [PoolFact(name="b"), PoolFact(name="a", node_selector={"kind": "gpu"}), PoolFact(name="c")]
     gpu, plain = a_node("g", labels={"kind": "gpu"}), a_node("p")
     assert nodes_of_pool(pools, [plain, gpu]) == {"a": [gpu], "b": [plain], "c": []}
+
+
+def test_what_stands_on_a_disabled_node_is_taken_down_whole_and_once() -> None:
+    """Also a gang of which only one rank stands there; not on a draining node, and not what is stopping anyway."""
+    disabled, draining = ({SCHEDULING_LABEL: word} for word in (DISABLED, DRAINING))
+    other = running(an_allocation("o", a_role()), {0: "n1"})
+
+    def taken(labels: dict[str, str], gang: AllocationFact = PLACED) -> list[tuple[str, str]]:
+        where = [a_node("n0", labels=labels), a_node("n1")]
+        made = planned(a_snapshot(where, [gang, other]))
+        return [(evict.uid, evict.reason.value) for evict in made.evictions]
+
+    assert taken(disabled) == [(GANG.uid, "NodeDisabled")]
+    assert taken(draining) == taken({}) == []
+    assert taken(disabled, msgspec.structs.replace(PLACED, stopping=True)) == []
+    assert taken(disabled, msgspec.structs.replace(PLACED, placements={0: "n1", 1: "n1"})) == []

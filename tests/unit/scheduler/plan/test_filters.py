@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway.model.facts import NodeFact, PodFact, RoleFact, Taint, Toleration
+from slipway.model.facts import SCHEDULING_LABEL, NodeFact, PodFact, RoleFact, Taint, Toleration
 from slipway.scheduler.plan.ask import compile_ask
 from slipway.scheduler.plan.diagnose import diagnose
 from slipway.scheduler.plan.filters import FILTERS
@@ -162,3 +162,16 @@ def test_what_is_not_asked_for_is_not_looked_at() -> None:
 def test_nodes_to_avoid_are_refused_when_asked_so() -> None:
     """Unknown names are no matter."""
     assert refused(a_role(), [a_node("n"), a_node("m")], avoid=("n", "gone")) == {"AvoidNodes": 1}
+
+
+@pytest.mark.parametrize(("word", "reason"), [("draining", "NodeDraining"), ("disabled", "NodeDisabled")])
+def test_a_node_that_an_operator_takes_out_takes_nothing_new(word: str, reason: str) -> None:
+    """Nothing tolerates it; the sentence names the nodes while they are few, and other labels mean nothing."""
+    out = a_node("n2", labels={SCHEDULING_LABEL: word})
+    assert refused(a_role(), [a_node("n1"), out]) == {reason: 1}
+    everything = Toleration(operator="Exists")
+    assert refused(a_role(tolerations=(everything,)), [out]) == {reason: 1}
+    assert refused(a_role(), [a_node("n", labels={SCHEDULING_LABEL: "other"})]) == {}
+    snapshot = a_snapshot([a_node("n1", cpu=0), out])
+    said = diagnose(compile_ask(a_role(), snapshot.table), snapshot.usage).phrases()
+    assert f"1 is {word} (n2)" in said

@@ -1,7 +1,8 @@
 """The total order: priority, position, age, uid; and the order of heads."""
 
 from slipway.model.facts import JobFact, QueueFact
-from slipway.scheduler.plan.ordering import default_position, head_key, work_key
+from slipway.model.position import default_position
+from slipway.scheduler.plan.ordering import head_key, work_key
 from tests.support.planner import an_allocation
 
 JOB = JobFact(namespace="default", name="j", priority=9, position="")
@@ -29,7 +30,7 @@ def test_a_job_with_a_priority_gives_it_to_its_work() -> None:
 def test_a_position_compares_with_work_that_was_never_moved() -> None:
     """The default position is the time of creation, before the epoch too."""
     assert default_position(-5) < default_position(0) < default_position(0.001) < default_position(1_700_000_000)
-    ahead = an_allocation("a", created=9.0, position=default_position(3.0) + "-5")
+    ahead = an_allocation("a", created=9.0, position=default_position(3.0) + ".5")
     assert work_key(an_allocation("b", created=3.0), None) < work_key(ahead, None)
     assert work_key(ahead, None) < work_key(an_allocation("c", created=3.001), None)
 

@@ -1,4 +1,4 @@
-"""Queues, pools, nodes, workspaces, jobs, templates, dead letters: what surrounds allocations."""
+"""Queues, pools, workspaces, jobs, templates, dead letters: what surrounds allocations."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,10 +9,10 @@ from slipway.api.identity import user_of
 from slipway.api.needs import needs_redis
 from slipway.api.parts import parts_of
 from slipway.api.routes.allocations import pending_of
-from slipway.api.schemas import Items, JobView, LetterView, Me, NodeView, PoolView, QueueView, WorkspaceView
+from slipway.api.schemas import Items, JobView, LetterView, Me, PoolView, QueueView, WorkspaceView
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError
-from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, QUEUES, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 
 PAGE_MAX = 500
@@ -42,14 +42,6 @@ async def pools(request: Request) -> Response:
     nodes = await parts.catalog.nodes()
     live = await _live(request)
     return json_response(Items(items=[cluster_view.pool_view(pool, nodes, live) for pool in listed.items]))
-
-
-async def nodes(request: Request) -> Response:
-    """All nodes, and which allocations hold what of each."""
-    parts = parts_of(request)
-    listed = await parts.kube.list(NODES)
-    live = await _live(request)
-    return json_response(Items(items=[cluster_view.node_view(node, live) for node in listed.items]))
 
 
 async def workspaces(request: Request) -> Response:
@@ -121,7 +113,6 @@ ENDPOINTS = (
         answer=QueueView,
     ),
     Endpoint(method="GET", path="/api/v1/pools", handler=pools, summary="Pools", tag="cluster", answer=Items[PoolView]),
-    Endpoint(method="GET", path="/api/v1/nodes", handler=nodes, summary="Nodes", tag="cluster", answer=Items[NodeView]),
     Endpoint(
         method="GET",
         path="/api/v1/workspaces",

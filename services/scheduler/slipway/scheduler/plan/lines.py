@@ -3,10 +3,11 @@
 import msgspec
 
 from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.position import WorkKey
 from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
 from slipway.scheduler.plan.gates import closed_gate, is_wanted
-from slipway.scheduler.plan.ordering import WorkKey, work_key
+from slipway.scheduler.plan.ordering import work_key
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot

@@ -6,12 +6,13 @@ An offer must hold whatever waits beside it: the `rivals` that would take what i
 import msgspec
 
 from slipway.model.facts import AllocationFact
+from slipway.model.position import WorkKey
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan import explain
 from slipway.scheduler.plan.change import BY_ITSELF, CHANGEABLE, Standing, smallest_change
 from slipway.scheduler.plan.gates import closed_gate
 from slipway.scheduler.plan.lines import STRICT, GangKey, Line, Wants
-from slipway.scheduler.plan.ordering import WorkKey, work_key
+from slipway.scheduler.plan.ordering import work_key
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.snapshot import Snapshot
 

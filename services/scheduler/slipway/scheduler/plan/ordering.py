@@ -1,19 +1,16 @@
 """Who goes first: a total order within a queue, and between the heads of queues.
 
-Within a queue: priority, then position, then age, then uid. A job that has a priority gives it to its allocations.
-Between queues: whose head would leave it least above its due, then queue priority, the head's priority, age, name.
+Within a queue: priority, then place, then the job's weight, the allocation's own priority, age and uid
+(`model/position.py`). A job that has a priority gives it to its allocations; one that has a place gives it to those
+that have none of their own. Between queues: whose head would leave it least above its due, then queue priority, the
+head's priority, age, name.
 """
 
+from slipway.model import position
 from slipway.model.facts import AllocationFact, JobFact, QueueFact
+from slipway.model.position import WorkKey, milliseconds
 
-_OFFSET_MS = 10**14
-WorkKey = tuple[int, int, str, int, str]
 HeadKey = tuple[int, int, int, int, str]
-
-
-def default_position(created: float) -> str:
-    """The position of what was never moved: its creation time, so that any position compares with any other."""
-    return f"{milliseconds(created) + _OFFSET_MS:015d}"
 
 
 def priority_of(allocation: AllocationFact, job: JobFact | None) -> int:
@@ -23,21 +20,16 @@ def priority_of(allocation: AllocationFact, job: JobFact | None) -> int:
 
 def work_key(allocation: AllocationFact, job: JobFact | None) -> WorkKey:
     """Ascending within a queue."""
-    position = allocation.position or (job.position if job else "") or default_position(allocation.created)
-    return (
-        -priority_of(allocation, job),
-        -allocation.priority,
-        position,
-        milliseconds(allocation.created),
-        allocation.uid,
+    return position.work_key(
+        priority_of(allocation, job),
+        allocation.position or (job.position if job else ""),
+        weight=job.weight if job else 1,
+        own=allocation.priority,
+        created=allocation.created,
+        uid=allocation.uid,
     )
 
 
 def head_key(share: int, queue: QueueFact, head: AllocationFact, job: JobFact | None) -> HeadKey:
     """Ascending between the heads of queues."""
     return (share, -queue.priority, -priority_of(head, job), milliseconds(head.created), queue.name)
-
-
-def milliseconds(seconds: float) -> int:
-    """Whole milliseconds of a time in seconds: what times are compared by."""
-    return round(seconds * 1000)

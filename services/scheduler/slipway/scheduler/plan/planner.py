@@ -4,7 +4,8 @@ The rooms, in the order in which an allocation passes through them: `gates` (is 
 `ordering` (who goes first), `quota` (may its queue have it), `gang` and below it `fill`, `topology`, `rows`, `filters`,
 `scores` (is there a place, and which is best), `explain` and `offers` (why not, and what would help).
 Preemption, reclaim and consolidation will stand between `gang` and `explain`, reservations with backfill
-after them; until they are there, nothing is evicted but gangs found below their minimum.
+after them; until they are there, nothing is evicted but gangs found below their minimum, and what stands on a node
+that an operator has disabled.
 
 Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples; a gang is admitted with its
 minimum or not at all; no node goes above allocatable, no queue above a bound; planning again on the state that a plan
@@ -17,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from slipway.model.facts import AllocationFact
+from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
@@ -42,7 +43,7 @@ Watch = Callable[[AllocationFact, WhatIf], None]
 
 def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0, *, watch: Watch | None = None) -> Plan:
     """What to admit, what to take down, and why the rest waits."""
-    evictions = _broken_gangs(snapshot)[: policy.decisions_max]
+    evictions = _to_take_down(snapshot)[: policy.decisions_max]
     if not snapshot.pending:
         return Plan(evictions=evictions)
     return _Tick(snapshot, policy, now, watch).run(evictions)
@@ -57,12 +58,17 @@ def queue_tree(snapshot: Snapshot) -> QueueTree:
     return tree
 
 
-def _broken_gangs(snapshot: Snapshot) -> tuple[Evict, ...]:
-    """Gangs that were placed with less than their minimum: they can not work, so they go at once."""
-    facts = [holding.allocation for holding in snapshot.broken]
+def _to_take_down(snapshot: Snapshot) -> tuple[Evict, ...]:
+    """Gangs that were placed with less than their minimum, and what stands on a disabled node: they go at once."""
+    reasons = {holding.allocation.uid: (holding.allocation, Reason.BELOW_MINIMUM) for holding in snapshot.broken}
+    disabled = frozenset(node.name for node in snapshot.table.facts if node.labels.get(SCHEDULING_LABEL) == DISABLED)
+    if disabled:
+        for holding in sorted(snapshot.holdings.values(), key=lambda each: each.allocation.key):
+            if not disabled.isdisjoint(holding.placements.values()):
+                reasons.setdefault(holding.allocation.uid, (holding.allocation, Reason.NODE_DISABLED))
     return tuple(
-        Evict(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, reason=Reason.BELOW_MINIMUM)
-        for fact in facts
+        Evict(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, reason=reason)
+        for fact, reason in reasons.values()
         if is_wanted(fact)
     )
 

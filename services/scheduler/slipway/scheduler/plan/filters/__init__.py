@@ -9,12 +9,14 @@ from slipway.scheduler.plan.filters import (
     node_health,
     node_ports,
     node_resources_fit,
+    node_scheduling,
     node_unschedulable,
     taint_toleration,
 )
 from slipway.scheduler.plan.filters.base import Filter, Refusal
 
 FILTERS: tuple[Filter, ...] = (
+    Filter(node_scheduling.NAME, node_scheduling.refuse, is_passing=True),
     Filter(node_unschedulable.NAME, node_unschedulable.refuse, is_passing=True),
     Filter(node_health.NAME, node_health.refuse, is_passing=True),
     Filter(taint_toleration.NAME, taint_toleration.refuse),

@@ -1,0 +1,125 @@
+"""Nodes: what they hold, and taking them out of use.
+
+What an operator wants of a node is a label of the node itself, so that kubectl shows and sets it too; the scheduler
+reads it there. Cordoning with kubectl means the same as draining.
+"""
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import cluster_view
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.parts import parts_of
+from slipway.api.schemas import Items, NodeBody, NodeView
+from slipway.api.strict import checked, read_object
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeniedError, NotFoundError
+from slipway.kube.objects import Node
+from slipway.kube.resources import ALLOCATIONS, NODES
+from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
+from slipway.model.lifecycle import Phase
+
+TAG = "nodes"
+ROOT = "/api/v1/nodes"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+async def nodes(request: Request) -> Response:
+    """All nodes, and which allocations hold what of each."""
+    listed = await parts_of(request).kube.list(NODES)
+    live = await _live(request)
+    return json_response(Items(items=[cluster_view.node_view(node, live) for node in listed.items]))
+
+
+async def node(request: Request) -> Response:
+    """One node."""
+    name = _name_of(request)
+    listed = await parts_of(request).kube.list(NODES, field_selector=f"metadata.name={name}")
+    if not listed.items:
+        raise _not_found(name)
+    return json_response(cluster_view.node_view(listed.items[0], await _live(request)))
+
+
+async def enable(request: Request) -> Response:
+    """Use it like any other."""
+    return await _mark(request, None)
+
+
+async def drain(request: Request) -> Response:
+    """Place nothing new there; what runs there may finish."""
+    return await _mark(request, DRAINING)
+
+
+async def disable(request: Request) -> Response:
+    """Place nothing new there, and begin again elsewhere with what runs there."""
+    return await _mark(request, DISABLED)
+
+
+async def _mark(request: Request, value: str | None) -> Response:
+    parts, name = parts_of(request), _name_of(request)
+    checked(await read_object(request, parts.settings.body_bytes_max), NodeBody)
+    patch = {"metadata": {"labels": {SCHEDULING_LABEL: value}}}
+    try:
+        found: Node = await parts.kube.patch(NODES, name, patch)
+    except NotFoundError as error:
+        raise _not_found(name) from error
+    except DeniedError as error:
+        by_hand = f"{SCHEDULING_LABEL}={value} --overwrite" if value else f"{SCHEDULING_LABEL}-"
+        raise DeniedError(
+            f"Slipway's api may not change nodes ({error}); grant its account the verb patch on nodes, "
+            f"or do it yourself: kubectl label node {name} {by_hand}"
+        ) from error
+    parts.announcer.changed()
+    return json_response(cluster_view.node_view(found, await _live(request)))
+
+
+def _name_of(request: Request) -> str:
+    name = str(request.path_params["name"])
+    if _NAME.fullmatch(name) is None:
+        raise _not_found(name)
+    return name
+
+
+def _not_found(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no node {name[:80]!r}; GET {ROOT} lists them")
+
+
+async def _live(request: Request) -> list[Allocation]:
+    """Everything that has not ended."""
+    listed = await parts_of(request).kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
+    return listed.items
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path=ROOT, handler=nodes, summary="Nodes", tag=TAG, answer=Items[NodeView]),
+    Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=node, summary="One node", tag=TAG, answer=NodeView),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/{{name}}/enable",
+        handler=enable,
+        summary="Use it again",
+        tag=TAG,
+        body=NodeBody,
+        answer=NodeView,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/{{name}}/drain",
+        handler=drain,
+        summary="Nothing new there; what runs there may finish",
+        tag=TAG,
+        body=NodeBody,
+        answer=NodeView,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/{{name}}/disable",
+        handler=disable,
+        summary="Nothing new there; what runs there begins again elsewhere",
+        tag=TAG,
+        body=NodeBody,
+        answer=NodeView,
+    ),
+)

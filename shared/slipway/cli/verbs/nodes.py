@@ -1,0 +1,46 @@
+"""`slipway node`: nodes out of use, and back."""
+
+import argparse
+from typing import Any
+from urllib.parse import quote
+
+from slipway.cli import main, output
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs import listing
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+_DONE = {
+    "enable": "is used again",
+    "drain": "takes nothing new; what runs there may finish",
+    "disable": "takes nothing new; what runs there begins again elsewhere",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `node`."""
+    parser.add_argument("word", nargs="?", choices=("ls", *_DONE), default="ls")
+    parser.add_argument("names", nargs="*", metavar="NODE")
+    parser.add_argument("--all", action="store_true", help="every node")
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def node(arguments: argparse.Namespace, session: Session) -> int:
+    """List nodes, or change what may be placed on them."""
+    word: str = arguments.word
+    if word == "ls":
+        return listing.nodes(arguments, session)
+    if bool(arguments.names) == arguments.all:
+        raise InvalidError(f"node {word}: name the nodes, or say --all: slipway node {word} NODE")
+    names: list[str] = arguments.names
+    if arguments.all:
+        names = [str(item["name"]) for item in session.api.get("/nodes")["items"]]
+    for name in names:
+        view: Json = session.api.post(f"/nodes/{quote(name, safe='')}/{word}")
+        here = len({str(rank["id"]) for rank in view["ranks"]})
+        runs = f" ({here} running there)" if here and word != "enable" else ""
+        session.terminal.line(f"node {view['name']} {_DONE[word]}{runs}")
+    return main.OK
+
+
+VERBS = {"node": Verb(configure, node)}

@@ -1,0 +1,70 @@
+"""Taking nodes out of use and back: over the API and with kubectl's own label and cordon."""
+
+from typing import Any
+
+import pytest
+
+from slipway.errors import DeniedError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import NODES
+from tests.support.api_world import ApiWorld
+
+LABEL = "slipway.dev/scheduling"
+
+
+@pytest.mark.parametrize(("verb", "word"), [("drain", "draining"), ("disable", "disabled")])
+async def test_a_node_is_taken_out_and_back(world: ApiWorld, verb: str, word: str) -> None:
+    """The wish is a label of the node itself; enabling takes the label away, twice as well as once."""
+    answer = await world.post(f"/nodes/n1/{verb}")
+    assert answer.status_code == 200
+    assert (answer.json()["scheduling"], answer.json()["schedulable"]) == (word, False)
+    assert (await world.kube.get(NODES, "n1")).metadata.labels[LABEL] == word
+    assert [each["scheduling"] for each in (await world.get("/nodes")).json()["items"]] == [word, "enabled"]
+    for _ in range(2):
+        assert (await world.post("/nodes/n1/enable")).json()["scheduling"] == "enabled"
+    assert LABEL not in (await world.kube.get(NODES, "n1")).metadata.labels
+
+
+async def test_a_cordon_shows_and_our_label_counts_before_it(world: ApiWorld) -> None:
+    """kubectl cordon works as ever; enabling does not lift it."""
+    await world.kube.patch(NODES, "n1", {"spec": {"unschedulable": True}})
+    assert (await world.get("/nodes/n1")).json()["scheduling"] == "cordoned"
+    assert (await world.post("/nodes/n1/disable")).json()["scheduling"] == "disabled"
+    assert (await world.post("/nodes/n1/enable")).json()["scheduling"] == "cordoned"
+
+
+async def test_a_node_says_who_stands_on_it(world: ApiWorld) -> None:
+    """What disabling will move."""
+    launched = await world.launch()
+    await world.run(launched["name"])
+    assert [rank["id"] for rank in (await world.post("/nodes/n1/drain")).json()["ranks"]] == [launched["id"]]
+
+
+@pytest.mark.parametrize("path", ["/nodes/none/disable", "/nodes/none/enable", "/nodes/A_B/drain"])
+async def test_an_unknown_node_is_not_found(world: ApiWorld, path: str) -> None:
+    """By name, with the way to the list."""
+    answer = await world.post(path)
+    assert answer.status_code == 404
+    assert "GET /api/v1/nodes" in answer.json()["detail"]
+    assert (await world.get("/nodes/none")).status_code == 404
+
+
+async def test_what_is_not_known_in_a_body_is_refused(world: ApiWorld) -> None:
+    """Nothing that was sent is silently ignored."""
+    answer = await world.post("/nodes/n1/drain", {"force": True})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/force"
+
+
+async def test_a_missing_permission_says_which_and_what_to_do_meanwhile(world: ApiWorld) -> None:
+    """The verb that the account lacks, and the same by hand."""
+
+    async def refuse(verb: Verb, plural: str, *_: Any) -> None:
+        if (verb, plural) == (Verb.PATCH, "nodes"):
+            raise DeniedError('User "slipway-api" cannot patch resource "nodes"')
+
+    world.kube.before = refuse
+    answer = await world.post("/nodes/n1/disable")
+    assert (answer.status_code, answer.json()["code"]) == (502, "not-permitted")
+    assert "kubectl label node n1 slipway.dev/scheduling=disabled" in answer.json()["detail"]
+    assert "patch on nodes" in answer.json()["detail"]

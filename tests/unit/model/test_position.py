@@ -1,0 +1,67 @@
+"""Places in a queue: how they compare, and the number between two of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.model.position import NoRoomError, between, default_position, place_key, work_key
+
+PLACES = st.decimals(min_value=0, max_value=10**15, places=6).map(lambda value: f"{value:f}")
+
+
+def test_places_compare_as_numbers() -> None:
+    """Not as text: hand-written numbers have any length; what is no number comes last."""
+    ordered = ["0", "5", "5.25", "5.5", "20", default_position(0.0), "not a number"]
+    assert sorted(reversed(ordered), key=place_key) == ordered
+    assert place_key("5") == place_key("5.0") == place_key("05.00")
+
+
+def test_the_times_of_creation_are_places() -> None:
+    """The older goes first, before the epoch too."""
+    assert default_position(-5) < default_position(0) < default_position(0.001) < default_position(1_700_000_000)
+
+
+@given(PLACES, PLACES)
+def test_between_two_there_is_one_more(one: str, two: str) -> None:
+    """Strictly between, whatever the neighbours; equal ones leave no room."""
+    low, high = sorted((one, two), key=place_key)
+    if place_key(low) == place_key(high):
+        with pytest.raises(NoRoomError):
+            between(low, high)
+    else:
+        assert place_key(low) < place_key(between(low, high)) < place_key(high)
+
+
+@given(PLACES)
+def test_before_the_first_and_behind_the_last(place: str) -> None:
+    """There is always a place behind; and one before, unless the first stands at 0."""
+    assert place_key(between(place, None)) > place_key(place)
+    if place_key(place) > place_key("0"):
+        assert place_key(between(None, place)) < place_key(place)
+
+
+def test_halving_goes_on_for_long_and_then_says_so() -> None:
+    """A hundred moves into the same gap; then a person has to make room."""
+    place = "1"
+    for _ in range(100):
+        place = between("0", place)
+    with pytest.raises(NoRoomError):
+        for _ in range(100):
+            place = between("0", place)
+    with pytest.raises(NoRoomError):
+        between(None, "0")
+
+
+def test_few_digits() -> None:
+    """The mean, as short as it tells the neighbours apart."""
+    assert between("101732000000000", "101732000000001") == "101732000000000.5"
+    assert between("3", "9") == "6"
+    assert between(None, "101732000000000") == "101731999999000"
+    assert between("7", None) == "1007"
+
+
+def test_weight_decides_between_equals() -> None:
+    """Of the same priority and place the heavier goes first, before the allocations' own priority and age."""
+    light = work_key(50, "7", weight=1, own=90, created=1.0, uid="a")
+    heavy = work_key(50, "7.0", weight=2, own=10, created=9.0, uid="b")
+    assert heavy < light < work_key(50, "8", weight=9, own=99, created=0.0, uid="c")
