@@ -76,6 +76,11 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         return self.exit is not None or (self.pod is not None and exits.is_bound(self.pod))
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether its end is on record."""
+        return self.stored is not None and self.stored.phase in ENDED
+
+    @property
     def has_started(self) -> bool:
         """Whether its main container runs or has run."""
         if self.pod is not None and exits.has_started(self.pod):
@@ -165,10 +170,10 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> Rank | None:
-        """The first failure; of those seen together, infrastructure's before the user's."""
+        """The first failure, infrastructure's before the user's; what is on record came before what is only seen."""
         lost = [(rank.failure, rank) for rank in self.lost]
         keyed = [
-            ((not end.is_infrastructure, end.at is None, end.at or 0.0, rank.index), rank)
+            ((not end.is_infrastructure, not rank.is_recorded, end.at is None, end.at or 0.0, rank.index), rank)
             for end, rank in lost
             if end is not None
         ]

@@ -1,0 +1,131 @@
+"""Idle timeout and run limit: stored when it runs, told to those that can save their work, TimedOut in the end."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Reason, Result
+from tests.support.builders import T0, AllocationStory, a_pod, an_allocation
+from tests.support.reductions import NOW, a_running, ending, once, settled
+
+KINDS = ["notebook", "shell", "command", "tensorboard", "training"]
+LIMITS = [Reason.IDLE, Reason.MAX_RUNTIME]
+
+
+def can_save(**spec: Any) -> AllocationStory:
+    return a_running(preemptible=True, preemptionGrace="10m", **spec).ready()
+
+
+def told(reason: Reason) -> Allocation:
+    return once(can_save(maxRestarts=3).stopped(reason.value).it, a_pod().running()).allocation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_an_idle_deadline(kind: str) -> None:
+    """`status.deadlines.idle` counts from Running, beside the run limit; what asks for none has none."""
+    story = an_allocation(kind=kind, idleTimeout="30m", maxRuntime="1h").assigned().released()
+    status = once(story.it, a_pod().running(at_s=3), now=T0 + 3).allocation.status
+    assert status.deadlines == {"idle": "2023-11-14T22:43:23.000Z", "maxRuntime": "2023-11-14T23:13:23.000Z"}
+    plain = an_allocation(kind=kind).assigned().released()
+    assert once(plain.it, a_pod().running(at_s=3), now=T0 + 3).allocation.status.deadlines == {}
+
+
+def test_each_attempt_has_deadlines_of_its_own() -> None:
+    """They go with the attempt, and count from when the next one runs."""
+    story = a_running(maxRestarts=1, idleTimeout="30m").with_status(deadlines={"idle": "2023-11-14T22:43:23.000Z"})
+    again = settled(story.it, a_pod().exited(1))
+    assert (again.status.attempt, again.status.deadlines) == (2, {})
+
+
+@pytest.mark.parametrize("reason", LIMITS)
+def test_what_can_save_its_work_is_told_first(reason: Reason) -> None:
+    """Preemptible and ready: `preempting` with the reason of the stop, and the whole grace."""
+    status = told(reason).status
+    assert (status.phase, status.transitions[-1].type) == (Phase.RUNNING, Event.PREEMPTING)
+    assert status.transitions[-1].reason == reason
+    assert status.deadlines["preemption"] == "2023-11-14T22:23:40.000Z"
+
+
+@pytest.mark.parametrize("reason", LIMITS)
+@pytest.mark.parametrize(
+    "story", [a_running(preemptible=True), a_running().ready()], ids=["not ready", "not preemptible"]
+)
+def test_what_can_not_is_killed(story: AllocationStory, reason: Reason) -> None:
+    """At once."""
+    status = once(story.stopped(reason.value).it, a_pod().running()).allocation.status
+    assert (status.phase, status.reason) == (Phase.TERMINATING, reason)
+
+
+COURSES = [
+    ("acked, exit 0", True, 0, Result.TIMED_OUT, None),
+    ("acked, failed", True, 1, Result.TIMED_OUT, None),
+    ("not acked, exit 0", False, 0, Result.SUCCEEDED, Reason.USER_STOPPED),
+    ("not acked, failed", False, 1, Result.TIMED_OUT, None),
+]
+
+
+@pytest.mark.parametrize("reason", LIMITS)
+@pytest.mark.parametrize(("_case", "acked", "code", "result", "other"), COURSES)
+def test_how_it_then_ends(
+    _case: str, acked: bool, code: int, result: Result, other: Reason | None, reason: Reason
+) -> None:
+    """TimedOut, never run again, but for work that came to its own good end without a word."""
+    story = AllocationStory(told(reason))
+    story = story.acknowledged(0, n=0) if acked else story
+    ended = settled(story.it, a_pod().exited(code, at_s=18))
+    assert ending(ended) == (Phase.TERMINATED, result, other or reason)
+
+
+@pytest.mark.parametrize("reason", LIMITS)
+def test_the_grace_of_it_runs_out(reason: Reason) -> None:
+    """Killed, and still TimedOut."""
+    late = once(told(reason), a_pod().running(), now=NOW + 600).allocation
+    assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, reason)
+    ended = settled(late, a_pod().exited(137, at_s=631).deleted(at_s=630), now=NOW + 620)
+    assert ending(ended) == (Phase.TERMINATED, Result.TIMED_OUT, reason)
+
+
+def test_a_lost_node_does_not_bring_it_back() -> None:
+    """It was over: what the infrastructure does meanwhile changes nothing."""
+    ended = settled(told(Reason.IDLE), a_pod().failed("NodeLost"))
+    assert ending(ended) == (Phase.TERMINATED, Result.TIMED_OUT, Reason.IDLE)
+
+
+def test_a_limit_in_the_middle_of_a_preemption_leaves_its_grace() -> None:
+    """Ranks that were told already are not told again and lose no time; the work is over all the same."""
+    asked = once(a_running(preemptionGrace="10m").asked_to_preempt().it, a_pod().running()).allocation
+    stopped = AllocationStory(asked).stopped("MaxRuntime")
+    assert not once(stopped.it, a_pod().running()).changed
+    ended = settled(stopped.acknowledged(0).it, a_pod().exited(0, at_s=18))
+    assert ending(ended) == (Phase.TERMINATED, Result.TIMED_OUT, Reason.MAX_RUNTIME)
+
+
+# --- pauses
+
+
+def test_a_pause_that_is_resumed_meanwhile_still_comes_back() -> None:
+    """The signal says that it is a pause, so taking the hold back before the ranks have ended loses nothing."""
+    story = a_running(hold=True).asked_to_preempt()
+    signals = story.it.spec.signals
+    assert signals is not None
+    assert signals.preempt is not None
+    pause = msgspec.structs.replace(signals, preempt=msgspec.structs.replace(signals.preempt, requeue=True))
+    resumed = AllocationStory(once(story.with_spec(signals=pause).it, a_pod().running()).allocation)
+    resumed = resumed.with_spec(hold=False).acknowledged(0)
+    status = settled(resumed.it, a_pod().exited(0, at_s=18)).status
+    assert (status.phase, status.attempt, status.not_before) == (Phase.PENDING, 2, "")
+
+
+@pytest.mark.parametrize("acked", [True, False])
+def test_the_grace_of_a_pause_runs_out(acked: bool) -> None:
+    """Killed, and the next attempt waits for the resume."""
+    story = a_running(hold=True, preemptionGrace="10s").asked_to_preempt()
+    asked = AllocationStory(once(story.it, a_pod().running()).allocation)
+    asked = asked.acknowledged(0) if acked else asked
+    killed = a_pod().exited(137, at_s=31).deleted(at_s=30)
+    late = once(asked.it, a_pod().running(), now=NOW + 10).allocation
+    status = settled(late, killed, now=NOW + 20).status
+    assert (status.phase, status.attempt, status.restarts) == (Phase.PENDING, 2, 0)
