@@ -14,6 +14,9 @@ ENV_PROXY_PREFIX = "SLIPWAY_PROXY_PREFIX"
 """The path under which the api's proxy shows the pod, `/proxy/<AllocationID>/`."""
 RESERVED_ENV_PREFIX = "SLIPWAY_"
 
+LIBRARY_PATH = "/run/slipway/lib"
+"""Where a pod finds what it runs of ours."""
+
 NOTEBOOK_PORT = 8888
 TENSORBOARD_PORT = 6006
 PREEMPTION_GRACE = "1h"
