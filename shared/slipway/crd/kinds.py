@@ -19,10 +19,23 @@ LIBRARY_PATH = "/run/slipway/lib"
 
 NOTEBOOK_PORT = 8888
 TENSORBOARD_PORT = 6006
+SHELL_PORT = 7681
 PREEMPTION_GRACE = "1h"
 
 SERVICE_KINDS = frozenset({Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD})
 """Kinds with a command of their own, which also runs in an image that the user names."""
+
+_PYTHON = (
+    "p=$(command -v python3 || command -v python) || "
+    "{ echo 'Slipway needs a Python 3.9 or newer in this image; name another image, or a command' >&2; exit 127; }; "
+    f'exec "$p" -I {LIBRARY_PATH} "$@"'
+)
+"""Runs what the next words name with whatever Python the image has; it sees neither its environment nor its folder."""
+
+
+def _of_ours(*words: str) -> list[str]:
+    return ["/bin/sh", "-c", _PYTHON, "slipway", *words]
+
 
 KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
     Kind.NOTEBOOK: KindDefaults(
@@ -44,8 +57,9 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
     ),
     Kind.SHELL: KindDefaults(
         image="python:3.12-slim",
-        command=["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"],
+        command=_of_ours("terminal"),
         resources={"cpu": "100m", "memory": "256Mi"},
+        port=SHELL_PORT,
     ),
     Kind.COMMAND: KindDefaults(resources={"cpu": "100m", "memory": "256Mi"}),
     Kind.TENSORBOARD: KindDefaults(

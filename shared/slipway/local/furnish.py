@@ -5,8 +5,10 @@ Owns those manifests for local mode. Applying twice changes nothing; what somebo
 
 import asyncio
 import importlib.util
+import os
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from slipway.crd.meta import LABEL_WORKSPACE, RawObject
@@ -53,7 +55,7 @@ def kind_defaults() -> RawObject:
     A notebook is JupyterLab when it is installed beside us, else a small page of our own.
     """
     page = [sys.executable, "-m", "slipway.local.pages"]
-    defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training")}
+    defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training", "shell")}
     if not _has("jupyterlab", "jupyter-lab"):
         defaults["notebook"] = {"image": LOCAL_IMAGE, "command": [*page, "notebook"], "port": 8888}
     if not _has("tensorboard", "tensorboard"):
@@ -62,7 +64,9 @@ def kind_defaults() -> RawObject:
 
 
 def _has(module: str, program: str) -> bool:
-    return importlib.util.find_spec(module) is not None and shutil.which(program) is not None
+    """Whether pods here will find it: their PATH begins where this Python is."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return importlib.util.find_spec(module) is not None and shutil.which(program, path=path) is not None
 
 
 async def _served(kube: KubeClient, clock: Clock) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX
+from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX, SERVICE_KINDS
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.pods import files
+from slipway.pods import files, library
 from slipway.pods.files import Bundle
 from slipway.pods.pin import LAUNCH_GATE
 
@@ -102,6 +102,7 @@ def role_base(
         "tolerations": [msgspec.to_builtins(item) for item in role.tolerations],
         "volumes": [*(pod.get("volumes") or ()), *_volumes(containers[main], bundle, bundle_name, options)],
     }
+    pod["volumes"] += library.volume_of(spec.kind, bundle_name)
     if role.affinity:
         pod["affinity"] = role.affinity
     if pool.binding == "delegate":
@@ -171,10 +172,13 @@ def _main(
     ports += [{"name": port.name, "containerPort": port.port} for port in spec.ports if port.port not in open_ports]
     if ports:
         made["ports"] = ports
+    if spec.kind in SERVICE_KINDS and spec.ports and "readinessProbe" not in made:
+        made["readinessProbe"] = {"tcpSocket": {"port": spec.ports[0].port}, "periodSeconds": 1, "failureThreshold": 3}
     needs_work = bool(bundle.items) and not made.get("workingDir")
     if needs_work:
         made["workingDir"] = files.WORK_PATH
     mounts = files.mounts(bundle, working_dir=str(made.get("workingDir", "")), needs_work=needs_work)
+    mounts += library.mount_of(spec.kind)
     if options.token_audience:
         mounts.append({"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True})
     if mounts:
