@@ -3,7 +3,8 @@
 Owns what of a ring is missing in its stream, and the bounded buffers of the lossy kinds. Knows nothing of Redis.
 
 Promises: `RingPublisher` brings an allocation's stream up to its ring, in order, whoever else publishes at the same
-time. `BestEffort.offer_*` never block and never raise; what does not fit is dropped and counted.
+time. `BestEffort.offer_*` never block and never raise; what does not fit is dropped and counted. Activity alone is kept
+while the server is away.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ T = TypeVar("T")
 _GAP_ROUNDS_MAX: Final = 4
 _SPANS_EVERY_S: Final = 0.6
 """Nobody watches spans as they end, and those of one launch belong together."""
+_AWAY_S: Final = 2.0
+"""Between attempts to tell of activity that the server was not there for."""
 _WRITE_MAX: Final = 1_000
 """Values in one exchange."""
 
@@ -123,6 +126,49 @@ class _Offers(Generic[T]):
                 self._tally.count(self._counter, count)
 
 
+class _Touches:
+    """The newest sign of activity of each allocation and source, until it is written.
+
+    A server that is away for a while loses none. What is told late is dated by the telling, so that it never takes the
+    place of what another process has told since.
+    """
+
+    def __init__(self, size: int, clock: Clock, tally: Tally) -> None:
+        self._size, self._clock, self._tally = size, clock, tally
+        self._newest: dict[AllocationId, dict[str, float]] = {}
+        self._is_late = False
+
+    def offer(self, allocation: AllocationId, source: str, at_s: float) -> bool:
+        if allocation not in self._newest and len(self._newest) >= self._size:
+            self._tally.count("activity_dropped")
+            return False
+        of = self._newest.setdefault(allocation, {})
+        of[source] = max(at_s, of.get(source, at_s))
+        return True
+
+    async def flush(self, write: Callable[[dict[AllocationId, dict[str, float]]], Awaitable[None]]) -> bool:
+        """Write what is here now; False when the server is away and it is kept."""
+        left = list(self._newest)
+        if self._is_late:
+            now = self._clock.now()
+            self._newest = {allocation: dict.fromkeys(seen, now) for allocation, seen in self._newest.items()}
+        while left:
+            batch = {allocation: self._newest.pop(allocation) for allocation in left[:_WRITE_MAX]}
+            left = left[_WRITE_MAX:]
+            try:
+                await write(batch)
+            except TransientError:
+                for allocation, seen in batch.items():
+                    for source, at_s in seen.items():
+                        self.offer(allocation, source, at_s)
+                self._is_late = True
+                return False
+            except PermanentError:
+                self._tally.count("activity_dropped", len(batch))
+        self._is_late = False
+        return True
+
+
 class LossySinks(Protocol):
     """The ports that best-effort offers end in."""
 
@@ -144,7 +190,7 @@ class BestEffort:
         self._spans_at_s = 0.0
         self._lines = _Offers[LogLine](size, "log_lines_dropped", tally)
         self._spans = _Offers[SpanRecord](size, "spans_dropped", tally)
-        self._touches = _Offers[tuple[str, float]](size, "activity_dropped", tally)
+        self._touches = _Touches(size, clock, tally)
         self._something = asyncio.Event()
 
     def offer_line(self, allocation: AllocationId, line: LogLine) -> bool:
@@ -160,20 +206,20 @@ class BestEffort:
     def offer_activity(self, allocation: AllocationId, source: str, at_s: float) -> bool:
         """Take a sign of activity; False when it was dropped."""
         self._something.set()
-        return self._touches.offer(allocation, (source, at_s))
+        return self._touches.offer(allocation, source, at_s)
 
     async def run(self) -> None:
         """Write behind until cancelled; call `flush` once more when draining."""
         while True:
             await self._something.wait()
             self._something.clear()
-            await self._write()
+            is_away = not await self._write()
             if self._clock.monotonic() >= self._spans_at_s:
                 await self._spans.flush(self._sinks.traces.append)
                 self._spans_at_s = self._clock.monotonic() + _SPANS_EVERY_S
             # Gather what comes meanwhile: fewer, larger writes.
-            await self._clock.sleep(self._every_s)
-            if len(self._spans):
+            await self._clock.sleep(_AWAY_S if is_away else self._every_s)
+            if len(self._spans) or is_away:
                 self._something.set()
 
     async def flush(self) -> None:
@@ -181,14 +227,7 @@ class BestEffort:
         await self._write()
         await self._spans.flush(self._sinks.traces.append)
 
-    async def _write(self) -> None:
+    async def _write(self) -> bool:
+        """Lines and activity; False when activity is kept for later."""
         await self._lines.flush(self._sinks.logs.append)
-        await self._touches.flush(self._touch)
-
-    async def _touch(self, touches: dict[AllocationId, list[tuple[str, float]]]) -> None:
-        newest: dict[AllocationId, dict[str, float]] = {}
-        for allocation, seen in touches.items():
-            of = newest.setdefault(allocation, {})
-            for source, at_s in seen:
-                of[source] = max(at_s, of.get(source, at_s))
-        await self._sinks.activity.touch(newest)
+        return await self._touches.flush(self._sinks.activity.touch)

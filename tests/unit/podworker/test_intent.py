@@ -68,6 +68,14 @@ def test_nothing_is_launched_without_the_finalizer() -> None:
     assert decide(ASSIGNED.with_metadata(finalizers=[]).it) == Nothing("no finalizer")
 
 
+def test_what_was_held_before_its_release_is_not_launched() -> None:
+    """However far its launch had come; once released it runs, and a hold is for the attempt that follows."""
+    assert decide(ASSIGNED.with_spec(hold=True).it) == Nothing("held")
+    second = ASSIGNED.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4).with_spec(hold=True)
+    assert decide(second.it) == Teardown(1)
+    assert decide(RELEASED.with_spec(hold=True).it) == Bind(0)
+
+
 def test_a_refused_launch_is_not_tried_again() -> None:
     """The watcher ends it; a refusal of the attempt before says nothing about this one."""
     refused = ASSIGNED.condition(CONDITION_REFUSED, "InvalidSpec")

@@ -62,6 +62,18 @@ def test_an_evicted_assignment_begins_again_when_no_pod_is_left() -> None:
     assert (again.phase, again.attempt, again.stop, again.not_before) == (Phase.PENDING, 2, None, "")
 
 
+def test_what_is_held_after_its_admission_waits_again() -> None:
+    """The decision came first, but nothing runs yet: the placement is given back. What was released runs on."""
+    held = an_allocation().assigned().with_spec(hold=True)
+    assert once(held.it).needs.consistent_list
+    again = settled(held.it).status
+    assert (again.phase, again.attempt, again.restarts, again.not_before) == (Phase.PENDING, 2, 0, "")
+    begun = once(held.it, a_pod(), consistent=True)
+    assert (begun.allocation.status.phase, begun.needs.hint) == (Phase.TERMINATING, True)
+    assert not once(an_allocation(hold=True).it).changed
+    assert once(an_allocation(hold=True).assigned().released().it, a_pod().running()).allocation.status.attempt == 1
+
+
 def test_a_stop_that_requeues_what_waits_is_taken_back() -> None:
     """Nothing was placed, so there is nothing to give up."""
     done = once(an_allocation().stopped("Preempted", requeue=True).it)

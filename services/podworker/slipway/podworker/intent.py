@@ -70,6 +70,9 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
         return Teardown(status.attempt)
     if status.phase is not Phase.ASSIGNED or not is_admitted(allocation):
         return Teardown(past) if past else Nothing("not admitted")
+    if allocation.spec.hold:
+        # Held after it was admitted and before anything of it may run: the watcher takes the admission back.
+        return Teardown(past) if past else Nothing("held")
     if TEARDOWN_FINALIZER not in allocation.metadata.finalizers:
         return Nothing("no finalizer")
     if is_refused(allocation):

@@ -230,6 +230,9 @@ def unstarted(
         return Again(reason=stop) if standing.requeue else _end(stop)
     if allocation.status.phase is Phase.TERMINATING:
         return outcome(allocation, cause_of(allocation), now=now, policy=policy)
+    if allocation.spec.hold and allocation.status.phase is not Phase.PENDING:
+        # Held after the decision was taken: it waits again, as if it had never been admitted.
+        return Again(reason=Reason.PREEMPTED)
     until = stuck_until(allocation, policy)
     if until is not None and now >= until:
         return _again(allocation, Reason.LAUNCH_STUCK, counted=False, now=now, policy=policy)
