@@ -65,7 +65,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
     },
     "Change": {
         "kill": Entry("change", "end it"),
+        "terminate": Entry("change", "end it, but let it save its work when it can"),
         "preempt": Entry("change", "ask its ranks to save their work and end"),
+        "pause": Entry("change", "let it save its work, stop it, and keep it from starting again"),
         "hold": Entry("change", "keep it from starting"),
         "resume": Entry("change", "let it start (again)"),
         "priority": Entry("change", "set its priority"),

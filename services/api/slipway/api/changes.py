@@ -1,4 +1,4 @@
-"""Changes of a spec after the launch: kill, priority, queue, hold, and the signals of a run.
+"""Changes of a spec after the launch: kill, terminate, priority, queue, hold, pause, and the signals of a run.
 
 Every write is one JSON patch whose first operation tests the uid, so that a name that was taken over is never touched;
 the server orders concurrent patches of different fields itself. What is computed from the object (signals) tests its
@@ -8,6 +8,7 @@ Must not write status.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -82,8 +83,15 @@ class Changes:
         self._announcer.changed()
         return changed
 
-    async def signal(self, allocation: Allocation, change: Signal, *, attempt: int | None = None) -> Allocation:
-        """Change the signals of the current attempt.
+    async def signal(
+        self,
+        allocation: Allocation,
+        change: Signal,
+        *,
+        attempt: int | None = None,
+        fields: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Allocation:
+        """Change the signals of the current attempt and, in the same write, other fields of the spec (wire names).
 
         Raises:
             ConflictError: it has ended, or `attempt` is over.
@@ -92,27 +100,67 @@ class Changes:
             check_attempt(allocation, attempt)
             before = signals_of(allocation)
             after = change(before)
-            if after == before:
+            news = {**fields, **({"signals": msgspec.to_builtins(after)} if after != before else {})}
+            if not news:
                 return allocation
             try:
-                return await self.write(
-                    allocation, {"signals": msgspec.to_builtins(after)}, version=allocation.metadata.resource_version
-                )
+                return await self.write(allocation, news, version=allocation.metadata.resource_version)
             except PreconditionError:
                 allocation = await self._lookup.again(allocation)
         raise StaleError("the allocation changes faster than its signals can be written; try again")
 
-    async def preempt(self, allocation: Allocation, reason: str) -> Allocation:
-        """Ask every rank to save its work and end; a standing request is kept."""
+    async def preempt(self, allocation: Allocation, reason: str, *, requeue: bool = False) -> Allocation:
+        """Ask every rank to save its work and end; a standing request is kept. `requeue`: another attempt follows."""
         at = format_time(self._clock.now())
 
         def raised(signals: Signals) -> Signals:
             if signals.preempt is not None:
                 return signals
-            asked = PreemptSignal(n=1, reason=reason, at=at, attempt=signals.attempt)
+            asked = PreemptSignal(n=1, reason=reason, at=at, attempt=signals.attempt, requeue=requeue)
             return msgspec.structs.replace(signals, preempt=asked)
 
         return await self.signal(allocation, raised)
+
+    async def pause(self, allocation: Allocation, reason: str) -> Allocation:
+        """Hold it; ranks that are placed are asked to save their work and come back, once resumed, as another attempt.
+
+        One write, so that no moment is held and goes on, or makes room and is not held.
+        """
+        attempt, at = allocation.status.attempt, format_time(self._clock.now())
+
+        def raised(signals: Signals) -> Signals:
+            asked = signals.preempt or PreemptSignal(n=1, reason=reason, at=at, attempt=signals.attempt)
+            return msgspec.structs.replace(signals, preempt=msgspec.structs.replace(asked, requeue=True))
+
+        for _ in range(STALE_TRIES_MAX):
+            if allocation.status.phase is not Phase.PENDING and allocation.status.attempt == attempt:
+                return await self.signal(allocation, raised, attempt=attempt, fields={"hold": True})
+            # It waits, or has come back as another attempt meanwhile: nothing of it runs.
+            check_attempt(allocation, None)
+            try:
+                return await self.write(allocation, {"hold": True}, version=allocation.metadata.resource_version)
+            except PreconditionError:
+                allocation = await self._lookup.again(allocation)
+                attempt = allocation.status.attempt
+        raise StaleError("the allocation changes faster than it can be held; try again")
+
+    async def terminate(self, allocation: Allocation, reason: str) -> Allocation:
+        """End it for good: who can save its work is asked to and has its grace, everything else is killed."""
+        status = allocation.status
+        if not (allocation.spec.preemptible and status.ready and status.phase is Phase.RUNNING):
+            return await self.kill(allocation)
+        at = format_time(self._clock.now())
+
+        def raised(signals: Signals) -> Signals:
+            asked = signals.preempt or PreemptSignal(n=1, reason=reason, at=at, attempt=signals.attempt)
+            return msgspec.structs.replace(signals, preempt=msgspec.structs.replace(asked, requeue=False))
+
+        fields = {"hold": False} if allocation.spec.hold else {}
+        try:
+            return await self.signal(allocation, raised, attempt=status.attempt, fields=fields)
+        except ConflictError:
+            # That attempt is over: what follows it has nothing to save yet.
+            return await self.kill(await self._lookup.again(allocation))
 
 
 def has_ended(allocation: Allocation) -> bool:

@@ -1,4 +1,4 @@
-"""`slipway kill`, `preempt`, `hold`, `resume`, `priority`: changes of what was launched."""
+"""`slipway kill`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `priority`: changes of what was launched."""
 
 import argparse
 from typing import Any
@@ -47,6 +47,40 @@ def preempt(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
+def configure_terminate(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `terminate`."""
+    configure_preempt(parser)
+    parser.add_argument("--wait", action="store_true", help="return when it has ended")
+
+
+def terminate(arguments: argparse.Namespace, session: Session) -> int:
+    """End it, gently when it can save its work."""
+    body = {"reason": arguments.reason} if arguments.reason else None
+    for id_ in arguments.ids:
+        view: Json = session.api.post(f"/allocations/{id_}/terminate", body)
+        if words.has_ended(view):
+            said = f" had ended: {words.state_of(view)}"
+        elif view.get("desired") == "Stopped":
+            said = " is being ended"
+        else:
+            said = " was asked to save its work and end"
+        session.terminal.line(f"{view['id']}{said}")
+    if arguments.wait:
+        for id_ in arguments.ids:
+            wait_until(session, id_, "terminated", None)
+    return main.OK
+
+
+def pause(arguments: argparse.Namespace, session: Session) -> int:
+    """Stop it in a way that it can go on later."""
+    for id_ in arguments.ids:
+        view: Json = session.api.post(f"/allocations/{id_}/hold")
+        waits = view["phase"] == words.PENDING
+        said = "is held" if waits else "was asked to save its work; then it is held"
+        session.terminal.line(f"{view['id']} {said} until `slipway resume`")
+    return main.OK
+
+
 def hold(arguments: argparse.Namespace, session: Session) -> int:
     """Keep it from starting."""
     return _post(arguments, session, "hold", "is held")
@@ -79,7 +113,9 @@ def priority(arguments: argparse.Namespace, session: Session) -> int:
 
 VERBS = {
     "kill": Verb(configure_kill, kill),
+    "terminate": Verb(configure_terminate, terminate),
     "preempt": Verb(configure_preempt, preempt),
+    "pause": Verb(_configure_ids, pause),
     "hold": Verb(_configure_ids, hold),
     "resume": Verb(_configure_ids, resume),
     "priority": Verb(configure_priority, priority),

@@ -27,7 +27,7 @@ from slipway.api.strict import checked, read_object
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
 from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.crd.transitions import id_of
+from slipway.crd.transitions import id_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import NotFoundError, TransientError
 from slipway.kube.resources import ALLOCATIONS, JOBS, PODS
@@ -96,6 +96,15 @@ async def preempt(request: Request) -> Response:
     return _answer(await parts.changes.preempt(found, body.reason or "asked for by a user"), status=202)
 
 
+async def terminate(request: Request) -> Response:
+    """End it: preempt what is preemptible and ready, kill the rest. Once ended nothing happens: 200 all the same."""
+    parts, found = parts_of(request), await _found(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
+    if has_ended(found):
+        return _answer(found)
+    return _answer(await parts.changes.terminate(found, body.reason or "terminated by a user"), status=202)
+
+
 async def hold(request: Request) -> Response:
     """Do not start it; one that runs is preempted and held, when its kind can be paused."""
     parts, found = parts_of(request), await _found(request)
@@ -104,8 +113,9 @@ async def hold(request: Request) -> Response:
     is_live = found.status.phase is not Phase.PENDING
     if is_live and found.spec.kind not in PAUSABLE:
         raise ConflictError(f"a {found.spec.kind} that has started can not be paused; kill it, or let it run")
-    held = await parts.changes.write(found, {"hold": True})
-    return _answer(await parts.changes.preempt(held, "paused") if is_live else held)
+    if is_live and stop_reason(found) is not None:
+        raise ConflictError(f"allocation {id_of(found)} is being stopped; there is nothing to pause")
+    return _answer(await parts.changes.pause(found, "paused"))
 
 
 async def resume(request: Request) -> Response:
@@ -233,6 +243,16 @@ ENDPOINTS = (
         status=202,
     ),
     Endpoint(method="POST", path=f"{ROOT}/kill", handler=kill, summary="Cancel it", tag=TAG, answer=AllocationView),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/terminate",
+        handler=terminate,
+        summary="End it: ask what can save its work, kill the rest",
+        tag=TAG,
+        body=PreemptBody,
+        answer=AllocationView,
+        status=202,
+    ),
     Endpoint(
         method="POST",
         path=f"{ROOT}/priority",
