@@ -21,7 +21,9 @@ from slipway.crd.transitions import events_after, id_of, record, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
 from slipway.errors import InvariantError
 from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS
+from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.reviews import Reviews
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event, RankState
 from slipway.runtime.clock import SeededRandom, SystemClock
@@ -56,7 +58,9 @@ class ApiWorld:
         random = SeededRandom(7)
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
         self.pod_logs = PodLogs()
-        self.kube = CoreKube(self.core, random=random, logs=self.pod_logs)
+        self.accounts = Accounts(self.core, b"the key of this cluster")
+        reviews = Reviews(self.core, self.accounts)
+        self.kube = CoreKube(self.core, random=random, logs=self.pod_logs, reviews=reviews)
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
         self.stop = Stop()
@@ -93,6 +97,13 @@ class ApiWorld:
             created = await self.kube.create(NODES, {"metadata": {"name": name}})
             meta = {"name": name, "resourceVersion": created.metadata.resource_version}
             await self.kube.replace_status(NODES, {"metadata": meta, "status": status})
+
+    def token_of(self, pod: str, *, audience: str = "slipway", life_s: int = 3600) -> str:
+        """What the kubelet would project into that pod."""
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod}
+        spec = {"audiences": [audience], "expirationSeconds": life_s, "boundObjectRef": bound}
+        made = self.accounts.issue("default", "default", {"spec": spec})
+        return str(made["status"]["token"])
 
     async def launch(self, headers: dict[str, str] | None = None, **body: Any) -> Json:
         """A launch that must be taken; its answer."""

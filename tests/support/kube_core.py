@@ -16,12 +16,14 @@ from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
-from slipway.kube.resources import PODS, Resource
+from slipway.kube.resources import PODS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
+from slipway.local.apiserver.identity import ADMIN
 from slipway.local.apiserver.logs import LogSource
 from slipway.local.apiserver.options import read_delete_options
 from slipway.local.apiserver.paging import ListQuery
+from slipway.local.apiserver.reviews import Asked, Reviews
 from slipway.runtime.clock import Random
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ async def _at_once(_verb: Verb, _plural: str) -> None:
 
 
 class CoreKube:
-    """One client of one core. `permit` answers `may`; `logs` serves the pods' logs.
+    """One client of one core. `permit` answers `may`, `reviews` reviews of tokens; `logs` serves the pods' logs.
 
     Faults: `before` and `after` are awaited around every call with (verb, plural), `before` also when a watch opens;
     one that raises loses the request or its answer, one that sleeps delays it. While `is_stalled`, open watches hear
@@ -60,6 +62,7 @@ class CoreKube:
         random: Random,
         logs: LogSource | None = None,
         permit: Permit | None = None,
+        reviews: Reviews | None = None,
         bookmark_s: float = BOOKMARK_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -72,6 +75,7 @@ class CoreKube:
         self._random = random
         self._logs = logs
         self._permit = permit
+        self._reviews = reviews
         self._bookmark_s = bookmark_s
         self._silence_s = silence_s
 
@@ -179,6 +183,9 @@ class CoreKube:
         sent, where = _sent(ready.body), ready.namespace or ""
 
         def act() -> T:
+            if resource is TOKEN_REVIEWS and self._reviews is not None:
+                asked = Asked(ADMIN, "", sent)
+                return _answer(resource, self._reviews.answer(resource.group, resource.plural, lambda: asked) or {})
             return _answer(resource, self.core.create(_named(resource), where, sent, WriteOptions(dry_run=dry_run)))
 
         return await self._call(Verb.CREATE, resource, act)

@@ -161,6 +161,26 @@ class NamespaceStatus(Wire, kw_only=True, frozen=True):
     phase: str = "Active"
 
 
+class ReviewedUser(Wire, kw_only=True, frozen=True):
+    username: str = ""
+    uid: str = ""
+    extra: dict[str, list[str]] = {}
+
+
+class TokenReviewStatus(Wire, kw_only=True, frozen=True):
+    authenticated: bool = False
+    user: ReviewedUser = ReviewedUser()
+    audiences: list[str] = []
+    error: str = ""
+
+
+class TokenReview(Wire, kw_only=True, frozen=True):
+    """The API server's word on a token. The spec, which holds the token itself, is not read back."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: TokenReviewStatus = TokenReviewStatus()
+
+
 class Namespace(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     status: NamespaceStatus = NamespaceStatus()

@@ -85,6 +85,14 @@ STORAGE_CLASSES = Resource(
 NAMESPACES = Resource(
     group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False, struct=objects.Namespace
 )
+TOKEN_REVIEWS = Resource(
+    group="authentication.k8s.io",
+    version="v1",
+    plural="tokenreviews",
+    kind="TokenReview",
+    namespaced=False,
+    struct=objects.TokenReview,
+)
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.KubeEvent)
 LEASES = Resource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True, struct=objects.Lease

@@ -107,7 +107,7 @@ def test_every_error_of_the_tree_has_a_row(error: type[ControlPlaneError]) -> No
     assert 400 <= row.status < 600
     if issubclass(error, errors.TransientError):
         assert row.retry == (row.status != 502)
-        assert row.status in (429, 502, 503)
+        assert row.status in (408, 429, 502, 503)
     if issubclass(error, errors.PermanentError) and error is not errors.DeniedError:
         assert 400 <= row.status < 500
 

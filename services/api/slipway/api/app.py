@@ -13,7 +13,19 @@ from slipway.api.guard import Guard
 from slipway.api.observe import QUIET_PATHS, Observe
 from slipway.api.parts import Parts
 from slipway.api.proxy.app import proxy, to_root
-from slipway.api.routes import about, allocations, events, kinds, launches, logs, nodes, queues, signals, templates
+from slipway.api.routes import (
+    about,
+    allocations,
+    events,
+    gather,
+    kinds,
+    launches,
+    logs,
+    nodes,
+    queues,
+    signals,
+    templates,
+)
 from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.service import version
 
@@ -24,6 +36,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *events.ENDPOINTS,
     *logs.ENDPOINTS,
     *signals.ENDPOINTS,
+    *gather.ENDPOINTS,
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
     *templates.ENDPOINTS,
@@ -56,9 +69,27 @@ def create_app(parts: Parts, health: Health) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.parts = parts
+    app.state.needs_token = False
     app.state.on_broken = parts.on_broken
     app.state.document = document = openapi.document(ENDPOINTS, version())
     app.state.docs_of = partial(docs_page.page, ENDPOINTS, document["components"]["schemas"])
+    return app
+
+
+def create_task_app(parts: Parts) -> Starlette:
+    """The tasks' door: only the help for what runs inside, and only with the token of a task.
+
+    It may listen on any address. There is no Guard: no page of a browser holds such a token.
+    """
+    app = Starlette(
+        routes=routes_of(row for row in ENDPOINTS if row.for_tasks),
+        middleware=[Middleware(Observe, parts.clock, parts.random)],
+        exception_handlers=problems.HANDLERS,
+    )
+    app.router.redirect_slashes = False
+    app.state.parts = parts
+    app.state.needs_token = True
+    app.state.on_broken = parts.on_broken
     return app
 
 

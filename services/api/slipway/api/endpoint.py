@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from slipway.api.parts import parts_of
 from slipway.api.refusals import MalformedError
+from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -63,15 +64,29 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
     async def serve(request: Request) -> Response:
         row = rows["GET" if request.method == "HEAD" else request.method]
         if row.is_long:
+            await _admit(request, row)
             return await row.handler(request)
         limit_s = parts_of(request).settings.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
+                await _admit(request, row)
                 return await row.handler(request)
         except TimeoutError as error:
             raise DeadlineError(f"not done within {limit_s:g} s; whether it took effect is unknown") from error
 
     return serve
+
+
+async def _admit(request: Request, row: Endpoint) -> None:
+    """Notes which task calls, if one does; refuses a token that does not count, or not here."""
+    parts, is_required = parts_of(request), bool(request.app.state.needs_token)
+    request.state.caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
+
+
+def caller_of(request: Request) -> Caller | None:
+    """The rank that calls, by its token; None for anybody else."""
+    caller: Caller | None = request.state.caller
+    return caller
 
 
 def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -11,6 +11,7 @@ from slipway.api.changes import Changes
 from slipway.api.event_feed import EventFeed
 from slipway.api.launch import Launcher
 from slipway.api.log_feed import LogFeed
+from slipway.api.gather import AllGather
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube, Stop
 from slipway.api.proxy.http import HttpForwarder
@@ -19,6 +20,7 @@ from slipway.api.recent import Recent, Seldom
 from slipway.api.rendezvous import Rendezvous
 from slipway.api.settings import Settings
 from slipway.api.sse import OpenStreams
+from slipway.api.tasks import TaskTokens
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
@@ -26,7 +28,7 @@ from slipway.streams.ports import DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
 
 ACTIVITY_S = 5.0
-"""Activity of one allocation is noted at most this often."""
+"""Activity of one allocation is noted at most this often; so is that its ranks have met."""
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -57,6 +59,9 @@ class Parts:
     forwarder: HttpForwarder
     touched: Seldom
     rendezvous: Rendezvous
+    gather: AllGather
+    tasks: TaskTokens
+    readied: Seldom
     on_broken: Callable[[InvariantError], None]
 
 
@@ -97,6 +102,9 @@ def connect(
         forwarder=HttpForwarder(silence_s=settings.proxy_timeout_s, stop=stop),
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
+        gather=AllGather(streams.gatherings, clock, random, stop),
+        tasks=TaskTokens(kube, lookup, clock, audience=settings.task_token_audience),
+        readied=Seldom(clock, every_s=ACTIVITY_S),
         on_broken=on_broken,
     )
 

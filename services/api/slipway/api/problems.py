@@ -57,6 +57,10 @@ TABLE: dict[type[BaseException], Row] = {
     refusals.PreconditionError: Row(412, "precondition-failed", "The object has changed"),
     refusals.KeyReusedError: Row(422, "idempotency-key-reused", "The Idempotency-Key was used for another request"),
     refusals.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),
+    refusals.UnauthorizedError: Row(401, "unauthorized", "A token that counts is needed"),
+    refusals.ForbiddenError: Row(403, "forbidden", "Not with this token"),
+    refusals.ReplacedError: Row(409, "replaced", "The same request came again"),
+    refusals.PeersMissingError: Row(408, "peers-missing", "Not all peers are there", retry=True),
     refusals.ConflictError: Row(409, "conflict", "The request contradicts the state of the object"),
     refusals.TooManyStreamsError: Row(503, "too-many-streams", "Too many open streams", retry=True),
     refusals.BadGatewayError: Row(502, "bad-gateway", "The workload gave no proper answer"),
@@ -111,7 +115,12 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
     retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
     detail = str(error) if row.status != UNEXPECTED.status else "see the log under the trace id"
     return problem_response(
-        row, detail, instance, fields=fields, retry_after_s=(retry_after_s or RETRY_AFTER_S) if row.retry else None
+        row,
+        detail,
+        instance,
+        fields=fields,
+        retry_after_s=(retry_after_s or RETRY_AFTER_S) if row.retry else None,
+        headers={"WWW-Authenticate": "Bearer"} if row.status == 401 else None,
     )
 
 

@@ -21,9 +21,10 @@ _KEYS_MAX = 4096
 class Recent(Generic[K, V]):
     """`get` answers what was loaded at most `ttl_s` ago, else loads."""
 
-    def __init__(self, clock: Clock, *, ttl_s: float) -> None:
+    def __init__(self, clock: Clock, *, ttl_s: float, keys_max: int = _KEYS_MAX) -> None:
         self._clock = clock
         self._ttl_s = ttl_s
+        self._keys_max = keys_max
         self._values: dict[K, tuple[float, V]] = {}
         self._loading: dict[K, asyncio.Lock] = {}
 
@@ -57,7 +58,7 @@ class Recent(Generic[K, V]):
     def _keep(self, key: K, asked_at: float, value: V) -> None:
         self._values.pop(key, None)
         self._values[key] = (asked_at, value)
-        while len(self._values) > _KEYS_MAX:
+        while len(self._values) > self._keys_max:
             del self._values[next(iter(self._values))]
 
 

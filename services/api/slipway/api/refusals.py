@@ -3,7 +3,7 @@
 `problems.py` says which status each one is answered with.
 """
 
-from slipway.errors import InvalidError, PermanentError, StaleError, ThrottledError, UnavailableError
+from slipway.errors import DeadlineError, InvalidError, PermanentError, StaleError, ThrottledError, UnavailableError
 
 
 class MalformedError(InvalidError):
@@ -48,6 +48,22 @@ class BadGatewayError(UnavailableError):
 
 class NotListeningError(UnavailableError):
     """A workload runs, and does not accept connections on its port yet."""
+
+
+class UnauthorizedError(PermanentError):
+    """Who calls has to say who they are, with a token that counts."""
+
+
+class ForbiddenError(PermanentError):
+    """It is known who calls, and this is not theirs."""
+
+
+class ReplacedError(ConflictError):
+    """The same request came again and took the place of this one."""
+
+
+class PeersMissingError(DeadlineError):
+    """Not all peers came in time."""
 
 
 class RedisAwayError(UnavailableError):

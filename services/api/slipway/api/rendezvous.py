@@ -2,7 +2,12 @@
 
 Derived from the pods alone, so that every replica answers the same and nothing is kept. Reads are shared: a thousand
 ranks that wait cost one LIST a second.
+
+Invariants: once all ranks ran at the same time, the answer stays, whatever became of a rank since (its pod keeps its
+address); a wait ends with an error when the attempt does.
 """
+
+from collections.abc import Awaitable, Callable, Sequence
 
 from slipway.api.ports import Kube, Stop
 from slipway.api.recent import Recent
@@ -12,10 +17,15 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LA
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.kube.resources import PODS
+from slipway.model.lifecycle import Phase, has_reached
 from slipway.runtime.clock import Clock
 
 POLL_S = 1.0
 TTL_S = 0.9
+SHOWN_MAX = 16
+
+Again = Callable[[], Awaitable[Allocation]]
+"""Reads the allocation anew. Raises ConflictError when the attempt is over."""
 
 
 class Rendezvous:
@@ -27,7 +37,7 @@ class Rendezvous:
         self._stop = stop
         self._pods = Recent[str, list[Pod]](clock, ttl_s=TTL_S)
 
-    async def meet(self, allocation: Allocation, *, wait_s: float) -> RendezvousView:
+    async def meet(self, allocation: Allocation, *, wait_s: float, again: Again) -> RendezvousView:
         """The addresses, as soon as all ranks have one, or as they stand after `wait_s` seconds."""
         until = self._clock.monotonic() + wait_s
         while True:
@@ -36,6 +46,7 @@ class Rendezvous:
             if view.ready or left_s <= 0 or self._stop.is_set():
                 return view
             await self._clock.sleep(min(POLL_S, left_s))
+            allocation = await again()
 
     async def _look(self, allocation: Allocation) -> RendezvousView:
         meta, attempt = allocation.metadata, allocation.status.attempt
@@ -45,16 +56,50 @@ class Rendezvous:
             return (await self._kube.list(PODS, namespace=meta.namespace, label_selector=selector)).items
 
         pods = await self._pods.get(f"{meta.uid}/{attempt}", load)
-        size = len(allocation.status.admission.placements) if allocation.status.admission else 0
-        size = size or sum(role.count for role in allocation.spec.ranks) or 1
-        found = sorted(map(_address, filter(_is_there, pods)), key=lambda address: address.rank)
-        return RendezvousView(attempt=attempt, size=size, ready=len(found) >= size, addresses=found)
+        by_rank = {number_label(pod.metadata.labels, LABEL_RANK): pod for pod in pods}
+        have_met = has_reached(allocation.status.phase, Phase.RUNNING)
+        found = {rank: pod for rank, pod in by_rank.items() if _is_there(pod, have_met=have_met)}
+        ranks = ranks_of(allocation)
+        missing = [rank for rank in ranks if rank not in found]
+        return RendezvousView(
+            attempt=attempt,
+            size=len(ranks),
+            ready=not missing,
+            addresses=[_address(rank, found[rank]) for rank in ranks if rank in found],
+            missing=missing,
+            message=_message(ranks, missing, by_rank) if missing else "",
+        )
 
 
-def _is_there(pod: Pod) -> bool:
-    return pod.status.phase == "Running" and bool(pod.status.pod_ip) and pod.metadata.deletion_timestamp is None
+def ranks_of(allocation: Allocation) -> list[int]:
+    """The ranks of the attempt: those that are placed, or, before, those that are asked for."""
+    admission = allocation.status.admission
+    if admission is not None and admission.placements:
+        return sorted(placement.rank for placement in admission.placements)
+    return list(range(sum(role.count for role in allocation.spec.ranks) or 1))
 
 
-def _address(pod: Pod) -> Address:
-    labels = pod.metadata.labels
-    return Address(rank=number_label(labels, LABEL_RANK), role=labels.get(LABEL_ROLE, ""), host=pod.status.pod_ip)
+def _is_there(pod: Pod, *, have_met: bool) -> bool:
+    if not pod.status.pod_ip:
+        return False
+    return have_met or (pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None)
+
+
+def _address(rank: int, pod: Pod) -> Address:
+    return Address(rank=rank, role=pod.metadata.labels.get(LABEL_ROLE, ""), host=pod.status.pod_ip)
+
+
+def _message(ranks: Sequence[int], missing: Sequence[int], pods: dict[int, Pod]) -> str:
+    """Who is missing and what is known of it, for people."""
+    named = ", ".join(f"rank {rank} ({_state(pods.get(rank))})" for rank in missing[:SHOWN_MAX])
+    more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
+    return f"{len(ranks) - len(missing)} of {len(ranks)} ranks have an address; missing: {named}{more}"
+
+
+def _state(pod: Pod | None) -> str:
+    if pod is None:
+        return "no pod yet"
+    if pod.metadata.deletion_timestamp is not None:
+        return "being deleted"
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ", not on a node yet"
+    return f"{pod.status.phase or 'Pending'}{where}"

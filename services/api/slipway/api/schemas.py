@@ -10,8 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.v1alpha1 import AllocationSpec, Name, Wire
+from slipway.crd.bounds import RANKS_MAX
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
+from slipway.streams.gatherings import PEERS_MAX
 
 Labels = dict[str, str]
 T = TypeVar("T")
@@ -54,7 +56,8 @@ class PreemptBody(Request, kw_only=True, frozen=True):
 class AckBody(Request, kw_only=True, frozen=True):
     """`n` is the preemption that is acknowledged; without it, the current one."""
 
-    rank: Annotated[int, Meta(ge=0)] = 0
+    rank: Annotated[int, Meta(ge=0)] | None = None
+    """default: the one whose token calls, else 0"""
     n: Annotated[int, Meta(ge=1)] | None = None
     attempt: Annotated[int, Meta(ge=1)] | None = None
 
@@ -233,12 +236,18 @@ class PodView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """`preempt` is true when the ranks are to save their work and end, then acknowledge `n`."""
+    """`preempt` is true when the ranks are to acknowledge `n`, save their work and end with exit code 0.
+
+    Whoever asks: a user, or the system, for the sake of others or because the time is up. `deadline` is when what has
+    not ended is killed (empty until it is set, a moment later); with `requeue` the next attempt follows.
+    """
 
     preempt: bool
     n: int
     reason: str
     at: str
+    deadline: str
+    requeue: bool
     attempt: int
     acks: dict[str, int]
 
@@ -250,12 +259,43 @@ class Address(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RendezvousView(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the ranks of the current attempt are; `ready` when all of them have an address."""
+    """Where the ranks of the current attempt are, by rank; `ready` when all of them have an address.
+
+    Until then `missing` names those that have none, and `message` says what is known of them.
+    """
 
     attempt: int
     size: int
     ready: bool
     addresses: list[Address]
+    missing: list[int]
+    message: str
+
+
+class GatherBody(Request, kw_only=True, frozen=True):
+    """One peer of an all-gather. The same `requestId` again takes the place of the request before it."""
+
+    request_id: Annotated[str, Meta(pattern="^[!-~]{1,128}$", description="1 to 128 printable characters")]
+    num_peers: Annotated[int, Meta(ge=1, le=PEERS_MAX, description="how many must come; all say the same")]
+    data: Any = None
+    """any JSON, at most 64 KiB; all peers together at most 1 MiB"""
+    group: Annotated[str, Meta(pattern="^[A-Za-z0-9._:/#-]{1,64}$", description="name of the all-gather")] = "default"
+    rank: Annotated[int, Meta(ge=0, le=RANKS_MAX - 1)] | None = None
+    """where it stands in the answer; default: the rank whose token calls, else after those that say one"""
+    attempt: Annotated[int, Meta(ge=1)] | None = None
+    timeout_seconds: Annotated[float, Meta(ge=0, le=600)] = 300.0
+
+
+class GatherView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What all brought, by rank, then by request id. `position` is the caller's; null when it came too late."""
+
+    position: int | None
+    request_ids: list[str]
+    ranks: list[int | None]
+    num_peers: int
+    group: str
+    attempt: int
+    data: list[Any]
 
 
 class LogLineView(Wire, kw_only=True, frozen=True):

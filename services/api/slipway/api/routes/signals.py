@@ -8,9 +8,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.changes import check_attempt, has_ended, signals_of
-from slipway.api.endpoint import Endpoint, Handler, Query, bad_param, json_response, number_param
-from slipway.api.parts import Parts, parts_of
+from slipway.api.endpoint import (
+    Endpoint,
+    Handler,
+    Query,
+    bad_param,
+    caller_of,
+    json_response,
+    number_param,
+    optional_number,
+)
+from slipway.api.parts import parts_of
+from slipway.api.polled import look_again, make_ready, still_on
+from slipway.api.preempting import asked_of
 from slipway.api.refusals import ConflictError
+from slipway.api.rendezvous import ranks_of
 from slipway.api.schemas import (
     AckBody,
     ActivityBody,
@@ -24,8 +36,7 @@ from slipway.api.strict import Json, checked, read_object
 from slipway.api.view import allocation_view
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals
-from slipway.errors import FieldError, InvalidError, TransientError
-from slipway.kube.resources import ALLOCATIONS
+from slipway.errors import FieldError, InvalidError
 from slipway.model.times import parse_time
 
 TAG = "signals"
@@ -41,11 +52,11 @@ async def preemption(request: Request) -> Response:
     found = await parts.lookup.find(request.path_params["id"])
     wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
     until = parts.clock.monotonic() + wait_s
-    while not _is_preempted(found) and not has_ended(found) and parts.clock.monotonic() < until:
+    while asked_of(found) is None and not has_ended(found) and parts.clock.monotonic() < until:
         if parts.stop.is_set():
             break
         await parts.clock.sleep(min(POLL_S, max(0.0, until - parts.clock.monotonic())))
-        found = await _polled(parts, found)
+        found = await look_again(parts, found)
     return json_response(_preemption_view(found))
 
 
@@ -54,20 +65,19 @@ async def acknowledge(request: Request) -> Response:
     parts = parts_of(request)
     body = checked(await _object(request), AckBody)
     found = await parts.lookup.find(request.path_params["id"])
-    count = sum(role.count for role in found.spec.ranks) or 1
-    if body.rank >= count:
-        detail = f"there is no rank {body.rank}; the ranks are 0 to {count - 1}"
-        raise InvalidError(f"rank: {detail}", fields=(FieldError("/rank", detail),))
+    caller = caller_of(request)
+    rank = body.rank if body.rank is not None else caller.rank if caller is not None else 0
+    _check_rank(found, rank, "/rank")
+    asked = asked_of(found)
+    if asked is None:
+        check_attempt(found, body.attempt)
+        raise ConflictError("no preemption is asked for; there is nothing to acknowledge")
 
     def acked(signals: Signals) -> Signals:
-        asked = signals.preempt
-        if asked is None:
-            raise ConflictError("no preemption is asked for; there is nothing to acknowledge")
-        n = min(body.n or asked.n, asked.n)
-        rank = str(body.rank)
-        return msgspec.structs.replace(signals, acks={**signals.acks, rank: max(n, signals.acks.get(rank, 0))})
+        n = max(min(body.n or asked.n, asked.n), signals.acks.get(str(rank), 0))
+        return msgspec.structs.replace(signals, acks={**signals.acks, str(rank): n})
 
-    changed = await parts.changes.signal(found, acked, attempt=body.attempt)
+    changed = await parts.changes.signal(found, acked, attempt=_attempt(request, body.attempt) or found.status.attempt)
     return json_response(_preemption_view(changed))
 
 
@@ -85,10 +95,10 @@ async def daemon(request: Request) -> Response:
     """The rank does not keep the gang alive."""
     text = str(request.path_params["rank"])
     found = await parts_of(request).lookup.find(request.path_params["id"])
-    count = sum(role.count for role in found.spec.ranks) or 1
-    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) >= count:
-        raise InvalidError(f"there is no rank {text[:16]!r}; the ranks are 0 to {count - 1}")
+    if not text.isascii() or not text.isdigit() or len(text) > 5:
+        raise InvalidError(f"there is no rank {text[:16]!r}; the ranks are numbers from 0")
     rank = int(text)
+    _check_rank(found, rank, "")
 
     def marked(signals: Signals, value: bool) -> Signals:
         others = [each for each in signals.daemons if each != rank]
@@ -103,7 +113,9 @@ async def progress(request: Request) -> Response:
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     changed = await parts.changes.signal(
-        found, lambda signals: msgspec.structs.replace(signals, progress=body.progress), attempt=body.attempt
+        found,
+        lambda signals: msgspec.structs.replace(signals, progress=body.progress),
+        attempt=_attempt(request, body.attempt),
     )
     return json_response(allocation_view(changed))
 
@@ -120,52 +132,60 @@ async def activity(request: Request) -> Response:
 
 
 async def rendezvous(request: Request) -> Response:
-    """Where the ranks are; with `timeout_seconds` waits for the last of them."""
+    """Where the ranks are; with `timeout_seconds` waits for the last of them. A POST says that a rank is there: when
+    all are, the allocation is ready."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
-    check_attempt(found, None)
+    check_attempt(found, _attempt(request, optional_number(request, "attempt")))
+    rank = optional_number(request, "rank")
+    if rank is not None and rank not in ranks_of(found):
+        placed = ", ".join(map(str, ranks_of(found)[:16]))
+        raise bad_param("rank", f"{rank} is no rank of this attempt; there are {placed}")
     wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
-    return json_response(await parts.rendezvous.meet(found, wait_s=wait_s))
+    met = await parts.rendezvous.meet(found, wait_s=wait_s, again=lambda: still_on(parts, found))
+    if met.ready and request.method == "POST":
+        await make_ready(parts, found)
+    return json_response(met)
 
 
 async def _flag(request: Request, change: Callable[[Signals, bool], Signals]) -> Response:
     body = checked(await _object(request), FlagBody)
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
-    changed = await parts.changes.signal(found, lambda signals: change(signals, body.value), attempt=body.attempt)
+    changed = await parts.changes.signal(
+        found, lambda signals: change(signals, body.value), attempt=_attempt(request, body.attempt)
+    )
     return json_response(allocation_view(changed))
+
+
+def _attempt(request: Request, given: int | None) -> int | None:
+    """The attempt that is meant: a token is of one."""
+    caller = caller_of(request)
+    return given if given is not None or caller is None else caller.attempt
+
+
+def _check_rank(allocation: Allocation, rank: int, pointer: str) -> None:
+    count = sum(role.count for role in allocation.spec.ranks) or 1
+    if rank >= count:
+        detail = f"there is no rank {rank}; the ranks are 0 to {count - 1}"
+        raise InvalidError(f"rank: {detail}", fields=(FieldError(pointer, detail),))
 
 
 async def _object(request: Request) -> Json:
     return await read_object(request, parts_of(request).settings.body_bytes_max)
 
 
-async def _polled(parts: Parts, allocation: Allocation) -> Allocation:
-    """The object, shared among all that poll it; as it was when the API server does not answer right now."""
-    meta = allocation.metadata
-    try:
-        found = await parts.polled.get(
-            (meta.namespace, meta.name), lambda: parts.kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
-        )
-    except TransientError:
-        return allocation
-    return found if found.metadata.uid == meta.uid else allocation
-
-
-def _is_preempted(allocation: Allocation) -> bool:
-    return signals_of(allocation).preempt is not None
-
-
 def _preemption_view(allocation: Allocation) -> PreemptionView:
-    signals = signals_of(allocation)
-    asked = signals.preempt
+    asked = asked_of(allocation)
     return PreemptionView(
         preempt=asked is not None,
         n=asked.n if asked else 0,
         reason=asked.reason if asked else "",
         at=asked.at if asked else "",
+        deadline=asked.deadline if asked else "",
+        requeue=asked is not None and asked.requeue,
         attempt=allocation.status.attempt,
-        acks=signals.acks,
+        acks=signals_of(allocation).acks,
     )
 
 
@@ -185,6 +205,7 @@ def _row(path: str, handler: Handler, summary: str, body: type, answer: object) 
         tag=TAG,
         body=body,
         answer=answer,
+        for_tasks=True,
     )
 
 
@@ -200,17 +221,23 @@ ENDPOINTS = (
         query=(Query("timeout_seconds", f"how long to wait for it, at most {WAIT_S_MAX}; default 0", "integer"),),
         answer=PreemptionView,
         is_long=True,
+        for_tasks=True,
     ),
     *(
         Endpoint(
             method=method,
             path=f"{ROOT}/rendezvous",
             handler=rendezvous,
-            summary="Where its ranks are: a long poll",
+            summary="Where its ranks are: a long poll; by POST, it is ready when all are there",
             tag=TAG,
-            query=(Query("timeout_seconds", f"how long to wait for all, at most {WAIT_S_MAX}; default 0", "integer"),),
+            query=(
+                Query("timeout_seconds", f"how long to wait for all, at most {WAIT_S_MAX}; default 0", "integer"),
+                Query("rank", "the rank that asks; refused when there is none such", "integer"),
+                Query("attempt", "refused when it is not the current one", "integer"),
+            ),
             answer=RendezvousView,
             is_long=True,
+            for_tasks=True,
         )
         for method in _BOTH
     ),

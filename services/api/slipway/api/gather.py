@@ -1,0 +1,283 @@
+"""All-gathers: requests of the ranks of an attempt that wait for each other, over all replicas of the api.
+
+Owns who waits here for which gathering, and how each hears that it is complete, replaced, or over. What everybody
+brought is in Redis. There is no task of its own: while several wait for the same gathering, one of them looks for all
+(the leader), and hands that on when it goes.
+
+Promises: everybody of a complete gathering is answered with the same data in the same order; who comes again under the
+same request id takes its old place, and the old request is refused; who goes away takes its data along; after a loss
+of Redis those who wait here bring their data again. Every wait ends: with the time, the attempt, or the process.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from slipway.api.ports import Stop
+from slipway.api.recent import Recent
+from slipway.api.refusals import BodyTooLargeError, ConflictError, PeersMissingError, RedisAwayError, ReplacedError
+from slipway.errors import ControlPlaneError, InvariantError, TransientError, UnavailableError
+from slipway.runtime.clock import Clock, Random
+from slipway.streams.gatherings import BYTES_MAX, NO_RANK, Gathered, Gatherings, GatherKey, Outcome, Seat
+
+T = TypeVar("T")
+
+POLL_MIN_S = 0.05
+POLL_MAX_S = 1.0
+SHOWN_MAX = 16
+WHO_TTL_S = 1.0
+
+StillOn = Callable[[], Awaitable[object]]
+"""Looks whether the attempt goes on. Raises ConflictError when it does not."""
+
+
+class Met(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete gathering: everybody, in order, and the answer but for who asks."""
+
+    seats: Sequence[Seat]
+    places: dict[str, int]
+    tail: bytes
+
+    def answer(self, request_id: str) -> bytes:
+        """The body for one peer; `position` is null for one that came too late to be part of it."""
+        place = self.places.get(request_id)
+        return b'{"position":%s,%s' % (b"null" if place is None else b"%d" % place, self.tail)
+
+
+class _Watcher:
+    """One request that waits; it is stirred when it is decided, or when it is to lead."""
+
+    def __init__(self, seat: Seat, peers: int) -> None:
+        self.seat = seat
+        self.peers = peers
+        self.decided: Met | ControlPlaneError | None = None
+        self.stirred = asyncio.Event()
+
+    def decide(self, outcome: Met | ControlPlaneError) -> None:
+        if self.decided is None:
+            self.decided = outcome
+            self.stirred.set()
+
+
+class _Room:
+    """Those who wait here for one gathering."""
+
+    def __init__(self, version: int, still_on: StillOn) -> None:
+        self.version = version
+        self.still_on = still_on
+        self.watchers: dict[str, _Watcher] = {}
+        self.leader: _Watcher | None = None
+
+    def settle(self, outcome: Met | ControlPlaneError) -> None:
+        for watcher in self.watchers.values():
+            watcher.decide(outcome)
+
+    def hand_on(self) -> None:
+        """Somebody else is to lead."""
+        self.leader = None
+        for watcher in self.watchers.values():
+            if watcher.decided is None:
+                watcher.stirred.set()
+                return
+
+
+class AllGather:
+    """Lets peers meet."""
+
+    def __init__(self, gatherings: Gatherings, clock: Clock, random: Random, stop: Stop) -> None:
+        self._gatherings = gatherings
+        self._random = random
+        self._stop = stop
+        self._owner = random.token_hex(8)
+        self._rooms: dict[GatherKey, _Room] = {}
+        self._who = Recent[GatherKey, str](clock, ttl_s=WHO_TTL_S)
+
+    async def meet(self, key: GatherKey, seat: Seat, *, peers: int, wait_s: float, still_on: StillOn) -> Met:
+        """Everybody, once everybody is there.
+
+        Raises:
+            PeersMissingError: not within `wait_s`; says who is there and who is not.
+            ReplacedError: the same request id came again.
+            ConflictError: the others said another number of peers, or the attempt is over.
+            RedisAwayError: there is no Redis right now; send it again.
+        """
+        seat = msgspec.structs.replace(seat, token=self._random.token_hex(8))
+        state = await self._join(key, seat, peers)
+        room = self._rooms.get(key)
+        if state.outcome in (Outcome.DONE, Outcome.COMPLETED):
+            met = await self._result(key)
+            if met is not None:
+                if room is not None:
+                    room.settle(met)
+                return met
+        if room is None:
+            room = self._rooms[key] = _Room(state.version, still_on)
+        watcher = _Watcher(seat, peers)
+        replaced = room.watchers.get(seat.request_id)
+        if replaced is not None:
+            replaced.decide(_replaced(seat.request_id))
+        room.watchers[seat.request_id] = watcher
+        try:
+            return await self._wait(key, room, watcher, wait_s)
+        finally:
+            if room.watchers.get(seat.request_id) is watcher:
+                del room.watchers[seat.request_id]
+            if room.leader is None:
+                room.hand_on()
+            if not room.watchers and self._rooms.get(key) is room:
+                del self._rooms[key]
+
+    async def _wait(self, key: GatherKey, room: _Room, watcher: _Watcher, wait_s: float) -> Met:
+        is_over = False
+        try:
+            async with asyncio.timeout(wait_s):
+                while watcher.decided is None:
+                    await self._turn(key, room, watcher)
+        except TimeoutError:
+            is_over = True
+        finally:
+            if not isinstance(watcher.decided, Met | ReplacedError):
+                text = await self._missing(key, watcher.peers) if is_over else ""
+                await self._leave(key, watcher.seat)
+                if is_over:
+                    raise PeersMissingError(text)
+        if isinstance(watcher.decided, Met):
+            return watcher.decided
+        raise watcher.decided or InvariantError("a wait ended without an outcome")
+
+    async def _turn(self, key: GatherKey, room: _Room, watcher: _Watcher) -> None:
+        """Lead until something is decided, or wait until it is or the lead is free."""
+        if room.leader is not None:
+            watcher.stirred.clear()
+            await watcher.stirred.wait()
+            return
+        room.leader = watcher
+        pause_s = POLL_MIN_S
+        try:
+            while watcher.decided is None:
+                watcher.stirred.clear()
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await watcher.stirred.wait()
+                except TimeoutError:
+                    await self._round(key, room)
+                pause_s = min(POLL_MAX_S, pause_s * 1.5)
+        finally:
+            room.hand_on()
+
+    async def _round(self, key: GatherKey, room: _Room) -> None:
+        """Look once, for everybody who waits here."""
+        try:
+            if self._stop.is_set():
+                raise UnavailableError("this replica of the api is about to stop; send the request again")
+            await room.still_on()
+            state = await _redis(self._gatherings.look(key, owner=self._owner))
+            if state.outcome is Outcome.GONE:
+                state = await self._rejoin(key, list(room.watchers.values()))
+            if state is not None and state.outcome in (Outcome.DONE, Outcome.COMPLETED):
+                met = await self._result(key)
+                if met is not None:
+                    room.settle(met)
+            elif state is not None and state.version != room.version:
+                await self._check_seats(key, room)
+                room.version = state.version
+        except InvariantError:
+            raise
+        except ControlPlaneError as error:
+            room.settle(error)
+
+    async def _check_seats(self, key: GatherKey, room: _Room) -> None:
+        """Somebody lost a seat: to a newcomer (who is told), or because we were thought dead (who sits down again)."""
+        watchers = list(room.watchers.values())
+        tokens = await _redis(self._gatherings.tokens(key, [each.seat.request_id for each in watchers]))
+        freed: list[_Watcher] = []
+        for watcher, token in zip(watchers, tokens, strict=True):
+            if not token:
+                freed.append(watcher)
+            elif token != watcher.seat.token:
+                watcher.decide(_replaced(watcher.seat.request_id))
+        await self._rejoin(key, freed)
+
+    async def _rejoin(self, key: GatherKey, watchers: Sequence[_Watcher]) -> Gathered | None:
+        state: Gathered | None = None
+        for watcher in watchers:
+            if watcher.decided is None:
+                state = await self._join(key, watcher.seat, watcher.peers)
+        return state
+
+    async def _join(self, key: GatherKey, seat: Seat, peers: int) -> Gathered:
+        state = await _redis(self._gatherings.join(key, seat, peers=peers, owner=self._owner))
+        if state.outcome is Outcome.MISMATCH:
+            raise ConflictError(
+                f"numPeers: {state.present} who wait in {key.group!r} said {state.peers}, this request says {peers}; "
+                "all must say the same, or meet in a group of another name"
+            )
+        if state.outcome is Outcome.FULL:
+            raise BodyTooLargeError(
+                f"data: all peers together may bring {BYTES_MAX} bytes, because each is sent all of it; "
+                "bring the place of large data instead"
+            )
+        return state
+
+    async def _leave(self, key: GatherKey, seat: Seat) -> None:
+        try:
+            await self._gatherings.leave(key, seat)
+        except TransientError:
+            return  # it is freed when we are silent about it, or lost with everything else
+
+    async def _result(self, key: GatherKey) -> Met | None:
+        """What a complete gathering holds; None when it was lost in this very moment."""
+        seats = await _redis(self._gatherings.seats(key))
+        if not seats:
+            return None
+        ids = [seat.request_id for seat in seats]
+        facts = {
+            "requestIds": ids,
+            "ranks": [None if seat.rank == NO_RANK else seat.rank for seat in seats],
+            "numPeers": len(seats),
+            "group": key.group,
+            "attempt": key.attempt,
+        }
+        data = b",".join(seat.data for seat in seats)
+        tail = msgspec.json.encode(facts)[1:-1] + b',"data":[' + data + b"]}"
+        return Met(seats=seats, places={id_: place for place, id_ in enumerate(ids)}, tail=tail)
+
+    async def _missing(self, key: GatherKey, peers: int) -> str:
+        async def load() -> str:
+            return who_is_missing(await self._gatherings.seats(key), peers, key.group)
+
+        try:
+            return await self._who.get(key, load)
+        except TransientError:
+            return f"not all {peers} peers of {key.group!r} came in time; Redis can not be asked now who is there"
+
+
+def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
+    """Who is there and who is not, for people."""
+    shown = ", ".join(_name(seat) for seat in seats[:SHOWN_MAX])
+    more = f" and {len(seats) - SHOWN_MAX} more" if len(seats) > SHOWN_MAX else ""
+    text = f"{len(seats)} of {peers} peers of {group!r} are there ({shown}{more}); {peers - len(seats)} missing"
+    ranks = {seat.rank for seat in seats}
+    if NO_RANK not in ranks and len(ranks) == len(seats) and max(ranks, default=0) < peers:
+        lacking = [rank for rank in range(peers) if rank not in ranks]
+        text += f": rank {', '.join(map(str, lacking[:SHOWN_MAX]))}" + (" ..." if len(lacking) > SHOWN_MAX else "")
+    return f"{text}. Send the same request again to go on waiting"
+
+
+def _name(seat: Seat) -> str:
+    return f"{seat.request_id} of rank {seat.rank}" if seat.rank != NO_RANK else seat.request_id
+
+
+def _replaced(request_id: str) -> ReplacedError:
+    return ReplacedError(f"request id {request_id!r} came again: the newer request waits in the place of this one")
+
+
+async def _redis(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except TransientError as error:
+        raise RedisAwayError(
+            "all-gathers are kept in Redis, which can not be reached; send the same request again in a moment"
+        ) from error

@@ -1,0 +1,47 @@
+"""An allocation that many requests wait on, read once for all of them, and made ready once when they have met."""
+
+import msgspec
+
+from slipway.api.changes import check_attempt
+from slipway.api.parts import Parts
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, Signals
+from slipway.errors import PermanentError, StaleError, TransientError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.runtime import log
+
+_log = log.get_logger(__name__)
+
+
+async def look_again(parts: Parts, allocation: Allocation) -> Allocation:
+    """The object, shared among all that poll it; as it was when the API server does not answer right now."""
+    meta = allocation.metadata
+    try:
+        found = await parts.polled.get(
+            (meta.namespace, meta.name), lambda: parts.kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        )
+    except TransientError:
+        return allocation
+    return found if found.metadata.uid == meta.uid else allocation
+
+
+async def still_on(parts: Parts, allocation: Allocation) -> Allocation:
+    """The same, while its attempt goes on. Raises ConflictError when that, or the allocation, is over."""
+    found = await look_again(parts, allocation)
+    check_attempt(found, allocation.status.attempt)
+    return found
+
+
+async def make_ready(parts: Parts, allocation: Allocation) -> None:
+    """Note that the ranks have met, as they would themselves; once, whichever of them come. Best effort."""
+    if not parts.readied.may(f"{allocation.metadata.uid}/{allocation.status.attempt}"):
+        return
+
+    def is_ready(signals: Signals) -> Signals:
+        return msgspec.structs.replace(signals, ready=True)
+
+    try:
+        current = await parts.lookup.again(allocation)
+        await parts.changes.signal(current, is_ready, attempt=allocation.status.attempt)
+    except (TransientError, PermanentError, StaleError) as error:
+        _log.warning("not marked as ready", allocation=id_of(allocation), error=str(error))

@@ -1,0 +1,84 @@
+"""The ranks exchange data: all bring some, and all get everything."""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.changes import check_attempt
+from slipway.api.endpoint import JSON_TYPE, Endpoint, caller_of
+from slipway.api.parts import parts_of
+from slipway.api.polled import make_ready, still_on
+from slipway.api.race import first_of
+from slipway.api.schemas import GatherBody, GatherView
+from slipway.api.strict import checked, read_object
+from slipway.crd.transitions import id_of
+from slipway.errors import FieldError, InvalidError
+from slipway.streams.gatherings import NO_RANK, GatherKey, Seat
+
+T = TypeVar("T")
+
+DATA_BYTES_MAX = 64 * 1024
+CLIENT_GONE = 499
+"""What the log says of a client that did not wait for the answer; nobody receives it."""
+
+
+async def allgather(request: Request) -> Response:
+    """Waits until as many peers as they all say are there, and answers what each of them brought."""
+    parts = parts_of(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), GatherBody)
+    data = msgspec.json.encode(body.data)
+    if len(data) > DATA_BYTES_MAX:
+        detail = f"has {len(data)} bytes; one peer may bring {DATA_BYTES_MAX}. Bring the place of large data instead"
+        raise InvalidError(f"data: {detail}", fields=(FieldError("/data", detail),))
+    caller = caller_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    check_attempt(found, body.attempt or (caller.attempt if caller is not None else None))
+    key = GatherKey(allocation=id_of(found), attempt=found.status.attempt, group=body.group)
+    rank = body.rank if body.rank is not None else caller.rank if caller is not None else NO_RANK
+    meeting = parts.gather.meet(
+        key,
+        Seat(request_id=body.request_id, rank=rank, data=data),
+        peers=body.num_peers,
+        wait_s=body.timeout_seconds,
+        still_on=lambda: still_on(parts, found),
+    )
+    met = await _unless_gone(request, meeting)
+    if met is None:
+        return Response(status_code=CLIENT_GONE)
+    if body.request_id in met.places:
+        await make_ready(parts, found)
+    return Response(met.answer(body.request_id), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` answers; it is cancelled, and None the answer, when the client goes away."""
+    answers: list[T] = []
+
+    async def answer() -> None:
+        answers.append(await work)
+
+    async def gone() -> None:
+        while True:
+            if (await request.receive())["type"] == "http.disconnect":
+                return
+
+    await first_of(answer(), gone())
+    return answers[0] if answers else None
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/api/v1/allocations/{id}/allgather",
+        handler=allgather,
+        summary="Exchange data with the other ranks: a long poll; it is ready when all are there",
+        tag="signals",
+        body=GatherBody,
+        answer=GatherView,
+        is_long=True,
+        for_tasks=True,
+    ),
+)

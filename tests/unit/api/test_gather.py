@@ -1,0 +1,273 @@
+"""The ranks exchange data, over two replicas, with peers that come again, leave, lose Redis, or never come."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.api.app import create_app
+from slipway.api.parts import connect
+from slipway.api.settings import Settings
+from slipway.model.lifecycle import Event
+from slipway.runtime.clock import SeededRandom
+from slipway.runtime.health import Health
+from slipway.streams import keys
+from slipway.streams.memory_side import MemoryStreams
+from tests.support.api_world import ApiWorld
+from tests.support.clock import wait_until
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def replica(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient]:
+    """A second api over the same cluster and the same Redis."""
+    parts = connect(
+        settings=Settings(),
+        clock=world.clock,
+        random=SeededRandom(8),
+        stop=world.stop,
+        kube=world.kube,
+        streams=MemoryStreams(world.server),
+        behind=world.parts.behind,
+        on_broken=world.broken.append,
+    )
+    app = create_app(parts, Health(world.clock))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await parts.forwarder.aclose()
+
+
+async def a_gang(world: ApiWorld, count: int = 4) -> tuple[str, str]:
+    """(name, path of its all-gather)."""
+    answer = await world.launch(ranks=[{"count": count}])
+    await world.run(answer["name"])
+    return answer["name"], f"/api/v1/allocations/{answer['id']}/allgather"
+
+
+def a_peer(name: str, peers: int = 4, **more: Any) -> Json:
+    return {"requestId": name, "numPeers": peers, "data": {"from": name}, **more}
+
+
+async def there(world: ApiWorld, path: str, count: int, group: str = "default") -> None:
+    """Waits until so many sit in the gathering."""
+    key = keys.gather(path.split("/")[4], 1, group)  # pyright: ignore[reportArgumentType]
+    await wait_until(lambda: int(world.server.hash_get(key).get("c", b"0")) == count, f"{count} peers")
+
+
+async def test_all_get_all_data_through_any_replica(world: ApiWorld, replica: httpx.AsyncClient) -> None:
+    """Whoever answers: everybody's data, by rank, and each knows its own place."""
+    name, path = await a_gang(world)
+    calls = [
+        (world.http if rank % 2 else replica).post(path, json=a_peer(f"peer-{9 - rank}", rank=rank))
+        for rank in range(4)
+    ]
+    async with asyncio.timeout(5):
+        answers = [response.json() for response in await asyncio.gather(*calls)]
+    assert [answer.pop("position") for answer in answers] == [0, 1, 2, 3]
+    assert answers[0] == {
+        "requestIds": ["peer-9", "peer-8", "peer-7", "peer-6"],
+        "ranks": [0, 1, 2, 3],
+        "numPeers": 4,
+        "group": "default",
+        "attempt": 1,
+        "data": [{"from": f"peer-{9 - rank}"} for rank in range(4)],
+    }
+    assert all(answer == answers[0] for answer in answers)
+    signals = (await world.stored(name)).spec.signals
+    assert signals is not None
+    assert signals.ready
+
+
+async def test_without_ranks_the_request_ids_order(world: ApiWorld) -> None:
+    """The same order for all, whatever order they came in."""
+    _, path = await a_gang(world)
+    answers = await asyncio.gather(*(world.http.post(path, json=a_peer(name, 3)) for name in ("c", "a", "b")))
+    assert {tuple(answer.json()["requestIds"]) for answer in answers} == {("a", "b", "c")}
+    assert answers[0].json()["ranks"] == [None] * 3
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_the_same_id_again_takes_the_place(
+    world: ApiWorld, replica: httpx.AsyncClient, *, elsewhere: bool
+) -> None:
+    """The old request is told so, at whichever replica it waits; the new data counts; others notice nothing."""
+    _, path = await a_gang(world)
+    old = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
+    await there(world, path, 1)
+    new = asyncio.ensure_future((replica if elsewhere else world.http).post(path, json=a_peer("a", 2) | {"data": 2}))
+    async with asyncio.timeout(5):
+        refused = await old
+        assert (refused.status_code, refused.json()["code"]) == (409, "replaced")
+        assert "request id 'a' came again" in refused.json()["detail"]
+        other = await world.http.post(path, json=a_peer("b", 2))
+    assert other.json()["data"] == (await new).json()["data"] == [2, {"from": "b"}]
+
+
+async def test_whoever_goes_away_takes_the_data_along(world: ApiWorld) -> None:
+    """A client that disconnects is not waited with: the others go on without its data, until it is back."""
+    _, path = await a_gang(world)
+    gone = asyncio.Event()
+    sent: list[Any] = []
+
+    async def receive() -> Json:
+        if not sent:
+            sent.append(1)
+            return {"type": "http.request", "body": b'{"requestId":"a","numPeers":2}', "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope: Json = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+    call = asyncio.ensure_future(world.app(scope | {"scheme": "http"}, receive, send))
+    await there(world, path, 1)
+    gone.set()
+    async with asyncio.timeout(5):
+        await call
+    await there(world, path, 0)
+
+
+async def test_a_late_joiner_is_answered_at_once(world: ApiWorld, replica: httpx.AsyncClient) -> None:
+    """A peer whose answer was lost gets its place; a stranger gets the data, and no place in it."""
+    _, path = await a_gang(world)
+    await asyncio.gather(*(world.http.post(path, json=a_peer(name, 2)) for name in ("a", "b")))
+    async with asyncio.timeout(2):
+        again = (await replica.post(path, json=a_peer("b", 2))).json()
+        late = (await replica.post(path, json=a_peer("z", 2))).json()
+    assert (again["position"], late["position"]) == (1, None)
+    assert again["data"] == late["data"] == [{"from": "a"}, {"from": "b"}]
+
+
+async def test_the_time_is_up(world: ApiWorld) -> None:
+    """The answer says who is there and who is missing; sent again, it goes on waiting."""
+    _, path = await a_gang(world)
+    others = [asyncio.ensure_future(world.http.post(path, json=a_peer(f"p{n}", rank=n))) for n in (0, 3)]
+    await there(world, path, 2)
+    late = await world.http.post(path, json=a_peer("p1", rank=1, timeoutSeconds=0.1))
+    assert (late.status_code, late.json()["code"], "Retry-After" in late.headers) == (408, "peers-missing", True)
+    assert late.json()["detail"] == (
+        "3 of 4 peers of 'default' are there (p0 of rank 0, p1 of rank 1, p3 of rank 3); 1 missing: rank 2. "
+        "Send the same request again to go on waiting"
+    )
+    await there(world, path, 2)
+    async with asyncio.timeout(5):
+        rest = await asyncio.gather(*(world.http.post(path, json=a_peer(f"p{n}", rank=n)) for n in (1, 2)), *others)
+    assert {answer.status_code for answer in rest} == {200}
+
+
+async def test_numbers_must_agree(world: ApiWorld) -> None:
+    """Who says another number is told what the others said."""
+    _, path = await a_gang(world)
+    waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
+    await there(world, path, 1)
+    wrong = await world.http.post(path, json=a_peer("b", 3))
+    assert wrong.status_code == 409
+    assert "said 2, this request says 3" in wrong.json()["detail"]
+    await world.http.post(path, json=a_peer("b", 2))
+    assert (await waiting).status_code == 200
+
+
+async def test_redis_is_lost_while_they_wait(world: ApiWorld) -> None:
+    """After FLUSHALL those who wait bring their data again by themselves."""
+    _, path = await a_gang(world)
+    waiting = [asyncio.ensure_future(world.http.post(path, json=a_peer(name, 3))) for name in ("a", "b")]
+    await there(world, path, 2)
+    world.server.flush()
+    await there(world, path, 2)
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(world.http.post(path, json=a_peer("c", 3)), *waiting)
+    assert all(answer.json()["requestIds"] == ["a", "b", "c"] for answer in answers)
+
+
+async def test_no_redis(world: ApiWorld) -> None:
+    """Said so, with when to come back; also to those who wait already."""
+    _, path = await a_gang(world)
+    waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
+    await there(world, path, 1)
+    world.server.absent = True
+    for call in (waiting, world.http.post(path, json=a_peer("b", 2))):
+        async with asyncio.timeout(5):
+            answer = await call
+        assert (answer.status_code, answer.json()["code"]) == (503, "redis-unavailable")
+        assert "Retry-After" in answer.headers
+        assert "all-gathers are kept in Redis" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("event", [Event.TERMINATED, Event.RESTARTED])
+async def test_the_attempt_is_over(world: ApiWorld, event: Event) -> None:
+    """Nobody waits for ranks that will not come any more."""
+    name, path = await a_gang(world)
+    waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
+    await there(world, path, 1)
+    await world.step(name, event)
+    async with asyncio.timeout(5):
+        answer = await waiting
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    late = await world.http.post(path, json=a_peer("a", 2, attempt=1))
+    assert late.status_code == 409
+
+
+async def test_the_replica_stops(world: ApiWorld) -> None:
+    """Those who wait are sent to another one."""
+    _, path = await a_gang(world)
+    waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
+    await there(world, path, 1)
+    world.stop.set()
+    async with asyncio.timeout(5):
+        answer = await waiting
+    assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+    await there(world, path, 0)
+
+
+async def test_many_peers(world: ApiWorld, replica: httpx.AsyncClient) -> None:
+    """Hundreds at once, through two replicas: one answer for all."""
+    _, path = await a_gang(world)
+    calls = [
+        (world.http if rank % 2 else replica).post(path, json=a_peer(f"r{rank}", 300, rank=rank)) for rank in range(300)
+    ]
+    async with asyncio.timeout(30):
+        answers = [response.json() for response in await asyncio.gather(*calls)]
+    assert [answer["position"] for answer in answers] == list(range(300))
+    assert {len(answer["data"]) for answer in answers} == {300}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "says"),
+    [
+        ({"requestId": ""}, "/requestId", "1 to 128 printable characters"),
+        ({"requestId": "a b"}, "/requestId", "printable"),
+        ({"numPeers": 0}, "/numPeers", "how many must come"),
+        ({"numPeers": 5000}, "/numPeers", "4096"),
+        ({"group": "a b"}, "/group", "name of the all-gather"),
+        ({"data": "x" * 70_000}, "/data", "one peer may bring 65536"),
+        ({"timeoutSeconds": 1e9}, "/timeoutSeconds", "600"),
+        ({"rank": -1}, "/rank", "0"),
+        ({"peers": 3}, "/peers", "unknown field"),
+    ],
+)
+async def test_bad_input(world: ApiWorld, change: Json, pointer: str, says: str) -> None:
+    """The field and what it may be."""
+    _, path = await a_gang(world)
+    answer = await world.http.post(path, json=a_peer("a") | change)
+    assert answer.status_code == 422
+    assert [(error["pointer"], says in error["detail"]) for error in answer.json()["errors"]] == [(pointer, True)]
+
+
+async def test_more_than_all_may_bring(world: ApiWorld) -> None:
+    """413 for the one that no longer fits."""
+    _, path = await a_gang(world)
+    data = "x" * 65_000
+    waiting = [
+        asyncio.ensure_future(world.http.post(path, json=a_peer(f"p{n}", 17) | {"data": data})) for n in range(16)
+    ]
+    await there(world, path, 16)
+    answer = await world.http.post(path, json=a_peer("last", 17) | {"data": data})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+    await world.http.post(path, json=a_peer("last", 17))
+    assert {response.status_code for response in await asyncio.gather(*waiting)} == {200}
