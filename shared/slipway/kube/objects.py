@@ -218,6 +218,18 @@ class KubeEvent(Wire, kw_only=True, frozen=True):
     last_timestamp: str | None = None
 
 
+class Secret(Wire, kw_only=True, frozen=True):
+    """`data` is base64; it is not shown."""
+
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+    type: str = ""
+    immutable: bool = False
+
+    def __repr__(self) -> str:
+        return f"Secret({self.metadata.name!r})"
+
+
 class CustomResourceDefinition(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: dict[str, Any] = {}

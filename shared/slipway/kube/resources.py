@@ -65,6 +65,7 @@ NODES = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced
 CONFIG_MAPS = Resource(
     group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=objects.ConfigMap
 )
+SECRETS = Resource(group="", version="v1", plural="secrets", kind="Secret", namespaced=True, struct=objects.Secret)
 SERVICES = Resource(group="", version="v1", plural="services", kind="Service", namespaced=True, struct=objects.Service)
 VOLUME_CLAIMS = Resource(
     group="",

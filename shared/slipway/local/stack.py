@@ -34,6 +34,8 @@ RESTART_S = 0.2
 RESTARTS_MAX_S = 5.0
 SYSTEM_NAMESPACE = "slipway-system"
 DEFAULT_PORT = 8080
+WEBHOOK_NETWORKS = "127.0.0.0/8,::1/128"
+"""A receiver of events that somebody tries out runs on this machine."""
 
 
 class StackOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +178,8 @@ class Stack:
                 name = service if index == 0 else f"{service}-{index}"
                 listen = f"127.0.0.1:{port if name == 'api' else _free_port()}"
                 env = {"SLIPWAY_LISTEN": listen, "SLIPWAY_API_URL": f"http://127.0.0.1:{port}"}
+                if service == "api":
+                    env["SLIPWAY_WEBHOOK_NETWORKS"] = WEBHOOK_NETWORKS
                 await self._spawn(name, [f"slipway.{service}.main"], url=f"http://{listen}", env=env)
         if not self.options.kubeconfig:
             await self._spawn_nodes()

@@ -388,6 +388,11 @@ FEED_GAPS = _counter("feed_gaps", "gaps", ("reason",), "Breaks of the cluster fe
 REDIS_CALLS = _counter("redis_calls", "calls", ("command", "outcome"), "Redis calls.")
 SPANS_DROPPED = _counter("spans_dropped", "spans", (), "Spans that did not fit into the trace sink.")
 
+WEBHOOK_EVENTS = _counter("webhook_events", "events", (), "Events put into the queues of webhooks.")
+WEBHOOK_TRIES = _counter("webhook_tries", "tries", ("outcome",), "Tries to deliver: delivered, failed, final.")
+WEBHOOK_DURATION = _histogram("webhook_try_seconds", "seconds", (), "Time of one try to deliver to a receiver.")
+WEBHOOK_HELD = _gauge("webhook_held", "deliveries", (), "Deliveries in hand: tried now, or waiting for the next try.")
+
 RETRIES = _counter("retries", "retries", ("policy", "error"), "Attempts repeated, by policy and error class.")
 LOOP_STEPS = _counter("loop_steps", "steps", ("loop",), "Steps that a loop completed.")
 LOOP_ERRORS = _counter("loop_errors", "errors", ("loop", "error"), "Errors that reached a loop, by class.")

@@ -1,0 +1,249 @@
+"""Webhooks: events of allocations, posted to receivers outside."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.parts import Parts, parts_of
+from slipway.api.refusals import ConflictError
+from slipway.api.schemas import Items
+from slipway.api.strict import checked, read_object
+from slipway.api.webhooks.addresses import ForbiddenTargetError, check_literal, parse_networks, parse_target
+from slipway.api.webhooks.hook import KEY_BYTES, Config, Webhook, key_text, parse_key
+from slipway.api.webhooks.schemas import WebhookBody, WebhookChange, WebhookTest, WebhookView
+from slipway.api.webhooks.sender import Message
+from slipway.crd.fielderrors import Findings
+from slipway.errors import InvalidError, TransientError
+from slipway.model.events import TYPE_PREFIX
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
+from slipway.model.times import format_time
+
+TAG = "webhooks"
+ROOT = "/api/v1/webhooks"
+WEBHOOKS_MAX = 100
+"""Every event is held against each."""
+TEST_TYPE = "dev.slipway.webhook.test"
+NEEDS_REDIS = (
+    "webhooks are delivered from streams in Redis, and this installation has none (SLIPWAY_REDIS_URL is not set)"
+)
+
+
+async def list_webhooks(request: Request) -> Response:
+    """All webhooks."""
+    parts = parts_of(request)
+    found = [webhook for _, webhook in sorted((await parts.webhooks.fresh()).items())]
+    return json_response(Items(items=await _views(parts, found)))
+
+
+async def create(request: Request) -> Response:
+    """A new webhook; its signing key is in this answer and in no other."""
+    parts = parts_of(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), WebhookBody)
+    config = Config(
+        url=body.url,
+        events=_short(body.events),
+        workspaces=body.workspaces,
+        results=body.results,
+        description=body.description,
+        enabled=body.enabled,
+    )
+    _check(parts, config, body.secret)
+    if not parts.settings.redis_url:
+        raise ConflictError(NEEDS_REDIS)
+    if len(await parts.webhooks.fresh()) >= WEBHOOKS_MAX:
+        raise ConflictError(f"there are {WEBHOOKS_MAX} webhooks already; remove one first")
+    name = body.name or f"hook-{parts.random.token_hex(3)}"
+    key = parse_key(body.secret) if body.secret else _new_key(parts)
+    created = await parts.webhooks.create(Webhook(name=name, config=config, key=key))
+    # A queue of an older webhook of this name may have outlived it.
+    await _forget_quietly(parts, name)
+    [view] = await _views(parts, [created])
+    shown = msgspec.structs.replace(view, secret=key_text(key))
+    return json_response(shown, status=201, headers={"Location": f"{ROOT}/{name}"})
+
+
+async def get(request: Request) -> Response:
+    """One webhook."""
+    parts = parts_of(request)
+    [view] = await _views(parts, [await parts.webhooks.get(request.path_params["name"])])
+    return json_response(view)
+
+
+async def patch(request: Request) -> Response:
+    """Change some of it; a new signing key is answered once."""
+    parts = parts_of(request)
+    found = await parts.webhooks.get(request.path_params["name"])
+    change = checked(await read_object(request, parts.settings.body_bytes_max), WebhookChange)
+    if change.rotate_secret and change.secret:
+        raise _refused("/rotateSecret", "a new key is either given as secret, or made up")
+    wanted = {
+        name: getattr(change, name)
+        for name in ("url", "events", "workspaces", "results", "description", "enabled")
+        if getattr(change, name) is not msgspec.UNSET
+    }
+    if "events" in wanted:
+        wanted["events"] = _short(wanted["events"])
+    config = msgspec.structs.replace(found.config, **wanted)
+    secret = change.secret if isinstance(change.secret, str) else ""
+    _check(parts, config, secret)
+    key = parse_key(secret) if secret else _new_key(parts) if change.rotate_secret else found.key
+    stored = await parts.webhooks.replace(msgspec.structs.replace(found, config=config, key=key))
+    [view] = await _views(parts, [stored])
+    return json_response(view if key == found.key else msgspec.structs.replace(view, secret=key_text(key)))
+
+
+async def delete(request: Request) -> Response:
+    """Remove it, and what it was still to be sent."""
+    parts = parts_of(request)
+    found = await parts.webhooks.get(request.path_params["name"])
+    await parts.webhooks.delete(found)
+    await _forget_quietly(parts, found.name)
+    return Response(status_code=204)
+
+
+async def test(request: Request) -> Response:
+    """Send one message now, and say how that went. It is tried once, whatever the filters say."""
+    parts = parts_of(request)
+    found = await parts.webhooks.get(request.path_params["name"])
+    checked(await read_object(request, parts.settings.body_bytes_max), _Nothing)
+    message_id = f"test/{found.name}/{parts.random.token_hex(8)}"
+    event: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": message_id,
+        "source": f"/slipway/webhooks/{found.name}",
+        "type": TEST_TYPE,
+        "subject": found.name,
+        "time": format_time(parts.clock.now()),
+        "datacontenttype": "application/json",
+        "data": {"webhook": found.name},
+    }
+    answer = await parts.sender.send(found, Message(id=message_id, body=msgspec.json.encode(event)))
+    view = WebhookTest(
+        delivered=answer.delivered,
+        status=answer.status,
+        detail=answer.detail,
+        duration_ms=round(answer.duration_s * 1_000, 1),
+    )
+    return json_response(view)
+
+
+class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A body without fields."""
+
+
+def _check(parts: Parts, config: Config, secret: str) -> None:
+    """Everything that can be said of a webhook before anything is sent. Raises InvalidError."""
+    findings = Findings()
+    try:
+        check_literal(parse_target(config.url), parse_networks(parts.settings.webhook_networks))
+    except (InvalidError, ForbiddenTargetError) as error:
+        findings.refuse("/url", str(error))
+    for field, given, known in (
+        ("events", config.events, [event.value for event in Event]),
+        ("results", config.results, [result.value for result in Result]),
+    ):
+        for index, word in enumerate(given):
+            if word not in known:
+                findings.refuse(f"/{field}/{index}", f"{word[:64]!r} is none of them; known are {', '.join(known)}")
+    if config.results and config.events and Event.TERMINATED.value not in config.events:
+        findings.refuse("/results", "only terminated events have a result: add terminated to events, or name none")
+    if secret:
+        try:
+            parse_key(secret)
+        except InvalidError as error:
+            findings.refuse("/secret", str(error))
+    if findings.errors:
+        first = findings.errors[0]
+        text = f"{first.pointer.removeprefix('/').replace('/', '.')}: {first.detail}"
+        raise InvalidError(text if len(findings.errors) == 1 else "see errors", fields=findings.errors)
+
+
+def _refused(pointer: str, detail: str) -> InvalidError:
+    findings = Findings()
+    findings.refuse(pointer, detail)
+    return InvalidError(detail, fields=findings.errors)
+
+
+def _short(events: Sequence[str]) -> list[str]:
+    """Names of transitions; the whole types of CloudEvents are taken too."""
+    return [event.removeprefix(TYPE_PREFIX) for event in events]
+
+
+def _new_key(parts: Parts) -> bytes:
+    return bytes.fromhex(parts.random.token_hex(KEY_BYTES))
+
+
+async def _forget_quietly(parts: Parts, name: str) -> None:
+    """Without Redis there is nothing to forget; a queue that stays is removed with the next webhook of the name."""
+    try:
+        await parts.deliveries.forget(name)
+    except TransientError:
+        return
+
+
+async def _views(parts: Parts, webhooks: Sequence[Webhook]) -> list[WebhookView]:
+    backlogs: Sequence[int | None]
+    try:
+        backlogs = await parts.deliveries.backlog([webhook.name for webhook in webhooks])
+    except TransientError:
+        backlogs = [None] * len(webhooks)
+    warnings = [] if parts.settings.redis_url else [NEEDS_REDIS]
+    return [_view(webhook, backlog, warnings) for webhook, backlog in zip(webhooks, backlogs, strict=True)]
+
+
+def _view(webhook: Webhook, backlog: int | None, warnings: list[str]) -> WebhookView:
+    config = webhook.config
+    parts = urlsplit(config.url)
+    return WebhookView(
+        name=webhook.name,
+        url=urlunsplit(parts._replace(query="***" if parts.query else "")),
+        events=config.events,
+        workspaces=config.workspaces,
+        results=config.results,
+        description=config.description,
+        enabled=config.enabled,
+        created_at=webhook.created,
+        resource_version=webhook.resource_version,
+        backlog=backlog,
+        warnings=warnings,
+    )
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path=ROOT, handler=list_webhooks, summary="Webhooks", tag=TAG, answer=Items[WebhookView]),
+    Endpoint(
+        method="POST",
+        path=ROOT,
+        handler=create,
+        summary="Add a webhook; the answer has its signing key, once",
+        tag=TAG,
+        body=WebhookBody,
+        answer=WebhookView,
+        status=201,
+    ),
+    Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=get, summary="One webhook", tag=TAG, answer=WebhookView),
+    Endpoint(
+        method="PATCH",
+        path=f"{ROOT}/{{name}}",
+        handler=patch,
+        summary="Change a webhook",
+        tag=TAG,
+        body=WebhookChange,
+        answer=WebhookView,
+    ),
+    Endpoint(method="DELETE", path=f"{ROOT}/{{name}}", handler=delete, summary="Remove a webhook", tag=TAG, status=204),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/{{name}}/test",
+        handler=test,
+        summary="Send one message now and say how that went",
+        tag=TAG,
+        answer=WebhookTest,
+    ),
+)

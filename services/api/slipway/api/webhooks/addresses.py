@@ -1,0 +1,154 @@
+"""Which addresses a webhook may be sent to: those of the public internet, and networks that the operator names.
+
+Owns the check of a URL and of each address that its name resolves to. Whoever sends connects to the address that was
+checked, never to the name: a name may resolve to something else a moment later (DNS rebinding).
+
+Source: OWASP, "Server-Side Request Forgery Prevention"; RFC 6052 (addresses of the NAT64 prefix hold an IPv4 one).
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slipway.errors import InvalidError, PermanentError, UnavailableError
+
+IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+URL_CHARS_MAX = 2048
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST = ipaddress.ip_network("2000::/3")
+_LOOKUPS_MAX = 32
+_PORTS = {"http": 80, "https": 443}
+
+
+class ForbiddenTargetError(PermanentError):
+    """The receiver's address is not one that webhooks may be sent to."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A URL, taken apart. `path` holds the query too."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """What stands in the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Networks in CIDR form. Raises ValueError for one that is none."""
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+def parse_target(url: str) -> Target:
+    """The parts of a URL that webhooks may have. Raises InvalidError, which says what is wrong with it."""
+    if not url or len(url) > URL_CHARS_MAX or not url.isascii() or any(char <= " " for char in url):
+        raise InvalidError(f"must be an absolute URL of at most {URL_CHARS_MAX} printable ASCII characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidError("is not a URL") from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise InvalidError("must begin with https:// or http:// and name a host")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidError("must hold no user and password; receivers check the signature instead")
+    if parts.fragment:
+        raise InvalidError("must have no fragment: it would never be sent")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(scheme=parts.scheme, host=parts.hostname, port=port or _PORTS[parts.scheme], path=path)
+
+
+def check_address(address: IP, allowed: Sequence[Network]) -> None:
+    """Accepts an address of the public internet, or of a network that is allowed.
+
+    Raises:
+        ForbiddenTargetError: it is another one.
+    """
+    inner = _inner(address)
+    if any(each in network for each in {address, inner} for network in allowed):
+        return
+    if not _is_public(inner):
+        raise ForbiddenTargetError(
+            f"{inner} is not an address of the public internet; an operator can allow its network with "
+            "SLIPWAY_WEBHOOK_NETWORKS"
+        )
+
+
+def check_literal(target: Target, allowed: Sequence[Network]) -> None:
+    """The check that needs no resolver, for when a webhook is written. Raises ForbiddenTargetError."""
+    if target.host == "localhost" or target.host.endswith(".localhost"):
+        check_address(ipaddress.ip_address("127.0.0.1"), allowed)
+    try:
+        address = ipaddress.ip_address(target.host)
+    except ValueError:
+        return
+    check_address(address, allowed)
+
+
+class Resolver:
+    """Looks names up on threads of its own, each name once at a time: one that hangs holds up nobody else."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="resolve")
+        self._asked: dict[str, asyncio.Future[tuple[IP, ...]]] = {}
+
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def resolve(self, target: Target, allowed: Sequence[Network]) -> str:
+        """The address to connect to; all that the name resolves to are checked.
+
+        Raises:
+            ForbiddenTargetError: one of them is not allowed.
+            UnavailableError: the name does not resolve (now).
+        """
+        asked = self._asked.get(target.host)
+        if asked is None:
+            loop = asyncio.get_running_loop()
+            asked = self._asked[target.host] = loop.run_in_executor(self._threads, _look_up, target.host)
+            asked.add_done_callback(lambda _: self._asked.pop(target.host, None))
+        addresses = await asyncio.shield(asked)
+        if not addresses:
+            raise UnavailableError(f"the name {target.host} does not resolve")
+        for address in addresses:
+            check_address(address, allowed)
+        return str(addresses[0])
+
+
+def _look_up(host: str) -> tuple[IP, ...]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found)
+
+
+def _is_public(address: IP) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.is_global and address in _UNICAST
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def _inner(address: IP) -> IP:
+    """The IPv4 address that an IPv6 one leads to, if it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address

@@ -1,0 +1,258 @@
+"""From the queue of each webhook to its receiver: tries, pauses, and what is given up.
+
+Owns order, concurrency and patience. Must not know HTTP (`sender.py`) nor Redis.
+
+Promises:
+
+- Events of one subject go to a webhook one after another, by seq, each tried until it is delivered or given up.
+- A webhook has at most `concurrency` tries under way and `held_max` deliveries in hand; none of it is shared, so that a
+  receiver that is slow or dead holds up nobody else's.
+- A delivery leaves its queue only when the receiver answered 2xx, when its webhook is gone or disabled, or as a dead
+  letter. It is given up at once when another try would end the same way, else when it is older than `retry_s`.
+
+Not promised: that nothing is delivered twice. What this process has delivered it does not send again.
+"""
+
+import asyncio
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from slipway.api.cloudevents import cloud_event
+from slipway.api.ports import Stop
+from slipway.api.webhooks.hook import Webhook
+from slipway.api.webhooks.registry import Registry
+from slipway.api.webhooks.sender import Answer, Message
+from slipway.errors import InvalidError, TransientError
+from slipway.model.events import AllocationEvent
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock, Random
+from slipway.streams.codec import decode_event
+from slipway.streams.webhooks import Delivery, Webhooks
+
+POLL_S = 1.0
+HEARTBEAT_S = 10.0
+LEFT_S = 30.0
+LEFT_EVERY_S = 15.0
+LIST_S = 60.0
+"""How old the names of the webhooks may be while there is nothing to do."""
+TRIES_MIN = 3
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 300.0
+DELIVERED_MAX = 50_000
+STREAM = "webhook"
+
+_log = log.get_logger(__name__)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`retry_s` is the budget of one delivery, in seconds since it was queued."""
+
+    concurrency: int = 8
+    held_max: int = 256
+    retry_s: float = 3600.0
+
+
+class Sends(Protocol):
+    """One try."""
+
+    async def send(self, webhook: Webhook, message: Message) -> Answer: ...
+
+
+class _Lane:
+    """The deliveries of one subject to one webhook, by seq; `task` works them off."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, str, Delivery, AllocationEvent]] = []
+        self.task: asyncio.Task[None] | None = None
+        self.is_trying = False
+
+
+class Courier:
+    """Delivers while `run` runs; `step` is a loop of the service that claims what there is."""
+
+    def __init__(
+        self,
+        queues: Webhooks,
+        registry: Registry,
+        sender: Sends,
+        *,
+        clock: Clock,
+        random: Random,
+        limits: Limits,
+    ) -> None:
+        self._queues = queues
+        self._registry = registry
+        self._sender = sender
+        self._clock = clock
+        self._random = random
+        self._limits = limits
+        self._tasks: asyncio.TaskGroup | None = None
+        self._is_ending = False
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._held: dict[tuple[str, str], Delivery] = {}
+        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._delivered: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._left_at_s = self._listed_at_s = float("-inf")
+        self._has_begun = False
+
+    async def run(self, stop: Stop) -> None:
+        """Until `stop`; then the tries under way are finished, and the rest is left to others."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            beating = tasks.create_task(self._heartbeats())
+            await stop.wait()
+            self._is_ending = True
+            beating.cancel()
+            for lane in self._lanes.values():
+                if lane.task is not None and not lane.is_trying:
+                    lane.task.cancel()
+
+    async def step(self, *, is_first: bool) -> float:
+        """Claim what waits and begin with it."""
+        if not is_first or self._tasks is None or self._is_ending:
+            return POLL_S
+        names = list(await self._names())
+        if not names:
+            return POLL_S
+        now_s = self._clock.monotonic()
+        if not self._has_begun:
+            await self._admit(await self._queues.held(names))
+            self._has_begun = True
+        if now_s - self._left_at_s >= LEFT_EVERY_S:
+            self._left_at_s = now_s
+            await self._admit(await self._queues.claim_left(names, min_idle_s=LEFT_S, limit=self._limits.held_max))
+        counts: dict[str, int] = {}
+        for name, _ in self._held:
+            counts[name] = counts.get(name, 0) + 1
+        by_room: dict[int, list[str]] = {}
+        for name in names:
+            room = min(64, self._limits.held_max - counts.get(name, 0))
+            if room > 0:
+                by_room.setdefault(room, []).append(name)
+        found = 0
+        for room, some in by_room.items():
+            claimed = await self._queues.claim(some, limit=room)
+            found += len(claimed)
+            await self._admit(claimed)
+        return 0.02 if found else POLL_S
+
+    async def _names(self) -> Iterable[str]:
+        """Whose queues to look into; a list of the API server is asked for seldom while nothing is in hand."""
+        now_s = self._clock.monotonic()
+        if self._held or now_s - self._listed_at_s >= LIST_S:
+            self._listed_at_s = now_s
+            return await self._registry.known()
+        return self._registry.last
+
+    async def _admit(self, deliveries: Iterable[Delivery]) -> None:
+        unreadable: list[Delivery] = []
+        for delivery in deliveries:
+            key = (delivery.webhook, delivery.entry_id)
+            if key in self._held or self._tasks is None:
+                continue
+            try:
+                event = decode_event(delivery.fields)
+            except InvalidError:
+                unreadable.append(delivery)
+                continue
+            self._held[key] = delivery
+            lane_key = (delivery.webhook, event.allocation_id)
+            lane = self._lanes.setdefault(lane_key, _Lane())
+            heapq.heappush(lane.waiting, (event.seq, delivery.entry_id, delivery, event))
+            if lane.task is None:
+                lane.task = self._tasks.create_task(self._work_off(lane_key, lane))
+        if unreadable:
+            await self._queues.done(unreadable)
+        telemetry.WEBHOOK_HELD.set(len(self._held))
+
+    async def _work_off(self, lane_key: tuple[str, str], lane: _Lane) -> None:
+        try:
+            while lane.waiting and not self._is_ending:
+                _, _, delivery, event = heapq.heappop(lane.waiting)
+                # A bug in here must cost one delivery, which comes again, and not the process.
+                [ended] = await asyncio.gather(self._deliver(delivery, event, lane), return_exceptions=True)
+                self._held.pop((delivery.webhook, delivery.entry_id), None)
+                if isinstance(ended, TransientError):
+                    _log.debug("a delivery stays in its queue", webhook=delivery.webhook, error=str(ended))
+                elif isinstance(ended, BaseException):
+                    _log.error("a delivery failed", exc_info=ended, webhook=delivery.webhook, event_id=event.event_id)
+        finally:
+            for _, _, delivery, _ in lane.waiting:
+                self._held.pop((delivery.webhook, delivery.entry_id), None)
+            del self._lanes[lane_key]
+            telemetry.WEBHOOK_HELD.set(len(self._held))
+
+    async def _deliver(self, delivery: Delivery, event: AllocationEvent, lane: _Lane) -> None:
+        """Until it is delivered, given up, or not wanted any more."""
+        message = Message(id=event.event_id, body=cloud_event(event))
+        slot = self._slots.setdefault(delivery.webhook, asyncio.Semaphore(self._limits.concurrency))
+        tries = 0
+        while True:
+            webhook = (await self._registry.known()).get(delivery.webhook)
+            if webhook is None or not webhook.config.enabled or self._has(webhook, event):
+                await self._queues.done([delivery])
+                return
+            async with slot:
+                lane.is_trying = True
+                try:
+                    answer = await self._sender.send(webhook, message)
+                finally:
+                    lane.is_trying = False
+            tries += 1
+            _note(webhook, event, answer, tries)
+            if answer.delivered:
+                self._remember(webhook, event)
+                await self._queues.done([delivery])
+                return
+            is_late = self._clock.now() - delivery.queued_at >= self._limits.retry_s
+            if answer.is_final or (tries >= TRIES_MIN and is_late):
+                await self._queues.bury(delivery, cause=answer.detail, tries=tries)
+                telemetry.DEAD_LETTERS.labels(stream=STREAM).inc()
+                _log.warning("a delivery was given up", webhook=webhook.name, event_id=event.event_id, tries=tries)
+                return
+            if self._is_ending:
+                return
+            await self._clock.sleep(self._pause_s(answer, tries))
+
+    def _pause_s(self, answer: Answer, tries: int) -> float:
+        if answer.retry_after_s is not None:
+            return answer.retry_after_s + self._random.uniform(0.0, PAUSE_FIRST_S)
+        return self._random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(tries - 1, 30))
+
+    def _has(self, webhook: Webhook, event: AllocationEvent) -> bool:
+        return (webhook.uid, event.event_id) in self._delivered
+
+    def _remember(self, webhook: Webhook, event: AllocationEvent) -> None:
+        self._delivered[webhook.uid, event.event_id] = None
+        if len(self._delivered) > DELIVERED_MAX:
+            self._delivered.popitem(last=False)
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await self._clock.sleep(HEARTBEAT_S)
+            held = list(self._held.values())
+            if held:
+                try:
+                    await self._queues.heartbeat(held)
+                except TransientError as error:
+                    _log.debug("no heartbeat for what is in hand", error=str(error))
+
+
+def _note(webhook: Webhook, event: AllocationEvent, answer: Answer, tries: int) -> None:
+    outcome = "delivered" if answer.delivered else "final" if answer.is_final else "failed"
+    telemetry.WEBHOOK_TRIES.labels(outcome=outcome).inc()
+    telemetry.WEBHOOK_DURATION.observe(answer.duration_s)
+    if not answer.delivered:
+        # Neither the URL nor what the receiver said: both may hold secrets.
+        _log.info(
+            "a delivery was not taken",
+            webhook=webhook.name,
+            event_id=event.event_id,
+            tries=tries,
+            status=answer.status,
+            detail=answer.detail,
+        )

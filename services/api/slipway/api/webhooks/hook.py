@@ -1,0 +1,128 @@
+"""A webhook as it is kept: where to, which events, its key; as a Secret and back.
+
+Pure. Owns the form of the Secret and the choice of events. Must not know how anything is sent.
+
+Invariants: the key leaves this module only as bytes to sign with, and once as text when it was made; `repr` shows
+neither the key nor the URL, which may hold a token too.
+
+Source: Standard Webhooks 1.0, "Symmetric keys" (the form of a key).
+"""
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import API_GROUP, LABEL_MANAGED_BY, MANAGED_BY, RawObject
+from slipway.errors import InvalidError
+from slipway.kube.objects import Secret
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Event
+from slipway.model.times import parse_time
+
+LABEL_WEBHOOK = f"{API_GROUP}/webhook"
+SELECTOR = f"{LABEL_WEBHOOK}=true"
+KEY_PREFIX = "whsec_"
+KEY_BYTES_MIN, KEY_BYTES_MAX, KEY_BYTES = 24, 64, 32
+_NAME_PREFIX = "slipway-webhook-"
+_CONFIG, _KEY = "config", "key"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a webhook says but for its key. An empty filter lets everything through."""
+
+    url: str
+    events: list[str] = []
+    workspaces: list[str] = []
+    results: list[str] = []
+    description: str = ""
+    enabled: bool = True
+
+    def __repr__(self) -> str:
+        return f"Config(enabled={self.enabled})"
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """One webhook. `created_at` is epoch seconds: what happened before is not told."""
+
+    name: str
+    config: Config
+    key: bytes
+    created_at: float = 0.0
+    created: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    def __repr__(self) -> str:
+        return f"Webhook({self.name!r})"
+
+    def wants(self, event: AllocationEvent) -> bool:
+        """Whether the event is to be sent."""
+        config = self.config
+        if not config.enabled or parse_time(event.time) < self.created_at:
+            return False
+        if config.events and event.type.value not in config.events:
+            return False
+        if config.workspaces and event.namespace not in config.workspaces:
+            return False
+        return not config.results or (event.type is Event.TERMINATED and event.data.get("result") in config.results)
+
+
+def secret_name(name: str) -> str:
+    """The Secret of a webhook."""
+    return f"{_NAME_PREFIX}{name}"
+
+
+def to_secret(webhook: Webhook, namespace: str) -> RawObject:
+    """The Secret that keeps it; with a resourceVersion when it was read before."""
+    metadata: dict[str, Any] = {
+        "name": secret_name(webhook.name),
+        "namespace": namespace,
+        "labels": {LABEL_WEBHOOK: "true", LABEL_MANAGED_BY: MANAGED_BY},
+    }
+    if webhook.resource_version:
+        metadata |= {"resourceVersion": webhook.resource_version, "uid": webhook.uid}
+    data = {_CONFIG: msgspec.json.encode(webhook.config), _KEY: webhook.key}
+    encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
+    return {"metadata": metadata, "type": "Opaque", "data": encoded}
+
+
+def of_secret(secret: Secret) -> Webhook | None:
+    """The webhook in a Secret; None when somebody else made it."""
+    meta = secret.metadata
+    try:
+        config = msgspec.json.decode(base64.b64decode(secret.data.get(_CONFIG, "")), type=Config)
+        key = base64.b64decode(secret.data.get(_KEY, ""))
+    except (binascii.Error, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not meta.name.startswith(_NAME_PREFIX) or not key:
+        return None
+    return Webhook(
+        name=meta.name.removeprefix(_NAME_PREFIX),
+        config=config,
+        key=key,
+        created_at=parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0,
+        created=meta.creation_timestamp or "",
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )
+
+
+def key_text(key: bytes) -> str:
+    """A key as its receiver is told it."""
+    return KEY_PREFIX + base64.b64encode(key).decode()
+
+
+def parse_key(text: str) -> bytes:
+    """The key in `whsec_...`. Raises InvalidError, which does not repeat it."""
+    try:
+        key = base64.b64decode(text.removeprefix(KEY_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not text.startswith(KEY_PREFIX) or not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
+        raise InvalidError(
+            f"must be {KEY_PREFIX} and the base64 of {KEY_BYTES_MIN} to {KEY_BYTES_MAX} random bytes; without it a key "
+            "is made up"
+        )
+    return key

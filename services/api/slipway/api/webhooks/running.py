@@ -1,0 +1,35 @@
+"""The loops of the webhooks in one process: one that routes, one that delivers.
+
+Owns their names and rhythm. Everything is made by the composition root.
+"""
+
+from slipway.api.parts import Parts
+from slipway.api.settings import Settings
+from slipway.api.webhooks.delivery import Courier, Limits
+from slipway.api.webhooks.routing import Router
+from slipway.runtime.service import Context
+
+BACKOFF_MAX_S = 15.0
+
+
+def start(context: Context[Settings], parts: Parts) -> None:
+    """Route and deliver until the process stops; without Redis there is nothing to do."""
+    settings = context.settings
+    if not settings.redis_url:
+        return
+    router = Router(parts.deliveries, parts.webhooks, context.clock)
+    courier = Courier(
+        parts.deliveries,
+        parts.webhooks,
+        parts.sender,
+        clock=context.clock,
+        random=context.random,
+        limits=Limits(concurrency=settings.webhook_concurrency, retry_s=settings.webhook_retry_s),
+    )
+
+    async def deliver() -> float:
+        return await courier.step(is_first=router.is_first)
+
+    context.tasks.create_task(courier.run(context.stop), name="webhooks")
+    context.loop("webhooks-route", router.step, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)
+    context.loop("webhooks-deliver", deliver, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)

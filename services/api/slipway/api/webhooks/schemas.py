@@ -1,0 +1,69 @@
+"""The bodies of the routes of webhooks."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from slipway.api.schemas import Request
+from slipway.crd.v1alpha1 import Name
+
+Events = Annotated[list[str], Meta(max_length=16, description="which transitions, such as running; empty: all")]
+Workspaces = Annotated[list[Name], Meta(max_length=100, description="of which workspaces; empty: all")]
+Results = Annotated[list[str], Meta(max_length=16, description="which ends, such as Failed; then nothing else is sent")]
+Url = Annotated[str, Meta(description="where events are posted to: https://... or http://...")]
+Description = Annotated[str, Meta(max_length=256)]
+WebhookName = Annotated[str, Meta(max_length=40, pattern=r"^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+class WebhookBody(Request, kw_only=True, frozen=True):
+    """A new webhook; only `url` is required."""
+
+    url: Url
+    name: Annotated[WebhookName, Meta(description="readable name; made up when absent")] = ""
+    events: Events = []
+    workspaces: Workspaces = []
+    results: Results = []
+    description: Description = ""
+    enabled: bool = True
+    secret: Annotated[str, Meta(max_length=128, description="signing key, whsec_...; made up when absent")] = ""
+
+
+class WebhookChange(Request, kw_only=True, frozen=True):
+    """What is to be another; the rest stays."""
+
+    url: Url | msgspec.UnsetType = msgspec.UNSET
+    events: Events | msgspec.UnsetType = msgspec.UNSET
+    workspaces: Workspaces | msgspec.UnsetType = msgspec.UNSET
+    results: Results | msgspec.UnsetType = msgspec.UNSET
+    description: Description | msgspec.UnsetType = msgspec.UNSET
+    enabled: bool | msgspec.UnsetType = msgspec.UNSET
+    secret: Annotated[str, Meta(max_length=128, description="another signing key")] | msgspec.UnsetType = msgspec.UNSET
+    rotate_secret: Annotated[bool, Meta(description="true: make up another signing key and answer it once")] = False
+
+
+class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One webhook. The query of the URL is not shown; `secret` only when it was made, never again."""
+
+    name: str
+    url: str
+    events: list[str]
+    workspaces: list[str]
+    results: list[str]
+    description: str
+    enabled: bool
+    created_at: str
+    resource_version: str
+    backlog: int | None
+    """deliveries in hand or waiting; null while Redis is away"""
+    warnings: list[str]
+    secret: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class WebhookTest(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """How one message to a receiver went."""
+
+    delivered: bool
+    status: int
+    detail: str
+    duration_ms: float

@@ -1,0 +1,145 @@
+"""One try to deliver one message: resolve, check, connect to the checked address, post, look at the status.
+
+Owns the HTTP side and what an answer means. Must not know queues, retries or Redis. Redirects are not followed, bodies
+of answers are not read, nothing of the URL is written down: it may hold a token.
+
+Invariant: a try ends within the time limit, whatever the receiver does.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slipway.api.webhooks import signature
+from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolver, Target, parse_target
+from slipway.api.webhooks.hook import Webhook
+from slipway.errors import ControlPlaneError
+from slipway.runtime.clock import Clock
+from slipway.runtime.service import version
+
+if TYPE_CHECKING:
+    import httpx
+
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+_GONE = 410
+_RETRY_AFTER = ("429", "503")
+_RETRY_AFTER_S_MAX = 3600.0
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent; the same id at every try."""
+
+    id: str
+    body: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a try went. `is_final`: another one would end the same way."""
+
+    delivered: bool
+    status: int = 0
+    detail: str = ""
+    is_final: bool = False
+    retry_after_s: float | None = None
+    duration_s: float = 0.0
+
+
+class Sender:
+    """Sends messages; one per process. Every connection is for one message, and to one checked address."""
+
+    def __init__(self, clock: Clock, *, timeout_s: float, allowed: Sequence[Network]) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._allowed = allowed
+        self._resolver = Resolver()
+        self._transport: httpx.AsyncHTTPTransport | None = None
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._resolver.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
+
+    async def send(self, webhook: Webhook, message: Message) -> Answer:
+        """One try; never raises but for cancellation."""
+        started_s = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._try(webhook, message)
+        except TimeoutError:
+            answer = Answer(delivered=False, detail=f"no answer within {self._timeout_s:g} s")
+        except ForbiddenTargetError as error:
+            answer = Answer(delivered=False, detail=str(error), is_final=True)
+        except ControlPlaneError as error:
+            answer = Answer(delivered=False, detail=str(error))
+        return msgspec.structs.replace(answer, duration_s=self._clock.monotonic() - started_s)
+
+    async def _try(self, webhook: Webhook, message: Message) -> Answer:
+        import httpx
+
+        target = parse_target(webhook.config.url)
+        address = await self._resolver.resolve(target, self._allowed)
+        request = self._request(webhook, message, target, address)
+        try:
+            response = await self._opened().handle_async_request(request)
+        except httpx.ConnectError as error:
+            return Answer(delivered=False, detail=_reason(error))
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return Answer(delivered=False, detail=f"the exchange broke: {type(error).__name__}")
+        try:
+            return _judge(response.status_code, response.headers.get("retry-after", ""))
+        finally:
+            await response.aclose()
+
+    def _request(self, webhook: Webhook, message: Message, target: Target, address: str) -> "httpx.Request":
+        import httpx
+
+        fields = {
+            "Host": target.authority,
+            "Content-Type": CONTENT_TYPE,
+            "User-Agent": f"slipway/{version()}",
+            **signature.headers(webhook.key, message.id, message.body, now=self._clock.now()),
+        }
+        limit_s = self._timeout_s
+        timeout = httpx.Timeout(connect=limit_s, read=limit_s, write=limit_s, pool=limit_s)
+        # The certificate is checked against the name, the connection goes to the address.
+        extensions = {"timeout": timeout.as_dict(), "sni_hostname": target.host}
+        url = httpx.URL(scheme=target.scheme, host=address, port=target.port, raw_path=target.path.encode())
+        return httpx.Request("POST", url, headers=fields, content=message.body, extensions=extensions)
+
+    def _opened(self) -> "httpx.AsyncHTTPTransport":
+        if self._transport is None:
+            import httpx
+
+            # How many there are is bounded for each webhook, so that a dead receiver takes none from the others.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            self._transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        return self._transport
+
+
+def _judge(status: int, retry_after: str) -> Answer:
+    if 200 <= status < 300:
+        return Answer(delivered=True, status=status)
+    detail = f"answered {status}"
+    if 300 <= status < 400:
+        detail += "; redirects are not followed"
+    after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6 else None
+    if str(status) not in _RETRY_AFTER or after_s is None:
+        return Answer(delivered=False, status=status, detail=detail, is_final=status == _GONE)
+    return Answer(delivered=False, status=status, detail=detail, retry_after_s=min(after_s, _RETRY_AFTER_S_MAX))
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without what the error repeats of the URL."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is refused: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return "no TLS connection could be made"
+        cause = cause.__cause__ or cause.__context__
+    return "it does not accept connections"

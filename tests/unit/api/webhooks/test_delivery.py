@@ -1,0 +1,375 @@
+"""Events on their way to receivers, on virtual time: order, patience, what is given up, who is held up by whom."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from slipway.api.webhooks import delivery, routing
+from slipway.api.webhooks.delivery import Courier, Limits
+from slipway.api.webhooks.hook import Config, Webhook
+from slipway.api.webhooks.registry import Registry
+from slipway.api.webhooks.routing import Router
+from slipway.api.webhooks.sender import Answer, Message
+from slipway.model.events import AllocationEvent
+from slipway.model.times import format_time
+from slipway.runtime.clock import SeededRandom
+from slipway.runtime.service import Stop
+from slipway.streams import keys
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import DeadLetter, Entry
+from tests.support.kube_core import CoreKube
+from tests.support.redis import an_event
+from tests.support.small_cluster import a_client, a_core, furnish
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+NAMESPACE = "slipway-system"
+OK = Answer(delivered=True, status=200)
+ERROR = Answer(delivered=False, status=500, detail="answered 500")
+GONE = Answer(delivered=False, status=410, detail="answered 410", is_final=True)
+
+
+class Receivers:
+    """What receivers answer, by webhook; `seen` is what reached them, with the time."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.seen: list[tuple[str, str, float]] = []
+        self.answers: dict[str, Callable[[Message], Awaitable[Answer]]] = {}
+        self.under_way: dict[str, int] = {}
+        self.most: dict[str, int] = {}
+
+    async def send(self, webhook: Webhook, message: Message) -> Answer:
+        name = webhook.name
+        self.seen.append((name, message.id, self.clock.monotonic()))
+        self.under_way[name] = self.under_way.get(name, 0) + 1
+        self.most[name] = max(self.most.get(name, 0), self.under_way[name])
+        try:
+            answer = self.answers.get(name)
+            return await answer(message) if answer is not None else OK
+        finally:
+            self.under_way[name] -= 1
+
+    def ids(self, name: str) -> list[str]:
+        return [message_id for webhook, message_id, _ in self.seen if webhook == name]
+
+
+class Office:
+    """A cluster that keeps webhooks, a Redis, receivers, and replicas of the api as far as webhooks go."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.kube: CoreKube = a_client(a_core(self.clock.now))
+        self.server = MemoryServer(self.clock)
+        self.receivers = Receivers(self.clock)
+        self.registry = self.a_registry()
+        self.tasks: asyncio.TaskGroup | None = None
+
+    def a_registry(self) -> Registry:
+        return Registry(self.kube, self.clock, namespace=NAMESPACE)
+
+    async def add(self, name: str, **config: Any) -> None:
+        settings = msgspec.convert({"url": "https://a.example/", **config}, Config)
+        await self.registry.create(Webhook(name=name, config=settings, key=b"k" * 32))
+
+    def replica(self, tasks: asyncio.TaskGroup, name: str = "api-0", **limits: Any) -> asyncio.Task[None]:
+        """A process; cancelling it is kill -9."""
+        return tasks.create_task(self._serve(name, Limits(**limits)))
+
+    async def publish(self, *seqs: int, name: str = "train") -> None:
+        streams = MemoryStreams(self.server)
+        await streams.events.append([Entry(event=self.event(seq, name)) for seq in seqs])
+
+    def event(self, seq: int, name: str = "train") -> AllocationEvent:
+        return an_event(seq, name=name, time=format_time(self.clock.now()))
+
+    async def letters(self) -> list[DeadLetter]:
+        return await MemoryStreams(self.server).dead.page()
+
+    async def backlog(self, name: str) -> int:
+        return (await MemoryStreams(self.server).webhooks("test").backlog([name]))[0]
+
+    async def _serve(self, name: str, limits: Limits) -> None:
+        queues, registry = MemoryStreams(self.server).webhooks(name), self.a_registry()
+        router = Router(queues, registry, self.clock)
+        courier = Courier(queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(courier.run(Stop()))
+            tasks.create_task(self._loop(router.step))
+            tasks.create_task(self._loop(lambda: courier.step(is_first=router.is_first)))
+
+    async def _loop(self, step: Callable[[], Awaitable[float]]) -> None:
+        while True:
+            await self.clock.sleep(max(0.001, await step()))
+
+
+def in_an_office(story: Callable[[Office, asyncio.TaskGroup], Coroutine[Any, Any, None]]) -> None:
+    """Runs `story` on virtual time; what it started is ended."""
+
+    async def main() -> None:
+        office = Office()
+        await furnish(office.kube)
+        async with asyncio.TaskGroup() as tasks:
+            before = asyncio.all_tasks()
+            await story(office, tasks)
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+
+    run_virtual(main)
+
+
+def ids(*seqs: int, name: str = "train") -> list[str]:
+    return [f"{name}-0123abcd/{seq}" for seq in seqs]
+
+
+def test_events_go_out_in_order_each_once() -> None:
+    """Per subject by seq, to each webhook that wants them; then the queue is empty."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        await office.add("all")
+        await office.add("none", events=["running"])
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1, 2, 3)
+        await office.publish(4)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("all") == ids(1, 2, 3, 4)
+        assert office.receivers.ids("none") == []
+        assert await office.backlog("all") == 0
+
+    in_an_office(story)
+
+
+def test_an_event_reaches_a_webhook_that_was_there_before_it() -> None:
+    """However short: the list is read after the event was taken."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1, name="early")
+        await office.clock.sleep(2)
+        await office.add("new")
+        await office.publish(1)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("new") == ids(1)
+
+    in_an_office(story)
+
+
+def test_a_failed_try_is_repeated_and_holds_back_what_follows_of_its_subject() -> None:
+    """Pauses grow; other subjects go on meanwhile; a Retry-After is honoured."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        failures = {ids(1)[0]: [ERROR, ERROR, msgspec.structs.replace(ERROR, status=503, retry_after_s=40.0)]}
+
+        async def answer(message: Message) -> Answer:
+            left = failures.get(message.id)
+            return left.pop(0) if left else OK
+
+        await office.add("hook")
+        office.receivers.answers["hook"] = answer
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1, 2)
+        await office.publish(1, name="other")
+        await office.clock.sleep(60)
+        assert [each for each in office.receivers.ids("hook") if each.startswith("train")] == ids(1, 1, 1, 1, 2)
+        times = [at_s for _, message_id, at_s in office.receivers.seen if message_id in ids(1)]
+        pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert 0.5 <= pauses[0] <= 1.1
+        assert 1.0 <= pauses[1] <= 2.1
+        assert 40.0 <= pauses[2] <= 41.1
+        [other_at_s] = [at_s for _, message_id, at_s in office.receivers.seen if message_id.startswith("other")]
+        assert other_at_s - times[0] < 0.5
+
+    in_an_office(story)
+
+
+def test_what_is_given_up_is_a_dead_letter_that_can_be_sent_again() -> None:
+    """After the budget; the letter names webhook, event and cause; the next event of the subject goes out."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        is_broken = True
+
+        async def answer(message: Message) -> Answer:
+            return ERROR if is_broken and message.id == ids(1)[0] else OK
+
+        await office.add("hook")
+        office.receivers.answers["hook"] = answer
+        office.replica(tasks, retry_s=600.0)
+        await office.clock.sleep(5)
+        await office.publish(1, 2)
+        await office.clock.sleep(1_000)
+        [letter] = await office.letters()
+        assert (letter.source, letter.cause) == (keys.DEAD_DELIVERY, "answered 500")
+        assert (letter.fields["webhook"], letter.fields["id"]) == ("hook", ids(1)[0])
+        assert letter.deliveries > delivery.TRIES_MIN
+        assert office.receivers.ids("hook")[-1] == ids(2)[0]
+        is_broken = False
+        assert await MemoryStreams(office.server).dead.replay(letter.id)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("hook")[-1] == ids(1)[0]
+        assert (await office.letters(), await office.backlog("hook")) == ([], 0)
+
+    in_an_office(story)
+
+
+def test_what_can_never_be_delivered_is_given_up_at_once() -> None:
+    """410 Gone, or an address that is not allowed."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def answer(_message: Message) -> Answer:
+            return GONE
+
+        await office.add("hook")
+        office.receivers.answers["hook"] = answer
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("hook") == ids(1)
+        assert [letter.cause for letter in await office.letters()] == ["answered 410"]
+
+    in_an_office(story)
+
+
+def test_a_dead_receiver_holds_up_no_other_one() -> None:
+    """A hundred events for one that hangs: the other has all of its own within seconds."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def hang(_message: Message) -> Answer:
+            await office.clock.sleep(10)
+            return Answer(delivered=False, detail="no answer within 10 s")
+
+        await office.add("dead")
+        await office.add("good")
+        office.receivers.answers["dead"] = hang
+        office.replica(tasks, concurrency=4)
+        await office.clock.sleep(5)
+        for number in range(100):
+            await office.publish(1, name=f"run{number}")
+        await office.clock.sleep(10)
+        assert len(office.receivers.ids("good")) == 100
+        assert office.receivers.most["dead"] == 4
+        assert await office.backlog("dead") == 100
+
+    in_an_office(story)
+
+
+def test_tries_to_one_receiver_are_bounded() -> None:
+    """Never more at once than the limit, however many subjects there are."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def slow(_message: Message) -> Answer:
+            await office.clock.sleep(0.5)
+            return OK
+
+        await office.add("hook")
+        office.receivers.answers["hook"] = slow
+        office.replica(tasks, concurrency=8)
+        await office.clock.sleep(5)
+        for number in range(60):
+            await office.publish(1, name=f"run{number}")
+        await office.clock.sleep(30)
+        assert office.receivers.most["hook"] == 8
+        assert len(office.receivers.ids("hook")) == 60
+
+    in_an_office(story)
+
+
+def test_several_replicas_deliver_each_event_once() -> None:
+    """One of them works at a time; when it is killed another one goes on, and nothing is lost."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        await office.add("hook")
+        first = office.replica(tasks, "api-0")
+        office.replica(tasks, "api-1")
+        office.replica(tasks, "api-2")
+        await office.clock.sleep(10)
+        for seq in range(1, 21):
+            await office.publish(seq)
+            await office.clock.sleep(0.1)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("hook") == ids(*range(1, 21))
+        first.cancel()
+        await office.publish(21)
+        await office.clock.sleep(routing.SILENCE_S + 10)
+        assert office.receivers.ids("hook") == ids(*range(1, 22))
+
+    in_an_office(story)
+
+
+def test_a_killed_process_goes_on_with_what_it_had_in_hand() -> None:
+    """Under the same name at once; under another one after a while. At least once."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def hang(_message: Message) -> Answer:
+            await asyncio.Event().wait()
+            return OK
+
+        await office.add("hook")
+        office.receivers.answers["hook"] = hang
+        killed = office.replica(tasks, "api-0")
+        await office.clock.sleep(5)
+        await office.publish(1)
+        await office.clock.sleep(2)
+        assert office.receivers.ids("hook") == ids(1)
+        killed.cancel()
+        await office.clock.sleep(1)
+        del office.receivers.answers["hook"]
+        restarted_s = office.clock.monotonic()
+        office.replica(tasks, "api-0")
+        await office.clock.sleep(10)
+        assert office.receivers.ids("hook") == ids(1, 1)
+        assert office.receivers.seen[-1][2] - restarted_s < 6
+        assert await office.backlog("hook") == 0
+
+    in_an_office(story)
+
+
+def test_a_flush_of_redis_costs_no_event_and_nothing_twice() -> None:
+    """What is told again was delivered before, and is not sent again by the process that did."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        await office.add("hook")
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1, 2)
+        await office.clock.sleep(5)
+        office.server.flush()
+        await office.publish(1, 2, 3)  # what the watcher does
+        await office.clock.sleep(10)
+        assert office.receivers.ids("hook") == ids(1, 2, 3)
+
+    in_an_office(story)
+
+
+def test_what_a_disabled_or_removed_webhook_was_to_be_sent_is_dropped() -> None:
+    """While others go on."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def fail(_message: Message) -> Answer:
+            return ERROR
+
+        await office.add("off")
+        await office.add("gone")
+        office.receivers.answers |= {"off": fail, "gone": fail}
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1)
+        await office.clock.sleep(5)
+        off = await office.registry.get("off")
+        disabled = msgspec.structs.replace(off.config, enabled=False)
+        await office.registry.replace(msgspec.structs.replace(off, config=disabled))
+        await office.registry.delete(await office.registry.get("gone"))
+        await office.clock.sleep(120)
+        tried = len(office.receivers.seen)
+        await office.publish(2)
+        await office.clock.sleep(120)
+        assert len(office.receivers.seen) == tried
+        assert (await office.backlog("off"), await office.letters()) == (0, [])
+
+    in_an_office(story)
