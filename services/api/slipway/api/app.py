@@ -25,6 +25,7 @@ from slipway.api.routes import (
     queues,
     signals,
     templates,
+    webhooks,
 )
 from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.service import version
@@ -40,6 +41,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
     *templates.ENDPOINTS,
+    *webhooks.ENDPOINTS,
 )
 """Every route of the REST API."""
 

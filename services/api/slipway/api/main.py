@@ -5,6 +5,7 @@ import asyncio
 from slipway.api.app import create_app
 from slipway.api.parts import Parts, connect
 from slipway.api.settings import Settings
+from slipway.api.webhooks import running
 from slipway.errors import InvalidError, InvariantError, NotFoundError, UnavailableError
 from slipway.kube import client
 from slipway.kube.resources import ALLOCATIONS
@@ -56,6 +57,7 @@ async def build(context: Context[Settings]) -> None:
         behind=behind,
         on_broken=lambda error: None if broken.done() else broken.set_exception(error),
     )
+    context.resources.push_async_callback(parts.sender.aclose)
     context.resources.push_async_callback(parts.forwarder.aclose)
     if context.once:
         await check(parts)
@@ -66,6 +68,7 @@ async def build(context: Context[Settings]) -> None:
     context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
     context.tasks.create_task(_until_stop(parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
+    running.start(context, parts)
 
     async def probe() -> None:
         with telemetry.suppressed():

@@ -22,11 +22,15 @@ from slipway.api.settings import Settings
 from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
 from slipway.crd.v1alpha1 import Allocation
+from slipway.api.webhooks.addresses import parse_networks
+from slipway.api.webhooks.registry import Registry
+from slipway.api.webhooks.sender import Sender
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.ports import DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
 
+from slipway.streams.webhooks import Webhooks
 ACTIVITY_S = 5.0
 """Activity of one allocation is noted at most this often; so is that its ranks have met."""
 POLL_TTL_S = 0.9
@@ -55,6 +59,9 @@ class Parts:
     dead: DeadLetters
     open_streams: OpenStreams
     polled: Recent[tuple[str, str], Allocation]
+    webhooks: Registry
+    deliveries: Webhooks
+    sender: Sender
     targets: Targets
     forwarder: HttpForwarder
     touched: Seldom
@@ -107,6 +114,9 @@ def connect(
         readied=Seldom(clock, every_s=ACTIVITY_S),
         on_broken=on_broken,
     )
+        webhooks=Registry(kube, clock, namespace=settings.namespace),
+        deliveries=streams.webhooks(settings.consumer),
+        sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
 
 
 def parts_of(connection: HTTPConnection) -> Parts:

@@ -3,10 +3,13 @@
 Owns the rule that an api without authentication is reachable from this machine only.
 """
 
+import os
+import socket
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from slipway.api.webhooks.addresses import parse_networks
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.settings import CommonSettings
 
@@ -105,3 +108,40 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
                 f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
                 "everybody in; listen on a loopback address such as 127.0.0.1:8080, behind a proxy that authenticates"
             )
+    webhook_networks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks (CIDR) that webhooks may be sent to beyond the public internet, such as "
+            "10.20.0.0/16, separated by commas. Whoever may add a webhook makes this process connect there.",
+            extra={"check": parse_networks},
+        ),
+    ] = ()
+    webhook_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="How long a receiver of a webhook may take to answer.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 10.0
+    webhook_retry_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=604_800,
+            description="How long one delivery of a webhook is tried again before it becomes a dead letter. An hour: "
+            "long enough for a receiver to be repaired or restarted.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 3600.0
+    webhook_concurrency: Annotated[
+        int,
+        Meta(ge=1, le=256, description="Tries under way at the same time to the receiver of one webhook."),
+    ] = 8
+
+    @property
+    def consumer(self) -> str:
+        """The same again after a restart, so that it goes on with what it had in hand; no other process has it."""
+        port = parse_listen(self.listen).port
+        return f"{socket.gethostname()}-{port or f'pid-{os.getpid()}'}"
