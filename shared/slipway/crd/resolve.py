@@ -7,6 +7,7 @@ the pool's defaults between admission and launch is noticed.
 Invariants: resolving a resolved spec changes nothing; the hash does not depend on what may change while it waits.
 """
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,6 +85,9 @@ def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) 
         if own:
             at = pointer("ranks", index, "template")
             own = _template(own, spec.kind, defaults, pool, findings, at)
+        if spec.context:
+            at = pointer("ranks", index, "template") if own else "/template"
+            _check_work(own or template, at, findings)
         completed.append(_role(role, own or template, defaults, pool, has_own=bool(role.template), gang=spec))
     needed = sum(role.min_available or 0 for role in completed)
     return msgspec.structs.replace(
@@ -95,6 +99,22 @@ def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) 
         ports=ports,
         preemption_grace=spec.preemption_grace or PREEMPTION_GRACE,
     )
+
+
+def _check_work(template: Json, at: str, findings: Findings) -> None:
+    """A context is unpacked into the working directory, which must then be nobody else's."""
+    containers = containers_of(template)
+    if not containers:
+        return
+    main = main_container(template)
+    here = f"{at}/spec/containers/{main}"
+    folder = posixpath.normpath(str(containers[main].get("workingDir") or "."))
+    if folder == "/":
+        findings.refuse(f"{here}/workingDir", "context is unpacked into it: choose a folder below /, or leave it out")
+    for index, mount in enumerate(objects_of(containers[main].get("volumeMounts"))):
+        if posixpath.normpath(str(mount.get("mountPath") or "")) == folder:
+            detail = f"context is unpacked into {folder}: mount the volume elsewhere, or leave context out"
+            findings.refuse(f"{here}/volumeMounts/{index}/mountPath", detail)
 
 
 def _ports(defaults: KindDefaults) -> list[PortSpec]:

@@ -27,6 +27,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-
 Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
 Position = Annotated[str, Meta(max_length=63, pattern=POSITION_PATTERN)]
+ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
 EnvName = str
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Quantities = dict[str, QuantityValue]

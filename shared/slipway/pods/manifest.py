@@ -22,7 +22,7 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
 from slipway.errors import InvalidError
 from slipway.model import ids
-from slipway.pods import files, library, podspec
+from slipway.pods import context, files, library, podspec
 from slipway.pods.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
 
 ANNOTATION_DEVICES = f"{meta.API_GROUP}/devices"
@@ -70,7 +70,8 @@ def build(
     names = _names(allocation, places)
     bundle = files.bundle_of(spec.files)
     envelope = _Envelope(allocation, names)
-    configmap: RawObject = {"immutable": True, "data": {**bundle.data, **library.entries_of(spec.kind)}}
+    program = {context.PROGRAM_KEY: context.PROGRAM} if spec.context else {}
+    configmap: RawObject = {"immutable": True, "data": {**bundle.data, **program, **library.entries_of(spec.kind)}}
     if bundle.binary:
         configmap["binaryData"] = bundle.binary
     return Manifests(

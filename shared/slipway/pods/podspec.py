@@ -19,7 +19,7 @@ from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.pods import files, library
+from slipway.pods import context, files, library
 from slipway.pods.files import Bundle
 from slipway.pods.pin import LAUNCH_GATE
 
@@ -40,6 +40,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """where ranks find the API; empty: not told"""
     token_audience: str = ""
     """audience of the projected account token; empty: ranks get none"""
+    context_image: str = ""
+    """image of the container that unpacks uploaded files; empty: that of the rank"""
+    context_python: str = ""
+    """the Python in it; empty: `python3`"""
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +98,9 @@ def role_base(
         raise InvalidError(f"role {role.name} has no container")
     containers[main] = _main(containers[main], spec, role, bundle, options)
     pod["containers"] = containers
+    if spec.context:
+        fetching = _fetching(spec.context, containers[main], options)
+        pod["initContainers"] = [fetching, *(pod.get("initContainers") or ())]
     pod |= {
         "restartPolicy": "Never",
         "enableServiceLinks": False,
@@ -102,6 +109,8 @@ def role_base(
         "tolerations": [msgspec.to_builtins(item) for item in role.tolerations],
         "volumes": [*(pod.get("volumes") or ()), *_volumes(containers[main], bundle, bundle_name, options)],
     }
+    if spec.context:
+        pod["volumes"].append(context.program_volume(bundle_name))
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
     if role.affinity:
         pod["affinity"] = role.affinity
@@ -175,9 +184,12 @@ def _main(
     if spec.kind in SERVICE_KINDS and spec.ports and "readinessProbe" not in made:
         made["readinessProbe"] = {"tcpSocket": {"port": spec.ports[0].port}, "periodSeconds": 1, "failureThreshold": 3}
     needs_work = bool(bundle.items) and not made.get("workingDir")
-    if needs_work:
+    if needs_work or (spec.context and not made.get("workingDir")):
         made["workingDir"] = files.WORK_PATH
-    mounts = files.mounts(bundle, working_dir=str(made.get("workingDir", "")), needs_work=needs_work)
+    working_dir = str(made.get("workingDir", ""))
+    mounts = files.mounts(bundle, working_dir=working_dir, needs_work=needs_work and not spec.context)
+    if spec.context:
+        mounts.insert(0, {"name": files.WORK_VOLUME, "mountPath": working_dir})
     mounts += library.mount_of(spec.kind)
     if options.token_audience:
         mounts.append({"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True})
@@ -186,9 +198,24 @@ def _main(
     return made
 
 
+def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:
+    """The init container of a context; it calls the API as the rank itself does."""
+    token: RawObject = {"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
+    return context.init_container(
+        digest,
+        main,
+        target=str(main["workingDir"]),
+        image=options.context_image,
+        python=options.context_python,
+        mounts=[token] if options.token_audience else [],
+    )
+
+
 def _volumes(main: RawObject, bundle: Bundle, bundle_name: str, options: TaskOptions) -> list[RawObject]:
     needs_work = any(mount.get("name") == files.WORK_VOLUME for mount in main.get("volumeMounts") or ())
-    made = files.volumes(bundle_name, bundle, needs_work=needs_work)
+    made = files.volumes(bundle_name, bundle, needs_work=needs_work and bool(bundle.items))
+    if needs_work and not bundle.items:
+        made.append(context.work_volume())
     if options.token_audience:
         token = {"audience": options.token_audience, "expirationSeconds": _TOKEN_LIFE_S, "path": "token"}
         made.append({"name": _TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})

@@ -16,6 +16,7 @@ from slipway.api.proxy.app import proxy, to_root
 from slipway.api.routes import (
     about,
     allocations,
+    contexts,
     events,
     gather,
     kinds,
@@ -41,6 +42,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
     *templates.ENDPOINTS,
+    *contexts.ENDPOINTS,
     *webhooks.ENDPOINTS,
 )
 """Every route of the REST API."""

@@ -18,6 +18,7 @@ from slipway.api.admission import Draft
 from slipway.api.announce import Announcer
 from slipway.api.capacity import capacity_warnings
 from slipway.api.catalog import Catalog
+from slipway.api.contexts import Contexts
 from slipway.api.ports import Kube
 from slipway.api.refusals import KeyReusedError
 from slipway.api.schemas import LaunchBody
@@ -77,8 +78,18 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
 class Launcher:
     """Carries out launches."""
 
-    def __init__(self, kube: Kube, catalog: Catalog, announcer: Announcer, *, clock: Clock, random: Random) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        catalog: Catalog,
+        announcer: Announcer,
+        contexts: Contexts,
+        *,
+        clock: Clock,
+        random: Random,
+    ) -> None:
         self._kube = kube
+        self._contexts = contexts
         self._catalog = catalog
         self._announcer = announcer
         self._clock = clock
@@ -135,6 +146,8 @@ class Launcher:
         await self._catalog.check_workspace(body.workspace)
         pool = await self._catalog.pool(body.pool)
         draft = admission.draft(body, name, pool)
+        if body.context is not None:
+            await self._contexts.use(body.context, body.workspace)
         warnings = list(draft.warnings)
         if queue_warning := await self._catalog.queue_warning(body.queue, body.pool):
             warnings.append(queue_warning)

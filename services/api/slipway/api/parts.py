@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 from slipway.api.announce import Announcer
 from slipway.api.catalog import Catalog
 from slipway.api.changes import Changes
+from slipway.api.contexts import Contexts
 from slipway.api.event_feed import EventFeed
 from slipway.api.launch import Launcher
 from slipway.api.log_feed import LogFeed
@@ -47,6 +48,7 @@ class Parts:
     stop: Stop
     kube: Kube
     catalog: Catalog
+    contexts: Contexts
     lookup: Lookup
     launcher: Launcher
     changes: Changes
@@ -86,6 +88,14 @@ def connect(
     """The parts over these clients."""
     catalog, lookup = Catalog(kube, clock), Lookup(kube)
     announcer = Announcer(streams.events, streams.wake, clock)
+    contexts = Contexts(
+        kube,
+        clock,
+        random,
+        bytes_max=settings.context_bytes_max,
+        uploads_max=settings.context_uploads_max,
+        cache_bytes=settings.context_cache_bytes,
+    )
     return Parts(
         settings=settings,
         clock=clock,
@@ -93,8 +103,9 @@ def connect(
         stop=stop,
         kube=kube,
         catalog=catalog,
+        contexts=contexts,
         lookup=lookup,
-        launcher=Launcher(kube, catalog, announcer, clock=clock, random=random),
+        launcher=Launcher(kube, catalog, announcer, contexts, clock=clock, random=random),
         changes=Changes(kube, lookup, announcer, clock),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),

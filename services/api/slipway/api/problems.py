@@ -54,6 +54,7 @@ TABLE: dict[type[BaseException], Row] = {
     refusals.UnsupportedMediaError: Row(415, "unsupported-media-type", "The body is of a type that is not taken"),
     refusals.NotAcceptableError: Row(406, "not-acceptable", "No representation of an accepted type"),
     refusals.BodyTooLargeError: Row(413, "body-too-large", "The body is too large"),
+    refusals.ArchiveRefusedError: Row(422, "invalid-archive", "The archive can not be taken"),
     refusals.PreconditionError: Row(412, "precondition-failed", "The object has changed"),
     refusals.KeyReusedError: Row(422, "idempotency-key-reused", "The Idempotency-Key was used for another request"),
     refusals.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),

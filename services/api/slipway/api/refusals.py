@@ -22,6 +22,10 @@ class BodyTooLargeError(PermanentError):
     """The request body is longer than the limit."""
 
 
+class ArchiveRefusedError(InvalidError):
+    """An uploaded archive is damaged, or holds what it may not."""
+
+
 class PreconditionError(StaleError):
     """If-Match names another version than the current one."""
 

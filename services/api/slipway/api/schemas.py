@@ -9,8 +9,8 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.v1alpha1 import AllocationSpec, Name, Wire
 from slipway.crd.bounds import RANKS_MAX
+from slipway.crd.v1alpha1 import AllocationSpec, Name, Wire
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
@@ -338,6 +338,16 @@ class Me(msgspec.Struct, kw_only=True, frozen=True):
     user: str
     auth: str
     workspaces: list[str]
+
+
+class ContextView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """An uploaded archive; `id` is what a launch names as its `context`."""
+
+    id: str
+    workspace: str
+    bytes: int
+    files: int
+    unpacked_bytes: int
 
 
 class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True):

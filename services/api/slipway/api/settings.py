@@ -90,6 +90,33 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int,
         Meta(ge=1, le=100_000, description="Open event and log streams and proxied sockets of this process."),
     ] = 2000
+    context_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024 * 1024 * 1024,
+            description="Largest archive of files that a launch may bring along; 0 takes none. It is kept in pieces "
+            "in ConfigMaps of the workspace, that is: in etcd.",
+            extra={"unit": "bytes"},
+        ),
+    ] = 95 * 1024 * 1024
+    context_uploads_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Archives that are received at the same time: each is held in memory while it is checked.",
+        ),
+    ] = 2
+    context_cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=4 * 1024 * 1024 * 1024,
+            description="Pieces of archives that are kept in memory, so that the ranks of a gang cost one read.",
+            extra={"unit": "bytes"},
+        ),
+    ] = 128 * 1024 * 1024
     proxy_timeout_s: Annotated[
         float,
         Meta(
@@ -108,6 +135,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
                 f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
                 "everybody in; listen on a loopback address such as 127.0.0.1:8080, behind a proxy that authenticates"
             )
+
     webhook_networks: Annotated[
         tuple[str, ...],
         Meta(

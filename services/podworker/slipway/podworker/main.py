@@ -81,7 +81,12 @@ def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random) ->
     """A worker on these clients."""
     lanes = Lanes(settings.worker_calls)
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
-    options = TaskOptions(api_url=settings.task_api_url, token_audience=settings.task_token_audience)
+    options = TaskOptions(
+        api_url=settings.task_api_url,
+        token_audience=settings.task_token_audience,
+        context_image=settings.context_image,
+        context_python=settings.context_python,
+    )
     return Worker(
         kube=kube,
         launcher=Launcher(kube, lanes, clock, options),

@@ -73,6 +73,16 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "Empty: they get none, as an API without authentication needs none"
         ),
     ] = ""
+    context_image: Annotated[
+        str,
+        Meta(
+            description="image of the init container that unpacks uploaded files (a launch with a context); it needs "
+            "a Python 3.8 and nothing else. Empty: the image of the rank itself, which then has to have one"
+        ),
+    ] = ""
+    context_python: Annotated[str, Meta(max_length=1024, description="the Python in that image, a name or a path")] = (
+        "python3"
+    )
 
     @property
     def task_api_url(self) -> str:

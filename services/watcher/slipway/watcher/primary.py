@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from slipway.kube.lease import Leadership
 from slipway.kube.scope import StopSignal
+from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
@@ -21,6 +22,7 @@ from slipway.watcher.world import World
 
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
+ARCHIVES_S = 60.0
 SWEEP_PAUSE_S = 2.0
 """Sweeps are at least this far apart, whoever asks for them."""
 
@@ -41,6 +43,7 @@ class Errands:
     logs: PodLogs
     events: PodEvents
     sweeper: Sweeper
+    archives: ArchiveSweeper
     retention: Retention
     relay: Relay
 
@@ -68,6 +71,7 @@ class Primary:
                     self._loop("feed", lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
                     self._loop("sweep", self._sweep, stop, max_backoff_s=10.0),
                     self._loop("retention", self._forget, stop, max_backoff_s=60.0),
+                    self._loop("archives", self._sweep_archives, stop, max_backoff_s=60.0),
                 )
             ]
             await stop.wait()
@@ -78,6 +82,7 @@ class Primary:
         """One sweep and one round of retention."""
         await self._errands.sweeper.sweep()
         await self._errands.retention.step()
+        await self._errands.archives.sweep()
 
     def sweep_soon(self) -> None:
         """Pods without an allocation were seen."""
@@ -100,3 +105,9 @@ class Primary:
             return UNSYNCED_PAUSE_S
         await self._errands.retention.step()
         return RETENTION_S
+
+    async def _sweep_archives(self) -> float:
+        if not self._world.is_synced:
+            return UNSYNCED_PAUSE_S
+        await self._errands.archives.sweep()
+        return ARCHIVES_S

@@ -75,6 +75,10 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     retention_count_max: Annotated[
         int, Meta(ge=0, description="ended allocations kept per workspace; the oldest go first")
     ] = 10_000
+    context_keep_s: Annotated[
+        float,
+        Meta(gt=0, description="seconds that an uploaded archive is kept after the last use that a launch made of it"),
+    ] = 3600.0
     log_followers_max: Annotated[
         int, Meta(ge=0, le=100_000, description="pods whose logs are followed at once; others are read at their end")
     ] = 1000

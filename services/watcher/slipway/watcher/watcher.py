@@ -24,6 +24,7 @@ from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
+from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.dispatch import Audience, Dispatch
 from slipway.watcher.duty import Duty
 from slipway.watcher.evidence import Evidence
@@ -259,6 +260,7 @@ class Watcher:
             logs=self._logs,
             events=PodEvents(parts.kube, parts.behind, self.world, clock),
             sweeper=Sweeper(parts.kube, clock),
+            archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
             retention=Retention(
                 parts.kube, self.world, clock, age_s=settings.retention_s, count_max=settings.retention_count_max
             ),

@@ -72,7 +72,7 @@ class ConfigMapStrategy(Strategy):
                 raise bad_request(f"json: cannot unmarshal into Go struct field ConfigMap.{field} of type string")
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        causes = _data_causes(obj, ("data", "binaryData"))
+        causes = _data_causes(obj, plain="data", encoded="binaryData")
         if old is not None and old.get("immutable") is True:
             if obj.get("immutable") is not True:
                 causes.append(not_allowed("immutable", "field is immutable when `immutable` is set"))
@@ -100,7 +100,7 @@ class SecretStrategy(Strategy):
                 raise bad_request(f"illegal base64 data in Secret.data: {exc}") from exc
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        causes = _data_causes(obj, ("data",))
+        causes = _data_causes(obj, encoded="data")
         if old is not None and obj.get("type") != old.get("type"):
             causes.append(bad_value("type", obj.get("type"), "field is immutable"))
         if old is not None and old.get("immutable") is True and obj.get("data") != old.get("data"):
@@ -212,12 +212,14 @@ def _spec(obj: Json) -> Json:
     return spec
 
 
-def _data_causes(obj: Json, fields: tuple[str, ...]) -> list[Cause]:
+def _data_causes(obj: Json, *, encoded: str, plain: str = "") -> list[Cause]:
+    """What is wrong with keys and size; what is base64 on the wire counts as what it means."""
     causes = list[Cause]()
     size = 0
-    for field in fields:
+    for field in (plain, encoded) if plain else (encoded,):
         for key, value in mapping(obj, field).items():
-            size += len(str(value))
+            text = str(value)
+            size += len(text) * 3 // 4 - text[-2:].count("=") if field == encoded else len(text.encode())
             if not _DATA_KEY.match(key) or key in (".", ".."):
                 rule = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
                 causes.append(bad_value(f"{field}[{key}]", key, rule))

@@ -1,0 +1,320 @@
+"""Uploaded archives: received, checked, stored in pieces, and read again for the ranks.
+
+Owns what an upload costs: the body is held once, in pieces as they will be stored, and only so many uploads go on at a
+time; reads come from a cache of so many bytes. What an archive may hold is `slipway.inside.fetch`'s word.
+
+Invariants: nothing is stored before the whole archive was found sound; an archive counts as stored only when its index
+says that it is complete; the address is the SHA-256 of the bytes, so that an upload may be repeated at any time and
+writes only what is missing.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+
+from slipway.api.ports import Kube
+from slipway.api.refusals import ArchiveRefusedError, BodyTooLargeError, MalformedError
+from slipway.errors import (
+    AlreadyExistsError,
+    FieldError,
+    InvalidError,
+    NotFoundError,
+    StaleError,
+    ThrottledError,
+    UnavailableError,
+)
+from slipway.inside import fetch
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.model.times import format_time
+from slipway.pods import archive
+from slipway.pods.archive import INDEX_MAPS, PIECE_BYTES, PIECE_KEY, PIECE_MAPS, Index, IndexMap
+from slipway.runtime import retry
+from slipway.runtime.clock import Clock, Random
+
+SILENCE_S = 30.0
+"""How long an upload may send nothing."""
+CALLS_MAX = 4
+"""Pieces of one upload that are written at the same time."""
+TOUCH_S = 600.0
+"""An archive that is used again is marked so at most this often."""
+BUSY_S = 5.0
+
+
+class Archive(msgspec.Struct, frozen=True, kw_only=True):
+    """A sound archive, in the pieces that it is stored in."""
+
+    id: str
+    pieces: tuple[bytes, ...]
+    totals: fetch.Totals
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return sum(len(piece) for piece in self.pieces)
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive of a workspace; `created` is false when it was there already."""
+
+    map: IndexMap
+    index: Index
+    created: bool = False
+
+
+class Contexts:
+    """Keeps archives."""
+
+    def __init__(
+        self, kube: Kube, clock: Clock, random: Random, *, bytes_max: int, uploads_max: int, cache_bytes: int
+    ) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._random = random
+        self._bytes_max = bytes_max
+        self._uploads_max = uploads_max
+        self.uploads = 0
+        self._cache = Pieces(cache_bytes)
+        self.policy = retry.KUBE_READ
+
+    async def upload(self, body: AsyncIterator[bytes], announced: int | None, workspace: str, wanted: str) -> Stored:
+        """Receives and stores an archive; `wanted` is its id when the client knows it, else empty.
+
+        Raises:
+            BodyTooLargeError: it is too long.
+            MalformedError: it stopped, or arrived wrong.
+            ArchiveRefusedError: it is no archive, or holds what it may not.
+            ThrottledError: too many uploads at once.
+        """
+        if announced is not None and announced > self._bytes_max:
+            raise self._too_large(announced)
+        if wanted and (found := await self._kept(wanted, workspace)) is not None:
+            return found
+        if self.uploads >= self._uploads_max:
+            raise ThrottledError(f"{self.uploads} uploads are under way; try again", retry_after_s=BUSY_S)
+        self.uploads += 1
+        try:
+            return await self._store(await self._receive(body, wanted), workspace)
+        finally:
+            self.uploads -= 1
+
+    async def find(self, id_: str, workspace: str) -> Stored:
+        """The archive. Raises NotFoundError when the workspace has none such, or not all of it."""
+        found = await self._complete(id_, workspace)
+        if found is None:
+            raise NotFoundError(_missing(id_, workspace))
+        return found
+
+    async def use(self, id_: str, workspace: str) -> None:
+        """Holds the archive for a launch. Raises InvalidError at `/context` when there is none."""
+        if await self._kept(id_, workspace) is None:
+            detail = _missing(id_, workspace)
+            raise InvalidError(f"context: {detail}", fields=(FieldError("/context", detail),))
+
+    async def read(self, stored: Stored) -> AsyncIterator[bytes]:
+        """Its bytes, piece by piece. Raises NotFoundError when a piece is missing."""
+        meta = stored.map.metadata
+        for number in range(stored.index.pieces):
+            name = archive.piece_name(stored.index.id, number)
+
+            async def load(name: str = name) -> bytes:
+                async def get() -> bytes:
+                    piece = await self._kube.get(PIECE_MAPS, name, namespace=meta.namespace)
+                    return piece.binary_data.get(PIECE_KEY, b"")
+
+                return await retry.call(retry.QUICK, get, clock=self._clock, random=self._random)
+
+            yield await self._cache.get((meta.uid, number), load)
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    async def _receive(self, body: AsyncIterator[bytes], wanted: str) -> Archive:
+        digest = hashlib.sha256()
+        pieces: list[bytes] = []
+        held = bytearray()
+        size = 0
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    part = await anext(body)
+            except StopAsyncIteration:
+                break
+            except TimeoutError as error:
+                raise MalformedError(f"the upload sent nothing for {SILENCE_S:.0f} s; send it again") from error
+            size += len(part)
+            if size > self._bytes_max:
+                raise self._too_large(None)
+            digest.update(part)
+            held += part
+            while len(held) >= PIECE_BYTES:
+                pieces.append(bytes(held[:PIECE_BYTES]))
+                del held[:PIECE_BYTES]
+        if held:
+            pieces.append(bytes(held))
+        id_ = digest.hexdigest()
+        if wanted and wanted != id_:
+            raise MalformedError(f"what arrived ({size} bytes) has the SHA-256 {id_}, not {wanted}; send it again")
+        try:
+            totals = await asyncio.to_thread(fetch.check, Joined(pieces))
+        except fetch.ArchiveError as error:
+            raise ArchiveRefusedError(
+                f"the archive can not be taken: {error}. Make it of plain files: tar --dereference -czf - -C FOLDER ."
+            ) from error
+        return Archive(id=id_, pieces=tuple(pieces), totals=totals)
+
+    def _too_large(self, size: int | None) -> BodyTooLargeError:
+        has = f"has {size} bytes" if size else "is too long"
+        return BodyTooLargeError(
+            f"the archive {has}; at most {self._bytes_max} bytes are taken. Leave out what is not needed (a file "
+            ".slipwayignore says what the command line skips), and put data on a volume or into the image"
+        )
+
+    # --- storing --------------------------------------------------------------------------------------------------
+
+    async def _store(self, received: Archive, workspace: str) -> Stored:
+        found = await self._kept(received.id, workspace)
+        if found is not None:
+            return found
+        index = Index(
+            id=received.id,
+            bytes=received.size,
+            pieces=len(received.pieces),
+            files=received.totals.files,
+            unpacked_bytes=received.totals.unpacked_bytes,
+        )
+        home = await self._begin(index, workspace)
+        calls = asyncio.Semaphore(CALLS_MAX)
+
+        async def put(number: int, piece: bytes) -> None:
+            async with calls:
+                await self._put(home, received.id, number, piece)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number, piece in enumerate(received.pieces):
+                    tasks.create_task(put(number, piece))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        index = msgspec.structs.replace(index, complete=True)
+        manifest = archive.index_manifest(index, workspace, self._now())
+        change = {"metadata": {"annotations": manifest["metadata"]["annotations"]}, "data": manifest["data"]}
+        done = await self._kube.patch(INDEX_MAPS, home.metadata.name, change, namespace=workspace)
+        return Stored(map=done, index=index, created=True)
+
+    async def _begin(self, index: Index, workspace: str) -> IndexMap:
+        """The index as it is before its pieces; one that another upload has begun will do as well."""
+        try:
+            return await self._kube.create(INDEX_MAPS, archive.index_manifest(index, workspace, self._now()))
+        except AlreadyExistsError:
+            return await self._kube.get(INDEX_MAPS, archive.index_name(index.id), namespace=workspace)
+
+    async def _put(self, home: IndexMap, id_: str, number: int, piece: bytes) -> None:
+        """One piece: there when it was there already; one of an index that is gone gives way."""
+
+        async def attempt() -> None:
+            try:
+                await self._kube.create(PIECE_MAPS, archive.piece_manifest(home, id_, number, piece))
+            except AlreadyExistsError:
+                await self._check(home, id_, number, piece)
+
+        await retry.call(self.policy, attempt, clock=self._clock, random=self._random)
+
+    async def _check(self, home: IndexMap, id_: str, number: int, piece: bytes) -> None:
+        name = archive.piece_name(id_, number)
+        try:
+            found = await self._kube.get(PIECE_MAPS, name, namespace=home.metadata.namespace)
+        except NotFoundError as error:
+            raise UnavailableError(f"ConfigMap {name} went away as it was looked at", retry_after_s=0.0) from error
+        if archive.is_of(found, home) and found.binary_data.get(PIECE_KEY) == piece:
+            return
+        meta = found.metadata
+        with contextlib.suppress(NotFoundError, StaleError):
+            await self._kube.delete(CONFIG_MAPS, name, namespace=meta.namespace, uid=meta.uid)
+        raise UnavailableError(f"ConfigMap {name} was of an archive that is gone", retry_after_s=0.0)
+
+    async def _complete(self, id_: str, workspace: str) -> Stored | None:
+        try:
+            found = await self._kube.get(INDEX_MAPS, archive.index_name(id_), namespace=workspace)
+        except NotFoundError:
+            return None
+        index = found.index
+        is_whole = index is not None and index.complete and index.id == id_
+        return Stored(map=found, index=index) if index is not None and is_whole else None
+
+    async def _kept(self, id_: str, workspace: str) -> Stored | None:
+        """The archive, marked as used so that it is not cleared away; None when there is none, or no more."""
+        stored = await self._complete(id_, workspace)
+        if stored is None or self._clock.now() - stored.map.used_at < TOUCH_S:
+            return stored
+        meta = stored.map.metadata
+        change = {"metadata": {"uid": meta.uid, "annotations": {archive.ANNOTATION_USED: self._now()}}}
+        try:
+            await self._kube.patch(INDEX_MAPS, meta.name, change, namespace=meta.namespace)
+        except (NotFoundError, StaleError):
+            return None
+        return stored
+
+    def _now(self) -> str:
+        return format_time(self._clock.now(), "seconds")
+
+
+def _missing(id_: str, workspace: str) -> str:
+    return (
+        f"workspace {workspace} has no context {id_[:80]}; what nothing uses is kept for an hour. Upload it first: "
+        f"slipway run -c FOLDER, or PUT /api/v1/contexts?workspace={workspace}"
+    )
+
+
+class Joined:
+    """Pieces as one file to read."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        self._number = 0
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """At most what is left of the current piece."""
+        if self._number >= len(self._pieces):
+            return b""
+        piece = self._pieces[self._number]
+        part = piece[self._at :] if size < 0 else piece[self._at : self._at + size]
+        self._at += len(part)
+        if self._at >= len(piece):
+            self._number, self._at = self._number + 1, 0
+        return part
+
+
+class Pieces:
+    """The pieces that were read last, up to so many bytes; each is loaded once however many ask for it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._loading: dict[tuple[str, int], asyncio.Lock] = {}
+
+    async def get(self, key: tuple[str, int], load: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The piece; errors of `load` are raised to who loads, the others try in turn."""
+        lock = self._loading.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key]
+                piece = await load()
+                self._keep(key, piece)
+                return piece
+        finally:
+            if not lock.locked():
+                self._loading.pop(key, None)
+
+    def _keep(self, key: tuple[str, int], piece: bytes) -> None:
+        self._kept[key] = piece
+        self._bytes += len(piece)
+        while self._bytes > self._bytes_max and self._kept:
+            _, gone = self._kept.popitem(last=False)
+            self._bytes -= len(gone)

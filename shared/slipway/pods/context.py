@@ -1,0 +1,71 @@
+"""The uploaded archive of an allocation: the init container that downloads and unpacks it, and where it lands.
+
+Owns that container, the volume of the working directory when there is a context, and the program that travels in the
+ConfigMap. Pure but for reading the program's text once; what the program does is `slipway.inside.fetch`'s.
+
+Invariant: the container asks for no more than the main one does, so that a pod needs what was planned for it.
+"""
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from slipway.crd.meta import RawObject
+from slipway.crd.roleresources import EPHEMERAL_STORAGE, object_of
+from slipway.model.resources import CPU, MEMORY
+from slipway.pods.files import WORK_VOLUME
+
+CONTAINER = "slipway-context"
+PROGRAM_VOLUME = "slipway-inside"
+PROGRAM_PATH = "/run/slipway/inside"
+PROGRAM_KEY = "99__fetch.py"
+"""A key that no file of a user gets."""
+PROGRAM = resources.files("slipway.inside").joinpath("fetch.py").read_text(encoding="utf-8")
+PYTHON = "python3"
+_COUNTED = (CPU, MEMORY, EPHEMERAL_STORAGE)
+
+
+def init_container(
+    digest: str, main: RawObject, *, target: str, image: str, python: str, mounts: list[RawObject]
+) -> RawObject:
+    """Unpacks the archive `digest` into `target`, as the user that the main container runs as.
+
+    `image` is empty for the image of the main container, which then needs a Python.
+    """
+    made: RawObject = {
+        "name": CONTAINER,
+        "image": image or main.get("image"),
+        "command": [python or PYTHON, f"{PROGRAM_PATH}/fetch.py", target, digest],
+        "resources": _resources(object_of(main.get("resources"))),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": PROGRAM_VOLUME, "mountPath": PROGRAM_PATH, "readOnly": True},
+            {"name": WORK_VOLUME, "mountPath": target},
+            *mounts,
+        ],
+    }
+    if main.get("securityContext"):
+        made["securityContext"] = main["securityContext"]
+    if not image and main.get("imagePullPolicy"):
+        made["imagePullPolicy"] = main["imagePullPolicy"]
+    return {field: value for field, value in made.items() if value not in ({}, None)}
+
+
+def program_volume(configmap: str) -> RawObject:
+    """Where the container finds its program."""
+    items = [{"key": PROGRAM_KEY, "path": "fetch.py"}]
+    return {"name": PROGRAM_VOLUME, "configMap": {"name": configmap, "items": items}}
+
+
+def work_volume() -> RawObject:
+    """The working directory of the main container."""
+    return {"name": WORK_VOLUME, "emptyDir": {}}
+
+
+def _resources(given: Mapping[str, Any]) -> RawObject:
+    """Without devices: a container that only copies needs none."""
+    made = {
+        part: {name: amount for name, amount in object_of(given.get(part)).items() if name in _COUNTED}
+        for part in ("requests", "limits")
+    }
+    return {part: amounts for part, amounts in made.items() if amounts}

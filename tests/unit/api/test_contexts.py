@@ -1,0 +1,203 @@
+"""Uploaded archives: stored once, whole or not at all; what may not be in one is named."""
+
+import asyncio
+import hashlib
+import os
+import tarfile
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.api.settings import Settings
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.pods import archive
+from slipway.runtime import retry
+from tests.support.api_world import ApiWorld, api_world
+from tests.support.archives import an_archive
+
+Json = dict[str, Any]
+SMALL = an_archive({"train.py": b"print(1)", "data/a.txt": b"a"})
+LARGE = an_archive({"noise": os.urandom(2_500_000)})
+
+
+async def put(world: ApiWorld, content: Any, query: str = "", **headers: str) -> httpx.Response:
+    """An upload."""
+    return await world.http.put(f"/api/v1/contexts{query}", content=content, headers=headers)
+
+
+async def maps(world: ApiWorld) -> list[str]:
+    """The ConfigMaps of archives."""
+    listed = await world.kube.list(CONFIG_MAPS, label_selector=archive.LABEL_CONTEXT)
+    return sorted(item.metadata.name for item in listed.items)
+
+
+async def test_an_archive_is_addressed_by_its_content(world: ApiWorld) -> None:
+    """201 with its SHA-256; the same bytes again are 200, and stored once."""
+    first, again = await put(world, SMALL), await put(world, SMALL)
+    digest = hashlib.sha256(SMALL).hexdigest()
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert first.json() == {
+        "id": digest, "workspace": "default", "bytes": len(SMALL), "files": 2, "unpackedBytes": 9
+    }  # fmt: skip
+    assert await maps(world) == [archive.index_name(digest), archive.piece_name(digest, 0)]
+    assert (await world.get(f"/contexts/{digest}")).json() == first.json()
+
+
+async def test_a_large_one_is_kept_in_pieces_and_comes_back_whole(world: ApiWorld) -> None:
+    """What the ranks of an allocation download is what was uploaded, byte by byte."""
+    id_ = (await put(world, LARGE)).json()["id"]
+    assert len(await maps(world)) == 1 + -(-len(LARGE) // archive.PIECE_BYTES)
+    launched = await world.launch(context=id_)
+    got = await world.get(f"/allocations/{launched['id']}/context")
+    assert got.status_code == 200
+    assert got.content == LARGE
+    assert got.headers["content-length"] == str(len(LARGE))
+    assert launched["spec"]["context"] == id_
+
+
+async def test_a_body_without_a_length(world: ApiWorld) -> None:
+    """What comes in chunks is taken as well, and counted."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        for begin in range(0, len(SMALL), 7):
+            yield SMALL[begin : begin + 7]
+
+    assert (await put(world, chunks())).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (an_archive({"../up": b""}), "'../up': leads out of the folder"),
+        (an_archive({"/etc/passwd": b""}), "'/etc/passwd': must be a path below the folder"),
+        (an_archive({}, kinds={"link": tarfile.SYMTYPE}), "'link': is a symbolic link"),
+        (an_archive({}, kinds={"link": tarfile.LNKTYPE}), "'link': is a hard link"),
+        (an_archive({}, kinds={"tty": tarfile.CHRTYPE}), "'tty': is a device"),
+        (an_archive({}, kinds={"pipe": tarfile.FIFOTYPE}), "'pipe': is a pipe"),
+        (SMALL[:-20], "damaged"),
+        (b"PK\x03\x04 a zip", "no gzipped tar"),
+        (b"", "empty"),
+    ],
+)
+async def test_what_may_not_be_in_one_is_named(world: ApiWorld, content: bytes, said: str) -> None:
+    """422 with the member and what to do instead; nothing is stored."""
+    response = await put(world, content)
+    assert (response.status_code, response.json()["code"]) == (422, "invalid-archive")
+    assert said in response.json()["detail"]
+    assert await maps(world) == []
+
+
+async def test_too_much() -> None:
+    """413 at once when the length is announced, and as soon as it is too long when it is not."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield b"x" * 4096
+
+    async with api_world(Settings(context_bytes_max=10_000)) as world:
+        for content in (b"x" * 10_001, chunks()):
+            response = await put(world, content)
+            assert (response.status_code, response.json()["code"]) == (413, "body-too-large")
+            assert ".slipwayignore" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("?workspace=nowhere", 422, "there is no namespace nowhere"),
+        ("?workspace=..%2Fx", 422, "there is no namespace"),
+        ("?workspace=kube-system", 422, "is not a workspace"),
+        ("?id=abc", 400, "64 hexadecimal digits"),
+        (f"?id={'0' * 64}", 400, "send it again"),
+    ],
+)
+async def test_bad_parameters(world: ApiWorld, query: str, status: int, said: str) -> None:
+    """Each is named."""
+    response = await put(world, SMALL, query)
+    assert response.status_code == status
+    assert said in response.json()["detail"]
+
+
+async def test_another_type_of_body(world: ApiWorld) -> None:
+    """415, with the one to send."""
+    response = await put(world, b"{}", **{"content-type": "application/json"})
+    assert (response.status_code, "application/gzip" in response.json()["detail"]) == (415, True)
+
+
+async def test_a_known_one_is_not_read(world: ApiWorld) -> None:
+    """Who names the id of what is there need not send it."""
+    id_ = (await put(world, SMALL)).json()["id"]
+    assert (await put(world, b"", f"?id={id_}")).status_code == 200
+
+
+async def test_a_broken_upload_is_taken_up(world: ApiWorld) -> None:
+    """The API server goes away midway: 503 and no context; the next upload writes what is missing."""
+    failing = 3
+
+    async def before(verb: Verb, plural: str) -> None:
+        nonlocal failing
+        await asyncio.sleep(0)
+        if verb is Verb.CREATE and plural == "configmaps":
+            failing -= 1
+            if failing <= 0:
+                raise UnavailableError("gone")
+
+    world.kube.before, hop = before, world.kube.before
+    id_ = hashlib.sha256(LARGE).hexdigest()
+    world.parts.contexts.policy = retry.QUICK
+    assert (await put(world, LARGE)).status_code == 503
+    assert (await world.get(f"/contexts/{id_}")).status_code == 404
+    refused = await world.post("/allocations", {"kind": "command", "image": "a", "command": ["a"], "context": id_})
+    assert [error["pointer"] for error in refused.json()["errors"]] == ["/context"]
+    world.kube.before = hop
+    assert (await put(world, LARGE)).status_code == 201
+    assert (await world.get(f"/contexts/{id_}")).status_code == 200
+
+
+async def test_a_piece_of_another_index_gives_way(world: ApiWorld) -> None:
+    """The index was cleared away and its pieces are not gone yet: they are replaced, not trusted."""
+    id_ = (await put(world, SMALL)).json()["id"]
+    await world.kube.delete(CONFIG_MAPS, archive.index_name(id_), namespace="default")
+    assert (await put(world, SMALL)).status_code == 201
+    launched = await world.launch(context=id_)
+    assert (await world.get(f"/allocations/{launched['id']}/context")).content == SMALL
+
+
+async def test_only_so_many_at_once() -> None:
+    """429 and when to come back, while others are under way."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncGenerator[bytes, None]:
+        begun.set()
+        yield SMALL[:10]
+        await goes_on.wait()
+        yield SMALL[10:]
+
+    async with api_world(Settings(context_uploads_max=1)) as world, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(put(world, slow()))
+        await begun.wait()
+        second = await put(world, SMALL)
+        goes_on.set()
+        assert second.status_code == 429
+        assert second.headers["retry-after"]
+        assert (await first).status_code == 201
+
+
+async def test_of_an_allocation_without_one(world: ApiWorld) -> None:
+    """404; an id that is none is 404 too, with what ids look like."""
+    launched = await world.launch()
+    assert (await world.get(f"/allocations/{launched['id']}/context")).status_code == 404
+    none = await world.get("/contexts/nope")
+    assert (none.status_code, "64 hexadecimal" in none.json()["detail"]) == (404, True)
+
+
+async def test_a_bad_context_of_a_launch(world: ApiWorld) -> None:
+    """Not an id, or not uploaded: 422 with the pointer and how to upload."""
+    for bad in ("abc", "0" * 64, "A" * 64):
+        response = await world.post("/allocations", {"kind": "command", "image": "a", "command": ["a"], "context": bad})
+        assert [error["pointer"] for error in response.json()["errors"]] == ["/context"]

@@ -1,0 +1,137 @@
+"""Archives that nothing needs go an hour after their last use; whatever is used in this moment stays."""
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd import rules, schema
+from slipway.crd.meta import ObjectMeta
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES
+from slipway.local.apiserver.core import ClusterCore
+from slipway.model.lifecycle import Phase
+from slipway.model.times import format_time
+from slipway.pods import archive
+from slipway.pods.archive import INDEX_MAPS, PIECE_MAPS, Index, IndexMap
+from slipway.runtime.clock import SeededRandom
+from slipway.watcher.archives import ArchiveSweeper, unused
+from tests.support.builders import NAMESPACE, T0, an_allocation
+from tests.support.clock import FakeClock
+from tests.support.kube_core import CoreKube
+
+ID = "ab" * 32
+KEEP_S = 3600.0
+
+
+class World:
+    """A cluster with one archive of one piece, uploaded just now."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
+        self.core.bootstrap()
+        self.kube = CoreKube(self.core, random=SeededRandom(1))
+        self.sweeper = ArchiveSweeper(self.kube, self.clock, keep_s=KEEP_S)
+
+    async def upload(self) -> IndexMap:
+        """The index and its piece."""
+        for manifest in schema.crd_manifests():
+            await self.kube.create(CRDS, manifest)
+        self.core.settle()
+        await self.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        used_at = format_time(self.clock.now())
+        index = Index(id=ID, bytes=1, pieces=1, files=1, unpacked_bytes=1, complete=True)
+        home = await self.kube.create(INDEX_MAPS, archive.index_manifest(index, NAMESPACE, used_at))
+        await self.kube.create(PIECE_MAPS, archive.piece_manifest(home, ID, 0, b"x"))
+        return home
+
+    async def maps(self) -> int:
+        """How many ConfigMaps there are once the garbage is gone."""
+        self.core.settle()
+        return len((await self.kube.list(CONFIG_MAPS, label_selector=archive.LABEL_CONTEXT)).items)
+
+
+async def test_after_an_hour_it_goes_with_its_pieces() -> None:
+    """Not before; and a second sweep finds nothing."""
+    world = World()
+    await world.upload()
+    world.clock.advance(KEEP_S - 60)
+    assert await world.sweeper.sweep() == 0
+    world.clock.advance(120)
+    assert await world.sweeper.sweep() == 1
+    assert await world.maps() == 0
+    assert await world.sweeper.sweep() == 0
+
+
+async def test_one_that_is_used_in_this_moment_stays() -> None:
+    """A launch marks it between the LIST and the delete: the delete is refused."""
+    world = World()
+    home = await world.upload()
+    world.clock.advance(KEEP_S * 2)
+
+    async def before(verb: Verb, plural: str) -> None:
+        if verb is Verb.DELETE:
+            world.kube.before = quiet
+            change = {"metadata": {"annotations": {archive.ANNOTATION_USED: format_time(world.clock.now())}}}
+            await world.kube.patch(INDEX_MAPS, home.metadata.name, change, namespace=NAMESPACE)
+
+    async def quiet(_verb: Verb, _plural: str) -> None:
+        return None
+
+    world.kube.before = before
+    assert await world.sweeper.sweep() == 0
+    assert await world.maps() == 2
+
+
+async def test_a_failed_list_deletes_nothing() -> None:
+    """Absence is no evidence."""
+    world = World()
+    await world.upload()
+    world.clock.advance(KEEP_S * 2)
+
+    async def before(verb: Verb, plural: str) -> None:
+        if plural == "allocations":
+            raise UnavailableError("gone")
+
+    world.kube.before = before
+    with pytest.raises(UnavailableError):
+        await world.sweeper.sweep()
+    assert await world.maps() == 2
+
+
+def a_map(used_at: float, data: dict[str, str] | None = None) -> IndexMap:
+    """An index, last used then."""
+    index = Index(id=ID, bytes=1, pieces=1, files=1, unpacked_bytes=1, complete=True)
+    manifest: dict[str, Any] = archive.index_manifest(index, NAMESPACE, format_time(used_at))
+    made = IndexMap(metadata=ObjectMeta(**manifest["metadata"]), data=manifest["data"])
+    return made if data is None else IndexMap(metadata=made.metadata, data=data)
+
+
+def test_an_allocation_that_goes_on_holds_it() -> None:
+    """Also through its restarts, however long; one of another workspace, or of another context, does not."""
+    held = an_allocation(context=ID).it
+    assert unused([a_map(0.0)], [held], before=1e9) == []
+    other = an_allocation(context="cd" * 32).it
+    assert len(unused([a_map(0.0)], [other, _elsewhere(held)], before=1e9)) == 1
+
+
+def test_one_that_has_ended_holds_it_for_an_hour() -> None:
+    """Counted from the end."""
+    status = {"phase": Phase.TERMINATED, "ended_at": format_time(T0)}
+    ended, at = an_allocation(context=ID).with_status(**status).it, T0
+    assert unused([a_map(0.0)], [ended], before=at - 1) == []
+    assert len(unused([a_map(0.0)], [ended], before=at + 1)) == 1
+
+
+def test_an_index_that_can_not_be_read_goes_too() -> None:
+    """Nobody can use it."""
+    assert len(unused([a_map(0.0, data={"index.json": "nonsense"})], [], before=1e9)) == 1
+
+
+def _elsewhere(allocation: Allocation) -> Allocation:
+    meta = msgspec.structs.replace(allocation.metadata, namespace="elsewhere")
+    return msgspec.structs.replace(allocation, metadata=meta)
