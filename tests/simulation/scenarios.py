@@ -139,7 +139,7 @@ async def _edited(world: World) -> None:
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch(hold=True)
     await asyncio.sleep(1.0)
-    for change in ({"priority": 70}, {"queuePosition": "a"}, {"hold": False}):
+    for change in ({"priority": 70}, {"queuePosition": "5"}, {"hold": False}):
         await world.kube.patch(ALLOCATIONS, "job", {"spec": change}, namespace="default")
         await asyncio.sleep(world.random.random() * 0.02)
     await world.kube.patch(ALLOCATIONS, "job", {"metadata": {"labels": {"edited": "yes"}}}, namespace="default")
@@ -250,6 +250,46 @@ async def _cancel_refused(world: World) -> None:
     await world.when(_has_ended)
 
 
+async def _idle(world: World) -> None:
+    """Nobody uses it."""
+    await world.launch(ranks=2, idleTimeout="5s")
+    await world.when(_has_ended)
+
+
+async def _time_is_up(world: World) -> None:
+    """Its run limit comes, it is told, says that it has heard, and ends in its grace."""
+    launched = await world.launch(ranks=2, preemptible=True, preemptionGrace="40s", maxRuntime="6s")
+    await world.when(_is_running)
+    await _signal(world, {"ready": True})
+    await world.when(lambda found: "preemption" in found.status.deadlines or _has_ended(found))
+    await _signal(world, {"ready": True, "acks": {"0": 0}})
+    await asyncio.sleep(0.5)
+    for container in world.kubelets.live(launched.metadata.uid):
+        world.kubelets.exit(container.pod_uid, 0)
+    await world.when(_has_ended)
+
+
+async def _daemons(world: World) -> None:
+    """Rank 2 serves the others and never ends by itself."""
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=None if rank == 2 else RUNS_S)
+    await world.launch(ranks=3)
+    await _signal(world, {"daemons": [2]})
+    await world.when(_has_ended)
+
+
+async def _elastic(world: World) -> None:
+    """One of three is lost with its node; two are enough, and finish."""
+    launched = await world.launch(ranks=3, cpu="3", minAvailable=2)
+    running = await world.when(_is_running)
+    node = (running.status.ranks or [])[1].node
+    world.kubelets.lose(node)
+    await world.kube.delete(NODES, node)
+    await asyncio.sleep(5.0)
+    for container in world.kubelets.live(launched.metadata.uid):
+        world.kubelets.exit(container.pod_uid, 0)
+    await world.when(_has_ended)
+
+
 async def _redis_away(world: World) -> None:
     """Redis goes away in the middle of everything, and comes back empty."""
     world.kubelets.script = lambda attempt, rank: Script(runs_s=8.0, code=3 if (attempt, rank) == (1, 1) else 0)
@@ -309,6 +349,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(name="pod-deleted", story=_pod_deleted, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="evict", story=_evict, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="pause", story=_pause, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="idle", story=_idle, ends={"job": Ending(result=Result.TIMED_OUT, attempt=1)}),
+        Scenario(name="time-is-up", story=_time_is_up, ends={"job": Ending(result=Result.TIMED_OUT, attempt=1)}),
+        Scenario(name="daemons", story=_daemons, ends=DONE),
+        Scenario(name="elastic", story=_elastic, ends=DONE, setup=Setup(nodes=3)),
         Scenario(name="redis-away", story=_redis_away, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="delegate", story=_launch_four, ends=DONE, setup=DELEGATE),
         Scenario(

@@ -150,3 +150,18 @@ def test_a_throttled_pull_is_tried_elsewhere(message: str) -> None:
     assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.IMAGE_PULL_THROTTLED)
     again = settled(late, pod.deleted().with_status(phase="Failed"), now=T0 + 320).status
     assert (again.phase, again.attempt, again.restarts, again.avoid_nodes) == (Phase.PENDING, 2, 0, ["n0"])
+
+
+def test_a_rank_on_a_node_that_is_gone_is_cleared_away_while_the_others_go_on() -> None:
+    """No kubelet will ever end it: its pod is deleted by force, its finalizer given up, its loss is on record."""
+    story = a_running(2, minAvailable=1)
+    gone = frozenset({"n1"})
+    on = once(story.it, a_pod(0).running(), a_pod(1).running(), nodes_gone=gone)
+    assert on.allocation.status.phase is Phase.RUNNING
+    assert [pod.metadata.name[-1] for pod in on.force_deletes] == ["1"]
+    leaving = once(on.allocation, a_pod(0).running(), a_pod(1).running().deleted(at_s=20), nodes_gone=gone)
+    assert [pod.metadata.name[-1] for pod in leaving.drop_pod_finalizers] == ["1"]
+    after = settled(leaving.allocation, a_pod(0).running())
+    assert [rank.reason for rank in after.status.ranks or []] == ["", Reason.NODE_LOST]
+    ended = settled(after, a_pod(0).exited(0, at_s=30), now=NOW + 20)
+    assert ending(ended) == (Phase.TERMINATED, Result.SUCCEEDED, Reason.COMPLETED)

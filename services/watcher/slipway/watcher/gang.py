@@ -18,7 +18,7 @@ from slipway.crd.v1alpha1 import Allocation, Placement, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase, RankState
-from slipway.model.reasons import Reason
+from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.watcher import exits
 from slipway.watcher.exits import Exit
 
@@ -305,7 +305,9 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     if pod is None:
         if not consistent:
             return msgspec.structs.replace(rank, missing=True)
-        lost = Exit(state=RankState.FAILED, reason=Reason.POD_LOST, message="the pod is gone", killed=True)
+        # Why it was to be lost, if that was seen before it went.
+        known = Reason(stored.reason) if stored is not None and stored.reason in INFRASTRUCTURE else Reason.POD_LOST
+        lost = Exit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
         return msgspec.structs.replace(rank, exit=lost)
     end = exits.exit_of(pod)
     if end is not None:

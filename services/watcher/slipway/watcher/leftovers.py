@@ -25,10 +25,8 @@ def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
     )
 
 
-def unreachable(view: View, after: Allocation) -> tuple[Pod, ...]:
-    """Pods to be torn down whose node is gone: no kubelet will ever confirm their end."""
-    if after.status.phase not in (Phase.TERMINATING, Phase.TERMINATED):
-        return ()
+def unreachable(view: View) -> tuple[Pod, ...]:
+    """Pods whose node is gone: no kubelet will ever confirm their end, also where the rest of a gang goes on."""
     return tuple(pod for pod in view.live_pods if pod.spec.node_name in view.nodes_gone)
 
 

@@ -111,7 +111,7 @@ def reduce(
         allocation=after,
         changed=after is not allocation,
         drop_pod_finalizers=leftovers.droppable(view, after),
-        force_deletes=leftovers.unreachable(view, after),
+        force_deletes=leftovers.unreachable(view),
         drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
         needs=Needs(hint=leftovers.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
     )
