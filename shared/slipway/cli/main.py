@@ -61,7 +61,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "queue": Entry("listing", "queues, and who waits in them"),
         "pool": Entry("listing", "pools"),
         "nodes": Entry("listing", "nodes, and what is free on them"),
-        "job": Entry("catalog", "groups of allocations"),
+        "job": Entry("jobs", "groups of allocations: limits, priority, places in the queue"),
     },
     "Change": {
         "kill": Entry("change", "end it"),
@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "pause": Entry("change", "let it save its work, stop it, and keep it from starting again"),
         "hold": Entry("change", "keep it from starting"),
         "resume": Entry("change", "let it start (again)"),
+        "move": Entry("jobs", "ahead of or behind another in its queue"),
         "priority": Entry("change", "set its priority"),
         "node": Entry("nodes", "take a node out of use, or back: enable, drain, disable"),
         "template": Entry("catalog", "named partial launches of a workspace: list, show, set, remove"),

@@ -7,6 +7,7 @@ Invariant: `work_key` is a total order; the scheduler and everything that shows 
 what happens.
 """
 
+import re
 from decimal import Decimal, localcontext
 
 POSITION_PATTERN = r"^([0-9]{1,20}(\.[0-9]{1,40})?)?$"
@@ -17,6 +18,8 @@ _OFFSET_MS = 10**14
 _FRACTION_DIGITS_MAX = 40
 _DIGITS_MAX = 20
 _PRECISION = 80
+_UID_DIGITS = 8
+_HEX = re.compile(r"[0-9a-f]{8}")
 
 PlaceKey = tuple[int, str]
 WorkKey = tuple[int, PlaceKey, int, int, int, str]
@@ -26,9 +29,14 @@ class NoRoomError(ValueError):
     """There is no number left between two neighbours, or before the first."""
 
 
-def default_position(created: float) -> str:
-    """The place of what was never moved: its creation time, so that any place compares with any other."""
-    return f"{milliseconds(created) + _OFFSET_MS:015d}"
+def default_position(created: float, uid: str = "") -> str:
+    """The place of what was never moved: its creation time, so that any place compares with any other.
+
+    Objects are born in whole seconds; the uid tells those of one second apart, so that there is room between them.
+    """
+    whole = f"{milliseconds(created) + _OFFSET_MS:015d}"
+    head = uid[:_UID_DIGITS]
+    return f"{whole}.{int(head, 16):010d}" if _HEX.fullmatch(head) else whole
 
 
 def milliseconds(seconds: float) -> int:
@@ -49,7 +57,7 @@ def work_key(priority: int, position: str, *, weight: int, own: int, created: fl
 
     `priority` is what counts (the job's when it gives one), `own` the allocation's; `position` may be empty.
     """
-    place = place_key(position or default_position(created))
+    place = place_key(position or default_position(created, uid))
     return (-priority, place, -weight, -own, milliseconds(created), uid)
 
 

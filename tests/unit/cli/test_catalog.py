@@ -62,5 +62,5 @@ async def test_jobs_are_listed_with_what_they_hold(world: ApiWorld, desk: Desk) 
     await world.kube.create(JOBS, job)
     assert (await desk.run("run", "--image", "a", "--job", "sweep", "--detach", "--", "true")).code == 0
     row = (await desk.run("job", "ls")).out.splitlines()[1].split()
-    assert row == ["sweep", "default", "1", "0", "4", "70"]
+    assert row == ["sweep", "default", "Queued", "1", "0", "1", "0", "0", "4", "70", "1"]
     assert (await desk.run("jobs", "-o", "json")).json["items"][0]["name"] == "sweep"

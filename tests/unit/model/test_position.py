@@ -17,7 +17,9 @@ def test_places_compare_as_numbers() -> None:
 
 
 def test_the_times_of_creation_are_places() -> None:
-    """The older goes first, before the epoch too."""
+    """The older goes first, before the epoch too; those of one second are told apart by their uids."""
+    one, two = (default_position(5.0, uid) for uid in ("00000001-a", "fffffffe-b"))
+    assert place_key("100000000005000") < place_key(one) < place_key(two) < place_key("100000000005001")
     assert default_position(-5) < default_position(0) < default_position(0.001) < default_position(1_700_000_000)
 
 
@@ -45,9 +47,9 @@ def test_halving_goes_on_for_long_and_then_says_so() -> None:
     place = "1"
     for _ in range(100):
         place = between("0", place)
+    low = "0." + "0" * 38
     with pytest.raises(NoRoomError):
-        for _ in range(100):
-            place = between("0", place)
+        between(f"{low}11", f"{low}12")
     with pytest.raises(NoRoomError):
         between(None, "0")
 

@@ -19,6 +19,7 @@ from slipway.api.routes import (
     contexts,
     events,
     gather,
+    jobs,
     kinds,
     launches,
     logs,
@@ -41,9 +42,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *gather.ENDPOINTS,
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
+    *jobs.ENDPOINTS,
     *templates.ENDPOINTS,
-    *contexts.ENDPOINTS,
     *webhooks.ENDPOINTS,
+    *contexts.ENDPOINTS,
 )
 """Every route of the REST API."""
 

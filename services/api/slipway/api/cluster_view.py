@@ -1,15 +1,15 @@
-"""Queues, pools, nodes and jobs as the REST API shows them: counted over the live allocations. Pure."""
+"""Queues, pools and nodes as the REST API shows them: counted over the live allocations. Pure."""
 
 from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of
-from slipway.api.schemas import Held, JobView, NodeView, PoolView, QueueView
+from slipway.api.schemas import Held, NodeView, PoolView, QueueView
 from slipway.api.view import shown
 from slipway.crd.meta import condition_of
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted
-from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool, RoleSpec
+from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
 from slipway.kube.objects import Node
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.resources import Resources, total
@@ -82,19 +82,6 @@ def scheduling_of(node: Node) -> str:
     if wanted in (DRAINING, DISABLED):
         return wanted
     return CORDONED if node.spec.unschedulable else ENABLED
-
-
-def job_view(job: Job, live: Iterable[Allocation]) -> JobView:
-    """One group."""
-    key = (job.metadata.namespace, job.metadata.name)
-    own = [each for each in live if (each.metadata.namespace, each.spec.job) == key]
-    return JobView(
-        name=job.metadata.name,
-        workspace=job.metadata.namespace,
-        pending=sum(map(is_waiting, own)),
-        live=sum(map(is_admitted, own)),
-        spec=shown(job.spec),
-    )
 
 
 def _on(node: str, allocation: Allocation) -> Iterator[tuple[int, RoleSpec]]:

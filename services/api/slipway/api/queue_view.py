@@ -1,7 +1,7 @@
 """Who waits in which order: positions of pending allocations, as the scheduler orders them within a queue. Pure.
 
-The order is the one that `docs` and the scheduler state: priority (the job's, when it has one), then position, then
-age, then uid. What keeps each waiting is the scheduler's own word, read from the object's condition.
+The order is the scheduler's own (`model/position.py`). What keeps each waiting is the scheduler's own word, read from
+the object's condition.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping
 from slipway.api.schemas import Waiting
 from slipway.crd import facts
 from slipway.crd.resolve import role_requests, template_of
-from slipway.crd.transitions import id_of, user_of
+from slipway.crd.transitions import id_of, ring_of, user_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.model.lifecycle import Phase
+from slipway.model.position import WorkKey, default_position, work_key
 from slipway.model.reasons import Gate
 from slipway.model.times import parse_time
-
-_POSITION_OFFSET_MS = 10**14
-"""Positions that were never set sort by creation time among those that were: 15 digits, as in the scheduler."""
 
 Jobs = Mapping[tuple[str, str], Job]
 """{(namespace, name): job}"""
@@ -44,11 +42,15 @@ def in_order(allocations: Iterable[Allocation], jobs: Jobs) -> list[Allocation]:
 def waiting_of(allocations: Iterable[Allocation], jobs: Jobs) -> list[Waiting]:
     """The waiting ones with their places, queue by queue."""
     counts: dict[tuple[str, str], int] = {}
+    units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
+    """{queue: {unit: how many units are before it}}"""
     found: list[Waiting] = []
     for allocation in in_order(allocations, jobs):
         queue = (allocation.spec.pool, allocation.spec.queue)
         ahead = counts.get(queue, 0)
         counts[queue] = ahead + 1
+        before = units.setdefault(queue, {})
+        jobs_ahead = before.setdefault(_unit(allocation), len(before))
         code, message = gate_of(allocation)
         found.append(
             Waiting(
@@ -58,13 +60,16 @@ def waiting_of(allocations: Iterable[Allocation], jobs: Jobs) -> list[Waiting]:
                 user=user_of(allocation),
                 kind=allocation.spec.kind,
                 queue=allocation.spec.queue,
-                priority=_priority(allocation, _job(allocation, jobs)),
+                priority=priority_of(allocation, job_of(allocation, jobs)),
                 position=ahead + 1,
                 ahead=ahead,
                 code=code,
                 message=message,
                 slots=slots_of(allocation),
-                since=allocation.metadata.creation_timestamp or "",
+                since=ring_of(allocation)[-1].time,
+                job=allocation.spec.job or "",
+                jobs_ahead=jobs_ahead,
+                place=place_of(allocation, jobs),
             )
         )
     return found
@@ -79,24 +84,42 @@ def slots_of(allocation: Allocation) -> int:
         return 0
 
 
-def _key(allocation: Allocation, jobs: Jobs) -> tuple[int, int, str, int, str]:
-    job = _job(allocation, jobs)
-    stamp = allocation.metadata.creation_timestamp
-    created_ms = round(parse_time(stamp) * 1000) if stamp else 0
-    position = allocation.spec.queue_position or (job.spec.queue_position if job else "")
-    return (
-        -_priority(allocation, job),
-        -allocation.spec.priority,
-        position or f"{created_ms + _POSITION_OFFSET_MS:015d}",
-        created_ms,
-        allocation.metadata.uid,
+def place_of(allocation: Allocation, jobs: Jobs) -> str:
+    """Its place among those of its priority: its own, else its job's, else its time of creation."""
+    job = job_of(allocation, jobs)
+    own = allocation.spec.queue_position or (job.spec.queue_position if job else "")
+    return own or default_position(_created(allocation), allocation.metadata.uid)
+
+
+def _key(allocation: Allocation, jobs: Jobs) -> WorkKey:
+    job = job_of(allocation, jobs)
+    return work_key(
+        priority_of(allocation, job),
+        allocation.spec.queue_position or (job.spec.queue_position if job else ""),
+        weight=job.spec.weight if job else 1,
+        own=allocation.spec.priority,
+        created=_created(allocation),
+        uid=allocation.metadata.uid,
     )
 
 
-def _priority(allocation: Allocation, job: Job | None) -> int:
+def _created(allocation: Allocation) -> float:
+    stamp = allocation.metadata.creation_timestamp
+    return parse_time(stamp) if stamp else 0.0
+
+
+def _unit(allocation: Allocation) -> tuple[str, str]:
+    """What moves as one: its job, or itself."""
+    name = allocation.spec.job
+    return (allocation.metadata.namespace, name) if name else ("", allocation.metadata.uid)
+
+
+def priority_of(allocation: Allocation, job: Job | None) -> int:
+    """What counts: the job's, when it gives one."""
     return allocation.spec.priority if job is None or job.spec.priority is None else job.spec.priority
 
 
-def _job(allocation: Allocation, jobs: Jobs) -> Job | None:
+def job_of(allocation: Allocation, jobs: Jobs) -> Job | None:
+    """Its job, if it names one that exists."""
     name = allocation.spec.job
     return jobs.get((allocation.metadata.namespace, name)) if name else None

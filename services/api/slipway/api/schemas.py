@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.bounds import RANKS_MAX
-from slipway.crd.v1alpha1 import AllocationSpec, Name, Wire
+from slipway.crd.v1alpha1 import AllocationSpec, Name, Position, Wire
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
@@ -40,7 +40,7 @@ class ChangeBody(Request, kw_only=True, frozen=True):
 
     priority: Annotated[int, Meta(ge=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
     queue: Name | msgspec.UnsetType = msgspec.UNSET
-    queue_position: Annotated[str, Meta(max_length=63)] | msgspec.UnsetType = msgspec.UNSET
+    queue_position: Position | msgspec.UnsetType = msgspec.UNSET
     hold: bool | msgspec.UnsetType = msgspec.UNSET
     desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] | msgspec.UnsetType = msgspec.UNSET
 
@@ -165,6 +165,12 @@ class Waiting(Wire, kw_only=True, frozen=True):
     message: str = ""
     slots: int = 0
     since: str = ""
+    """when this attempt began to wait"""
+    job: str = ""
+    jobs_ahead: int
+    """how many jobs, and allocations without one, are before it"""
+    place: str = ""
+    """the number that orders it among those of its priority; lower goes first"""
 
 
 class Change(Wire, kw_only=True, frozen=True):
@@ -403,14 +409,6 @@ class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     used: dict[str, str]
     """what the ranks here ask for"""
     ranks: list[Held]
-
-
-class JobView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    name: str
-    workspace: str
-    pending: int
-    live: int
-    spec: dict[str, Any]
 
 
 class LetterView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

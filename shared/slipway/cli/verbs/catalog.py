@@ -1,7 +1,7 @@
-"""`slipway template`, `slipway job`: what launches refer to by name.
+"""`slipway template`: what launches refer to by name.
 
 A template is a partial launch body of a workspace; `set` adds or replaces it, and what was launched with it is not
-touched. A job groups allocations; what it allows is in its spec.
+touched.
 """
 
 import argparse
@@ -54,32 +54,11 @@ def template(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def configure_job(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `job`."""
-    parser.add_argument("word", nargs="?", choices=("ls",), default="ls")
-    parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
-    output.add_options(parser, "table", "json", "yaml", "name")
-
-
-def job(arguments: argparse.Namespace, session: Session) -> int:
-    """The groups of allocations."""
-    answer = session.api.call("GET", "/jobs", query={"workspace": arguments.workspace})
-    empty = "there are no jobs; a job is a Job resource that launches name with --job"
-    return listing.show(arguments, session, answer, _JOBS, empty=empty)
-
-
-def _job_row(item: Json) -> list[str]:
-    spec = cast("Json", item["spec"])
-    limits = [str(spec.get(name, "")) or "-" for name in ("maxSlots", "priority")]
-    return [str(item["name"]), str(item["workspace"]), str(item["pending"]), str(item["live"]), *limits]
-
-
 def _template_row(item: Json) -> list[str]:
     age = table.age(str(item["createdAt"]), table.now())
     return [str(item["name"]), str(item["workspace"]), age, " ".join(sorted(cast("Json", item["body"])))]
 
 
-_JOBS = listing.Table(("JOB", "WORKSPACE", "WAITING", "RUNNING", "MAX GPUS", "PRIO"), _job_row)
 _TEMPLATES = listing.Table(("TEMPLATE", "WORKSPACE", "AGE", "SETS"), _template_row)
 
 
@@ -103,4 +82,4 @@ def _body(arguments: argparse.Namespace) -> Json:
     return found[0]
 
 
-VERBS = {"template": Verb(configure_template, template), "job": Verb(configure_job, job)}
+VERBS = {"template": Verb(configure_template, template)}

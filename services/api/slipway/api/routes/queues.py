@@ -1,4 +1,4 @@
-"""Queues, pools, workspaces, jobs, templates, dead letters: what surrounds allocations."""
+"""Queues, pools, workspaces, templates, dead letters: what surrounds allocations."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,10 +9,10 @@ from slipway.api.identity import user_of
 from slipway.api.needs import needs_redis
 from slipway.api.parts import parts_of
 from slipway.api.routes.allocations import pending_of
-from slipway.api.schemas import Items, JobView, LetterView, Me, PoolView, QueueView, WorkspaceView
+from slipway.api.schemas import Items, LetterView, Me, PoolView, QueueView, WorkspaceView
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError
-from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 
 PAGE_MAX = 500
@@ -48,14 +48,6 @@ async def workspaces(request: Request) -> Response:
     """The namespaces one may launch into."""
     names = await parts_of(request).catalog.workspaces()
     return json_response(Items(items=[WorkspaceView(name=name) for name in names]))
-
-
-async def jobs(request: Request) -> Response:
-    """The groups of allocations."""
-    parts = parts_of(request)
-    listed = await parts.kube.list(JOBS, namespace=request.query_params.get("workspace") or None)
-    live = await _live(request)
-    return json_response(Items(items=[cluster_view.job_view(job, live) for job in listed.items]))
 
 
 async def me(request: Request) -> Response:
@@ -120,15 +112,6 @@ ENDPOINTS = (
         summary="Workspaces",
         tag="cluster",
         answer=Items[WorkspaceView],
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/v1/jobs",
-        handler=jobs,
-        summary="Groups of allocations",
-        tag="cluster",
-        query=(Query("workspace", "only of this workspace"),),
-        answer=Items[JobView],
     ),
     Endpoint(method="GET", path="/api/v1/me", handler=me, summary="Who the caller is", tag="cluster", answer=Me),
     Endpoint(

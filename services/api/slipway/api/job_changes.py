@@ -1,0 +1,266 @@
+"""Changes of the job queue: of jobs, of places, many at once.
+
+Owns what a change means for work that runs. Nothing that runs and can not be preempted is ended by a change here: such
+a change is refused and says whose work it is. Every write of a job carries its resourceVersion and uid.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.api.changes import has_ended
+from slipway.api.job_schemas import BatchView, JobChange, MoveBody, QueueUpdate, Updated
+from slipway.api.job_view import has_place
+from slipway.api.moves import Subject, members_of, name_of, place_beside
+from slipway.api.parts import Parts
+from slipway.api.problems import row_of
+from slipway.api.queue_view import is_waiting, priority_of
+from slipway.api.refusals import ConflictError, MalformedError, PreconditionError
+from slipway.crd.transitions import id_of, stop_reason
+from slipway.crd.v1alpha1 import Allocation, Job, JobSpec
+from slipway.errors import ControlPlaneError, FieldError, InvariantError, NotFoundError, StaleError
+from slipway.kube.resources import ALLOCATIONS, JOBS
+from slipway.model.lifecycle import Phase
+
+NAMED_MAX = 5
+WHY_PREEMPTED = "the priority of its job has changed"
+DEFAULT_WORKSPACE = "default"
+
+
+class Effects(msgspec.Struct, frozen=True, kw_only=True):
+    """A changed job, and what the change meant for its members."""
+
+    job: Job
+    preempted: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+
+
+async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str = "") -> Effects:
+    """Change a job.
+
+    Raises:
+        ConflictError: work of it runs, can not be preempted, and would have to begin again.
+    """
+    fields = _fields(change)
+    members = await _members(parts, job)
+    after = _after(job.spec, fields)
+    moved = _running_at_another_priority(members, job, after) if change.interrupt else []
+    fixed = [each for each in moved if not each.spec.preemptible]
+    if fixed:
+        raise ConflictError(
+            f"{_named(fixed)} of job {job.metadata.name} runs and can not be preempted, and a new priority would begin "
+            "it again; wait for its end, or send interrupt: false to let it count from the next attempt on"
+        )
+    if fields:
+        job = await _write(parts, job, fields, version=version)
+    unchanged = await _to_queue(parts, members, change.queue) if isinstance(change.queue, str) else []
+    for each in moved:
+        await parts.changes.preempt(each, WHY_PREEMPTED, requeue=True)
+    return Effects(job=job, preempted=tuple(map(id_of, moved)), unchanged=tuple(unchanged))
+
+
+async def delete_job(parts: Parts, job: Job) -> None:
+    """Remove a job that nothing uses. Raises ConflictError while something of it waits or runs."""
+    members = await _members(parts, job)
+    if members:
+        raise ConflictError(
+            f"{_named(members)} of job {job.metadata.name} has not ended; kill it first "
+            f"(POST /api/v1/jobs/{job.metadata.name}/kill): without the job its limits would be gone"
+        )
+    meta = job.metadata
+    await parts.kube.delete(JOBS, meta.name, namespace=meta.namespace, uid=meta.uid)
+    parts.announcer.changed()
+
+
+async def kill_job(parts: Parts, job: Job) -> list[str]:
+    """Cancel everything of it; the ids of what had not ended."""
+    members = await _members(parts, job)
+    for each in members:
+        await parts.changes.kill(each)
+    return [id_of(each) for each in members]
+
+
+async def move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | Allocation:
+    """Put it right before or behind another; nothing is written when it stands there."""
+    ahead = isinstance(body.ahead_of, str)
+    target = body.ahead_of if ahead else body.behind
+    if not isinstance(target, str) or (ahead and isinstance(body.behind, str)):
+        raise MalformedError(
+            "say one of aheadOf and behind",
+            fields=(FieldError("/aheadOf", "say one of aheadOf and behind: a job, or the id of an allocation"),),
+        )
+    anchor = await find_anchor(parts, target, subject.metadata.namespace)
+    pending = await parts.kube.list(ALLOCATIONS, field_selector=f"status.phase={Phase.PENDING}")
+    jobs = await all_jobs(parts)
+    place = place_beside(subject, anchor, pending.items, jobs, ahead=ahead)
+    if isinstance(subject, Job):
+        if place is None:
+            return Effects(job=subject)
+        priority = msgspec.UNSET if place.priority is None else place.priority
+        change = JobChange(queue_position=place.position, priority=priority, interrupt=body.interrupt)
+        return await change_job(parts, subject, change)
+    if place is None:
+        return subject
+    fields: dict[str, Any] = {"queuePosition": place.position}
+    if place.priority is not None:
+        job = jobs.get((subject.metadata.namespace, subject.spec.job)) if subject.spec.job else None
+        if job is not None and job.spec.priority is not None:
+            raise ConflictError(f"job {job.metadata.name} gives it priority {job.spec.priority}; move the job instead")
+        fields["priority"] = place.priority
+    return await parts.changes.write(subject, fields, version=subject.metadata.resource_version)
+
+
+async def batch(parts: Parts, updates: Iterable[QueueUpdate]) -> BatchView:
+    """Every update in order; one that is refused keeps no other from being made."""
+    items = [await _tried(parts, number, update) for number, update in enumerate(updates)]
+    failed = [item for item in items if not item.ok]
+    return BatchView(
+        items=items, failed=len(failed), error="; ".join(f"{item.subject}: {item.error}" for item in failed)
+    )
+
+
+async def find_job(parts: Parts, name: str, workspace: str) -> Job:
+    """The job. Raises NotFoundError with the way to the list."""
+    try:
+        return await parts.kube.get(JOBS, name, namespace=workspace)
+    except NotFoundError as error:
+        detail = f"there is no job {name[:80]!r} in workspace {workspace[:80]}; GET /api/v1/jobs lists them"
+        raise NotFoundError(detail) from error
+
+
+async def find_anchor(parts: Parts, text: str, workspace: str) -> Subject:
+    """What a move is relative to: `workspace/job`, a job of the same workspace, or an allocation."""
+    if "/" in text:
+        where, _, name = text.partition("/")
+        return await find_job(parts, name, where)
+    try:
+        return await find_job(parts, text, workspace)
+    except NotFoundError:
+        pass
+    try:
+        return await parts.lookup.find(text)
+    except NotFoundError as error:
+        raise NotFoundError(f"there is no job and no allocation {text[:80]!r} to move beside") from error
+
+
+async def all_jobs(parts: Parts) -> dict[tuple[str, str], Job]:
+    """Every job, as the order of queues needs them."""
+    listed = await parts.kube.list(JOBS)
+    return {(job.metadata.namespace, job.metadata.name): job for job in listed.items}
+
+
+async def _tried(parts: Parts, number: int, update: QueueUpdate) -> Updated:
+    is_job = isinstance(update.job, str)
+    subject = str(update.job if is_job else update.allocation)
+    try:
+        if is_job == isinstance(update.allocation, str):
+            subject = f"update {number}"
+            raise MalformedError("say one of job and allocation")
+        await (_update_job(parts, update) if is_job else _update_allocation(parts, update))
+    except InvariantError:
+        raise
+    except ControlPlaneError as error:
+        return Updated(subject=subject, ok=False, error=str(error), code=row_of(error).code)
+    return Updated(subject=subject, ok=True)
+
+
+async def _update_job(parts: Parts, update: QueueUpdate) -> None:
+    job = await find_job(parts, str(update.job), update.workspace)
+    change = JobChange(
+        max_slots=update.max_slots,
+        priority=update.priority,
+        weight=update.weight,
+        queue=update.queue,
+        interrupt=update.interrupt,
+    )
+    changes = msgspec.to_builtins(change).keys() - {"interrupt"}
+    if changes:
+        job = (await change_job(parts, job, change)).job
+    await _maybe_move(parts, job, update, is_changed=bool(changes))
+
+
+async def _update_allocation(parts: Parts, update: QueueUpdate) -> None:
+    if isinstance(update.weight, int) or update.max_slots is not msgspec.UNSET:
+        raise MalformedError("weight and maxSlots are of jobs, not of allocations")
+    found = await parts.lookup.find(str(update.allocation))
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    given = {"priority": update.priority, "queue": update.queue}
+    fields = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+    if fields:
+        found = await parts.changes.write(found, fields)
+    await _maybe_move(parts, found, update, is_changed=bool(fields))
+
+
+async def _maybe_move(parts: Parts, subject: Subject, update: QueueUpdate, *, is_changed: bool) -> None:
+    body = MoveBody(ahead_of=update.ahead_of, behind=update.behind, interrupt=update.interrupt)
+    if isinstance(body.ahead_of, str) or isinstance(body.behind, str):
+        await move(parts, subject, body)
+    elif not is_changed:
+        raise MalformedError("it says nothing to change: priority, queue, maxSlots, weight, aheadOf or behind")
+
+
+def _fields(change: JobChange) -> dict[str, Any]:
+    """What is written to the job's spec."""
+    found: dict[str, Any] = msgspec.to_builtins(change)
+    return {name: value for name, value in found.items() if name not in ("queue", "interrupt")}
+
+
+def _after(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
+    kept = {name: value for name, value in {**msgspec.to_builtins(spec), **fields}.items() if value is not None}
+    return msgspec.convert(kept, JobSpec)
+
+
+async def _members(parts: Parts, job: Job) -> list[Allocation]:
+    """Those that have not ended."""
+    listed = await parts.kube.list(
+        ALLOCATIONS, namespace=job.metadata.namespace, field_selector=f"status.phase!={Phase.TERMINATED}"
+    )
+    return members_of(job, listed.items)
+
+
+def _running_at_another_priority(members: Iterable[Allocation], job: Job, after: JobSpec) -> list[Allocation]:
+    changed = msgspec.structs.replace(job, spec=after)
+    return [
+        each
+        for each in members
+        if has_place(each) and stop_reason(each) is None and priority_of(each, job) != priority_of(each, changed)
+    ]
+
+
+async def _to_queue(parts: Parts, members: Iterable[Allocation], queue: str) -> list[str]:
+    """Move what was never admitted; why the rest stays."""
+    stays: list[str] = []
+    for each in members:
+        if each.spec.queue == queue:
+            continue
+        if not is_waiting(each) or each.status.admission is not None:
+            stays.append(f"{id_of(each)} was admitted in queue {each.spec.queue} and stays there")
+            continue
+        await _attempt(stays, each, lambda one=each: parts.changes.write(one, {"queue": queue}))
+    return stays
+
+
+async def _attempt(stays: list[str], member: Allocation, write: Callable[[], Awaitable[Allocation]]) -> None:
+    try:
+        await write()
+    except (NotFoundError, StaleError) as error:
+        stays.append(f"{id_of(member)}: {error}")
+
+
+async def _write(parts: Parts, job: Job, fields: Mapping[str, Any], *, version: str) -> Job:
+    meta = job.metadata
+    patch = {"metadata": {"uid": meta.uid, "resourceVersion": version or meta.resource_version}, "spec": dict(fields)}
+    try:
+        changed = await parts.kube.patch(JOBS, meta.name, patch, namespace=meta.namespace)
+    except StaleError as error:
+        raise PreconditionError(f"{name_of(job)} has changed meanwhile; GET it again and decide again") from error
+    parts.announcer.changed()
+    return changed
+
+
+def _named(allocations: Iterable[Allocation]) -> str:
+    ids = [id_of(each) for each in allocations]
+    more = f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else ""
+    return ", ".join(ids[:NAMED_MAX]) + more

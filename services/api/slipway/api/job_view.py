@@ -1,0 +1,123 @@
+"""Jobs as the REST API shows them: state, members, and places in the queue. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from slipway.api.job_schemas import JobView, Member, QueueStats
+from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of
+from slipway.api.schemas import Waiting
+from slipway.api.view import shown
+from slipway.crd.transitions import id_of, is_admitted, ring_of
+from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.model.lifecycle import Phase, has_reached
+from slipway.model.times import parse_time
+
+IDLE, QUEUED, SCHEDULED, RUNNING = "Idle", "Queued", "Scheduled", "Running"
+STATES = (IDLE, QUEUED, SCHEDULED, RUNNING)
+
+
+def job_views(
+    wanted: Iterable[Job], allocations: Sequence[Allocation], jobs: Jobs, *, with_members: bool = False
+) -> list[JobView]:
+    """The jobs; `allocations` are all that have not ended, or all, `jobs` all that order them."""
+    waiting = {each.id: each for each in waiting_of(allocations, jobs)}
+    members: dict[tuple[str, str], list[Allocation]] = {}
+    for each in allocations:
+        if each.spec.job:
+            members.setdefault((each.metadata.namespace, each.spec.job), []).append(each)
+    return [
+        _view(job, members.get((job.metadata.namespace, job.metadata.name), []), waiting, with_members=with_members)
+        for job in wanted
+    ]
+
+
+def has_place(allocation: Allocation) -> bool:
+    """Whether it holds a place: admitted, and not yet over."""
+    return is_admitted(allocation) and allocation.status.phase is not Phase.TERMINATED
+
+
+def _view(job: Job, members: list[Allocation], waiting: dict[str, Waiting], *, with_members: bool) -> JobView:
+    meta, spec = job.metadata, job.spec
+    queued = sorted((waiting[id_of(each)] for each in members if id_of(each) in waiting), key=lambda one: one.ahead)
+    first = queued[0] if queued else None
+    live = [each for each in members if has_place(each)]
+    open_ones = [each for each in members if each.status.phase is not Phase.TERMINATED]
+    return JobView(
+        name=meta.name,
+        workspace=meta.namespace,
+        state=_state(members),
+        queues=sorted({each.spec.queue for each in open_ones}),
+        position=first.position if first else 0,
+        ahead=first.ahead if first else 0,
+        jobs_ahead=first.jobs_ahead if first else 0,
+        pending=len(queued),
+        live=len(live),
+        ended=len(members) - len(open_ones),
+        slots_in_use=sum(map(slots_of, live)),
+        max_slots=spec.max_slots,
+        priority=spec.priority,
+        weight=spec.weight,
+        place=spec.queue_position,
+        created_at=meta.creation_timestamp or "",
+        resource_version=meta.resource_version,
+        spec=shown(spec),
+        members=[_member(each, waiting.get(id_of(each))) for each in _sorted(members)] if with_members else [],
+    )
+
+
+def _state(members: Iterable[Allocation]) -> str:
+    found = IDLE
+    for each in members:
+        if is_waiting(each):
+            state = QUEUED
+        elif not has_place(each):
+            continue
+        else:
+            state = RUNNING if has_reached(each.status.phase, Phase.RUNNING) else SCHEDULED
+        found = max(found, state, key=STATES.index)
+    return found
+
+
+def _sorted(members: Iterable[Allocation]) -> list[Allocation]:
+    return sorted(members, key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
+
+
+def _member(allocation: Allocation, waits: Waiting | None) -> Member:
+    status, spec = allocation.status, allocation.spec
+    return Member(
+        id=id_of(allocation),
+        kind=spec.kind,
+        phase=status.phase,
+        queue=spec.queue,
+        slots=slots_of(allocation),
+        preemptible=spec.preemptible,
+        position=waits.position if waits else 0,
+        ahead=waits.ahead if waits else 0,
+        code=waits.code if waits else "",
+        message=waits.message if waits else "",
+        result=status.result.value if status.result else "",
+    )
+
+
+def queue_stats(live: Iterable[Allocation], now: float, *, by_queue: bool) -> list[QueueStats]:
+    """What waits and runs, per queue of each pool, or per pool."""
+    groups: dict[tuple[str, str], list[Allocation]] = {}
+    for each in live:
+        groups.setdefault((each.spec.pool, each.spec.queue if by_queue else ""), []).append(each)
+    return [_stats(pool, queue, members, now) for (pool, queue), members in sorted(groups.items())]
+
+
+def _stats(pool: str, queue: str, members: list[Allocation], now: float) -> QueueStats:
+    waiting = [each for each in members if is_waiting(each)]
+    placed = [each for each in members if has_place(each)]
+    running = [each for each in placed if has_reached(each.status.phase, Phase.RUNNING)]
+    since = [parse_time(time) for each in waiting if (time := ring_of(each)[-1].time)]
+    return QueueStats(
+        pool=pool,
+        queue=queue,
+        queued=len(waiting),
+        scheduled=len(placed) - len(running),
+        running=len(running),
+        slots_queued=sum(map(slots_of, waiting)),
+        slots_in_use=sum(map(slots_of, placed)),
+        oldest_s=round(max(0.0, now - min(since)), 3) if since else 0.0,
+    )

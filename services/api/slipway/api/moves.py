@@ -1,0 +1,111 @@
+"""Ahead of, behind: the place that puts one thing before or after another. Pure.
+
+What moves is a job (all its members that have no place of their own) or one allocation. The answer is one number, and
+a priority when the other has another one; nothing else is renumbered.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from slipway.api.queue_view import Jobs, in_order, job_of, place_of, priority_of
+from slipway.api.refusals import ConflictError
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.model.position import NoRoomError, between, place_key
+
+Subject = Allocation | Job
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something goes; `priority` is set when it has to change for that."""
+
+    position: str
+    priority: int | None = None
+
+
+def name_of(subject: Subject) -> str:
+    """`job x` or the id of an allocation."""
+    return f"job {subject.metadata.name}" if isinstance(subject, Job) else id_of(subject)
+
+
+def members_of(subject: Subject, allocations: Iterable[Allocation]) -> list[Allocation]:
+    """The allocations that move with it."""
+    meta = subject.metadata
+    if isinstance(subject, Job):
+        return [each for each in allocations if (each.metadata.namespace, each.spec.job) == (meta.namespace, meta.name)]
+    return [each for each in allocations if each.metadata.uid == meta.uid]
+
+
+def place_beside(
+    subject: Subject, anchor: Subject, pending: Iterable[Allocation], jobs: Jobs, *, ahead: bool
+) -> Place | None:
+    """Where `subject` goes to stand right before (or behind) `anchor`; None when it stands there.
+
+    Raises:
+        ConflictError: they do not wait in one queue, or there is no number left between the neighbours.
+    """
+    if subject.metadata.uid == anchor.metadata.uid:
+        raise ConflictError(f"{name_of(subject)} can not stand beside itself")
+    waiting = in_order(pending, jobs)
+    own, others = _movable(subject, waiting), members_of(anchor, waiting)
+    if not others:
+        raise ConflictError(f"nothing of {name_of(anchor)} waits, so there is no place beside it")
+    line = _line_of(own[0])
+    beside = [each for each in others if _line_of(each) == line]
+    if not beside or any(_line_of(each) != line for each in own):
+        raise ConflictError(
+            f"{name_of(subject)} and {name_of(anchor)} do not wait in one queue ({_queues(own)}; {_queues(others)}); "
+            "move it to that queue first"
+        )
+    edge = beside[0] if ahead else beside[-1]
+    priority = priority_of(edge, job_of(edge, jobs))
+    is_same_lane = all(priority_of(each, job_of(each, jobs)) == priority for each in own)
+    lane = [each for each in waiting if _line_of(each) == line and priority_of(each, job_of(each, jobs)) == priority]
+    low, high = _neighbours(lane, own, edge, jobs, ahead=ahead)
+    if is_same_lane and all(_is_between(place_of(each, jobs), low, high) for each in own):
+        return None
+    try:
+        position = between(low, high)
+    except NoRoomError as error:
+        raise ConflictError(f"{error}; set queuePosition of one of them by hand") from error
+    return Place(position=position, priority=None if is_same_lane else priority)
+
+
+def _movable(subject: Subject, waiting: Iterable[Allocation]) -> list[Allocation]:
+    """What waits of it and would follow its place."""
+    found = members_of(subject, waiting)
+    if not found:
+        raise ConflictError(f"nothing of {name_of(subject)} waits; a place only counts while it does")
+    if isinstance(subject, Job):
+        found = [each for each in found if not each.spec.queue_position]
+        if not found:
+            raise ConflictError(f"all that waits of {name_of(subject)} has places of its own; move those allocations")
+    return found
+
+
+def _line_of(allocation: Allocation) -> tuple[str, str]:
+    return allocation.spec.pool, allocation.spec.queue
+
+
+def _queues(allocations: Iterable[Allocation]) -> str:
+    return ", ".join(sorted({f"{queue} of pool {pool}" for pool, queue in map(_line_of, allocations)}))
+
+
+def _neighbours(
+    lane: Sequence[Allocation], own: Sequence[Allocation], edge: Allocation, jobs: Jobs, *, ahead: bool
+) -> tuple[str | None, str | None]:
+    """The places between which it goes; None at an end. What has the anchor's own place counts as the anchor."""
+    moving = {each.metadata.uid for each in own}
+    at = place_of(edge, jobs)
+    places = [place_of(each, jobs) for each in lane if each.metadata.uid not in moving]
+    if ahead:
+        lower = [place for place in places if place_key(place) < place_key(at)]
+        return (lower[-1] if lower else None), at
+    higher = [place for place in places if place_key(place) > place_key(at)]
+    return at, (higher[0] if higher else None)
+
+
+def _is_between(place: str, low: str | None, high: str | None) -> bool:
+    key = place_key(place)
+    return (low is None or place_key(low) < key) and (high is None or key < place_key(high))

@@ -1,0 +1,268 @@
+"""The job queue: groups of allocations, their limits, and who goes before whom."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import job_changes
+from slipway.api.changes import has_ended
+from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
+from slipway.api.identity import user_of
+from slipway.api.job_changes import Effects
+from slipway.api.job_schemas import (
+    BatchBody,
+    BatchView,
+    JobBody,
+    JobChange,
+    JobChanged,
+    JobList,
+    JobView,
+    MoveBody,
+    StatsView,
+)
+from slipway.api.job_view import STATES, job_views, queue_stats
+from slipway.api.parts import Parts, parts_of
+from slipway.api.refusals import ConflictError, PreconditionError
+from slipway.api.schemas import AllocationView, ListMetadata
+from slipway.api.strict import checked, read_object
+from slipway.api.view import allocation_view
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.errors import AlreadyExistsError
+from slipway.kube.resources import ALLOCATIONS, JOBS
+from slipway.model.lifecycle import Phase
+
+TAG = "jobs"
+ROOT = "/api/v1/jobs"
+DEFAULT_WORKSPACE = "default"
+_WORKSPACE = (Query("workspace", f"its workspace; default {DEFAULT_WORKSPACE}"),)
+
+
+async def list_jobs(request: Request) -> Response:
+    """The jobs, those that go first at the top: running, then in the order of the queue, then the idle ones."""
+    parts, query = parts_of(request), request.query_params
+    state = query.get("state", "")
+    if state and state not in STATES:
+        raise bad_param("state", f"must be one of {', '.join(STATES)}, not {state[:64]!r}")
+    jobs = await job_changes.all_jobs(parts)
+    workspace, queue = query.get("workspace", ""), query.get("queue", "")
+    wanted = [job for job in jobs.values() if workspace in ("", job.metadata.namespace)]
+    views = job_views(wanted, await _allocations(parts), jobs)
+    shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
+    shown.sort(key=lambda each: (-STATES.index(each.state), each.ahead, each.workspace, each.name))
+    return json_response(JobList(items=shown, metadata=ListMetadata()))
+
+
+async def create(request: Request) -> Response:
+    """A new job."""
+    parts = parts_of(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), JobBody)
+    await parts.catalog.check_workspace(body.workspace)
+    meta = {"name": body.name, "namespace": body.workspace, "annotations": {ANNOTATION_USER: user_of(request)}}
+    given = {"maxSlots": body.max_slots, "priority": body.priority}
+    spec: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    spec["weight"] = body.weight
+    if body.queue_position:
+        spec["queuePosition"] = body.queue_position
+    try:
+        created = await parts.kube.create(JOBS, {"metadata": meta, "spec": spec})
+    except AlreadyExistsError as error:
+        raise AlreadyExistsError(f"job {body.name} exists; PATCH {ROOT}/{body.name} changes it") from error
+    parts.announcer.changed()
+    return await _answer(parts, created, status=201)
+
+
+async def get(request: Request) -> Response:
+    """One job with its members."""
+    return await _answer(parts_of(request), await _found(request))
+
+
+async def change(request: Request) -> Response:
+    """Change limits, priority, weight, place, or the queue of what waits."""
+    parts, job = parts_of(request), await _found(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), JobChange)
+    effects = await job_changes.change_job(parts, job, body, version=_if_match(request, job))
+    return await _changed(parts, effects)
+
+
+async def delete(request: Request) -> Response:
+    """Remove a job that nothing uses any more."""
+    await job_changes.delete_job(parts_of(request), await _found(request))
+    return Response(status_code=204)
+
+
+async def kill(request: Request) -> Response:
+    """Cancel everything of it."""
+    parts, job = parts_of(request), await _found(request)
+    killed = await job_changes.kill_job(parts, job)
+    return json_response({"killed": killed}, status=202 if killed else 200)
+
+
+async def move(request: Request) -> Response:
+    """Put it before or behind another job or allocation."""
+    parts, job = parts_of(request), await _found(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
+    effects = await job_changes.move(parts, job, body)
+    return await _changed(parts, effects if isinstance(effects, Effects) else Effects(job=job))
+
+
+async def move_allocation(request: Request) -> Response:
+    """Put one allocation before or behind another, or a job."""
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    moved = await job_changes.move(parts, found, body)
+    view = allocation_view(moved if isinstance(moved, Allocation) else found)
+    return json_response(view, headers={"ETag": f'"{view.resource_version}"'})
+
+
+async def batch(request: Request) -> Response:
+    """Many changes; those that are refused keep no other from being made."""
+    parts = parts_of(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), BatchBody)
+    return json_response(await job_changes.batch(parts, body.updates))
+
+
+async def stats(request: Request) -> Response:
+    """What waits and runs in each queue and pool now."""
+    parts, now = parts_of(request), parts_of(request).clock.now()
+    live = [each for each in await _allocations(parts) if each.status.phase is not Phase.TERMINATED]
+    pool = request.query_params.get("pool", "")
+    live = [each for each in live if pool in ("", each.spec.pool)]
+    queues, pools = queue_stats(live, now, by_queue=True), queue_stats(live, now, by_queue=False)
+    return json_response(StatsView(queues=queues, pools=pools, days=[]))
+
+
+async def _allocations(parts: Parts) -> list[Allocation]:
+    return (await parts.kube.list(ALLOCATIONS)).items
+
+
+async def _found(request: Request) -> Job:
+    workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+    return await job_changes.find_job(parts_of(request), request.path_params["name"], workspace)
+
+
+async def _view(parts: Parts, job: Job) -> JobView:
+    jobs = {**await job_changes.all_jobs(parts), (job.metadata.namespace, job.metadata.name): job}
+    (view,) = job_views([job], await _allocations(parts), jobs, with_members=True)
+    return view
+
+
+async def _answer(parts: Parts, job: Job, *, status: int = 200) -> Response:
+    view = await _view(parts, job)
+    headers = {"ETag": f'"{view.resource_version}"', "Location": f"{ROOT}/{view.name}"}
+    return json_response(view, status=status, headers=headers)
+
+
+async def _changed(parts: Parts, effects: Effects) -> Response:
+    view = await _view(parts, effects.job)
+    answer = JobChanged(job=view, preempted=list(effects.preempted), unchanged=list(effects.unchanged))
+    return json_response(answer, headers={"ETag": f'"{view.resource_version}"'})
+
+
+def _if_match(request: Request, job: Job) -> str:
+    given = request.headers.get("if-match", "").strip()
+    current = f'"{job.metadata.resource_version}"'
+    if given in ("", "*"):
+        return ""
+    if current not in [tag.strip() for tag in given.split(",")]:
+        raise PreconditionError(f"the current version is {current}; GET the job again and decide again")
+    return job.metadata.resource_version
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=ROOT,
+        handler=list_jobs,
+        summary="Groups of allocations, with their places in the queue",
+        tag=TAG,
+        query=(
+            Query("workspace", "only of this workspace"),
+            Query("queue", "only with work in this queue"),
+            Query("state", f"one of {', '.join(STATES)}"),
+        ),
+        answer=JobList,
+    ),
+    Endpoint(
+        method="POST", path=ROOT, handler=create, summary="A new job", tag=TAG, body=JobBody, answer=JobView, status=201
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/batch",
+        handler=batch,
+        summary="Many changes of the queue; what is refused keeps no other from being made",
+        tag=TAG,
+        body=BatchBody,
+        answer=BatchView,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/{{name}}",
+        handler=get,
+        summary="One job with its members",
+        tag=TAG,
+        query=_WORKSPACE,
+        answer=JobView,
+    ),
+    Endpoint(
+        method="PATCH",
+        path=f"{ROOT}/{{name}}",
+        handler=change,
+        summary="Change max slots, priority, weight, place or queue",
+        tag=TAG,
+        query=_WORKSPACE,
+        body=JobChange,
+        answer=JobChanged,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=f"{ROOT}/{{name}}",
+        handler=delete,
+        summary="Remove a job that nothing uses",
+        tag=TAG,
+        query=_WORKSPACE,
+        status=204,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/{{name}}/move",
+        handler=move,
+        summary="Before or behind another",
+        tag=TAG,
+        query=_WORKSPACE,
+        body=MoveBody,
+        answer=JobChanged,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/{{name}}/kill",
+        handler=kill,
+        summary="Cancel everything of it",
+        tag=TAG,
+        query=_WORKSPACE,
+        status=202,
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/v1/allocations/{id}/move",
+        handler=move_allocation,
+        summary="Put one allocation before or behind another",
+        tag="allocations",
+        body=MoveBody,
+        answer=AllocationView,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/queue-stats",
+        handler=stats,
+        summary="What waits and runs, per queue and pool, and how long it waited",
+        tag="cluster",
+        query=(Query("pool", "only of this pool"),),
+        answer=StatsView,
+    ),
+)

@@ -1,0 +1,262 @@
+"""`slipway job` and `slipway move`: who goes before whom, and what a group of allocations may use.
+
+A job groups the allocations that are launched with `--job`. What is refused names the work that is in the way.
+"""
+
+import argparse
+from typing import Any, cast
+from urllib.parse import quote
+
+from slipway.cli import main, output, table
+from slipway.cli.http import Answer
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs import listing
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+DEFAULT_WORKSPACE = "default"
+_WORDS = ("ls", "show", "create", "update", "update-batch", "move", "kill", "rm")
+_FIELDS = {"priority": "priority", "weight": "weight", "max-slots": "maxSlots", "queue": "queue"}
+"""What update-batch takes: its word, and the API's."""
+_NUMBERS = ("priority", "weight", "maxSlots")
+_USAGE = """\
+slipway job ls                              jobs, those that go first at the top
+slipway job show NAME                       one job with its members and their places
+slipway job create NAME --max-slots 4       a new one; launch into it with --job NAME
+slipway job update NAME --priority 70       priority, weight, max slots, or queue
+slipway job update-batch a.priority=70 b.max-slots=none
+slipway job move NAME --ahead-of OTHER      or --behind; also the id of an allocation
+slipway job kill NAME                       end everything of it
+slipway job rm NAME                         remove it when nothing uses it"""
+
+
+def configure_job(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `job`."""
+    parser.epilog = _USAGE
+    parser.add_argument("word", nargs="?", choices=_WORDS, default="ls", metavar="WORD", help=", ".join(_WORDS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="update-batch: NAME.priority=70 and the like")
+    parser.add_argument("-n", "--workspace", metavar="W", help="(default: default; ls: all)")
+    parser.add_argument("--queue", metavar="Q", help="ls: only with work there; update: what waits moves there")
+    parser.add_argument("--state", help="ls: only Running, Scheduled, Queued or Idle")
+    parser.add_argument("--priority", metavar="0..1000", help="higher goes first; none takes it away")
+    parser.add_argument("--weight", metavar="N", help="between equals the heavier goes first")
+    parser.add_argument("--max-slots", metavar="N", help="GPUs that its work may hold together; none: no limit")
+    _configure_beside(parser)
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def configure_move(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `move`."""
+    parser.add_argument("id", metavar="ID")
+    _configure_beside(parser)
+
+
+def _configure_beside(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ahead-of", metavar="OTHER", help="a job, workspace/job, or the id of an allocation")
+    parser.add_argument("--behind", metavar="OTHER", help="the same, behind it")
+    parser.add_argument("--no-interrupt", action="store_true", help="running work goes on under its old priority")
+
+
+def job(arguments: argparse.Namespace, session: Session) -> int:
+    """Jobs."""
+    match arguments.word:
+        case "ls":
+            return _ls(arguments, session)
+        case "update-batch":
+            return _batch(arguments, session)
+        case "show":
+            return _show(arguments, session)
+        case "create":
+            return _create(arguments, session, _name(arguments))
+        case "update":
+            return _update(arguments, session)
+        case "move":
+            return _move_job(arguments, session, _name(arguments))
+        case "kill":
+            killed = _call(arguments, session, "POST", "/kill").json()["killed"]
+            session.terminal.line(f"job {_name(arguments)}: {len(killed)} being ended")
+            return main.OK
+        case _:
+            _call(arguments, session, "DELETE")
+            session.terminal.line(f"job {_name(arguments)} is removed")
+            return main.OK
+
+
+def move(arguments: argparse.Namespace, session: Session) -> int:
+    """One allocation ahead of or behind another."""
+    view: Json = session.api.post(f"/allocations/{quote(arguments.id, safe='')}/move", _beside(arguments))
+    session.terminal.line(f"{view['id']} stands {_where(arguments)}, with priority {view['priority']}")
+    return main.OK
+
+
+def _ls(arguments: argparse.Namespace, session: Session) -> int:
+    query = {"workspace": arguments.workspace, "queue": arguments.queue, "state": arguments.state}
+    answer = session.api.call("GET", "/jobs", query=query)
+    empty = "there are no jobs; make one with: slipway job create NAME --max-slots 4"
+    return listing.show(arguments, session, answer, _JOBS, empty=empty)
+
+
+def _show(arguments: argparse.Namespace, session: Session) -> int:
+    answer = _call(arguments, session, "GET")
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    view = cast("Json", answer.json())
+    members = cast("list[Json]", view["members"])
+    if arguments.quiet or arguments.output == "name":
+        for each in members:
+            session.terminal.line(str(each["id"]))
+        return main.OK
+    waits = f"position {view['position']}, {view['jobsAhead']} ahead" if view["position"] else ""
+    facts = [
+        ("Job", f"{view['name']} of workspace {view['workspace']}"),
+        ("State", ", ".join(part for part in (str(view["state"]), waits) if part)),
+        ("Priority", "that of its members" if view["priority"] is None else str(view["priority"])),
+        ("Weight", str(view["weight"])),
+        ("GPUs", f"{view['slotsInUse']} in use of {'any number' if view['maxSlots'] is None else view['maxSlots']}"),
+        ("Queues", ", ".join(cast("list[str]", view["queues"]))),
+        ("Place", str(view["place"])),
+    ]
+    session.terminal.line(table.pairs(facts))
+    if members:
+        head = ["#", "ID", "KIND", "STATE", "GPUS", "NOTE"]
+        session.terminal.line("\n" + table.render(head, [_member_row(each) for each in members]))
+    return main.OK
+
+
+def _member_row(item: Json) -> list[str]:
+    note = f"{item['code']}: {item.get('message', '')}" if item.get("code") else ""
+    state = str(item.get("result") or item["phase"])
+    return [
+        str(item.get("position") or "-"),
+        str(item["id"]),
+        str(item["kind"]),
+        state,
+        str(item.get("slots", 0)),
+        note,
+    ]
+
+
+def _create(arguments: argparse.Namespace, session: Session, name: str) -> int:
+    body = {"name": name, "workspace": arguments.workspace or DEFAULT_WORKSPACE, **_changes(arguments, without="queue")}
+    view: Json = session.api.post("/jobs", body)
+    session.terminal.line(f"job {view['name']} is there; launch into it with: slipway run --job {view['name']} -- ...")
+    return main.OK
+
+
+def _update(arguments: argparse.Namespace, session: Session) -> int:
+    changes = _changes(arguments)
+    if not changes:
+        raise InvalidError("job update: say what: --priority, --weight, --max-slots or --queue")
+    if arguments.no_interrupt:
+        changes["interrupt"] = False
+    _report(session, _call(arguments, session, "PATCH", body=changes).json())
+    return main.OK
+
+
+def _move_job(arguments: argparse.Namespace, session: Session, name: str) -> int:
+    changed: Json = _call(arguments, session, "POST", "/move", _beside(arguments)).json()
+    session.terminal.line(f"job {name} stands {_where(arguments)}")
+    _report(session, changed)
+    return main.OK
+
+
+def _report(session: Session, changed: Json) -> None:
+    view = cast("Json", changed["job"])
+    limits = [f"priority {view['priority']}" if view["priority"] is not None else "no priority of its own"]
+    limits += [f"weight {view['weight']}"]
+    limits += [f"at most {view['maxSlots']} GPUs" if view["maxSlots"] is not None else "no limit of GPUs"]
+    session.terminal.line(f"job {view['name']}: {', '.join(limits)}")
+    for each in cast("list[str]", changed["preempted"]):
+        session.terminal.line(f"  {each} was asked to save its work and begins again")
+    for each in cast("list[str]", changed["unchanged"]):
+        session.terminal.line(f"  {each}")
+
+
+def _batch(arguments: argparse.Namespace, session: Session) -> int:
+    """Many changes; what is refused is said at the end, and the others are made."""
+    if not arguments.names:
+        raise InvalidError("job update-batch: say what: slipway job update-batch NAME.priority=70 OTHER.max-slots=4")
+    updates: dict[str, Json] = {}
+    for word in arguments.names:
+        target, field, value = _parsed(word)
+        item = updates.setdefault(target, {"job": target, "workspace": arguments.workspace or DEFAULT_WORKSPACE})
+        item[field] = value
+        if arguments.no_interrupt:
+            item["interrupt"] = False
+    answer: Json = session.api.post("/jobs/batch", {"updates": list(updates.values())})
+    for item in cast("list[Json]", answer["items"]):
+        done = "changed" if item["ok"] else f"not changed: {item.get('error', '')}"
+        session.terminal.line(f"job {item['subject']}: {done}")
+    return main.FAILED if answer["failed"] else main.OK
+
+
+def _parsed(word: str) -> tuple[str, str, Any]:
+    target, equals, text = word.partition("=")
+    name, dot, field = target.rpartition(".")
+    if not (name and dot and equals and text) or field not in _FIELDS:
+        raise InvalidError(f"{word}: write NAME.FIELD=VALUE, where FIELD is one of {', '.join(_FIELDS)}")
+    return name, _FIELDS[field], _value(field, _FIELDS[field], text)
+
+
+def _changes(arguments: argparse.Namespace, *, without: str = "") -> Json:
+    given = {field: getattr(arguments, field.replace("-", "_")) for field in _FIELDS}
+    return {
+        _FIELDS[field]: _value(f"--{field}", _FIELDS[field], str(text))
+        for field, text in given.items()
+        if text is not None and field != without
+    }
+
+
+def _value(said: str, field: str, text: str) -> Any:
+    if field not in _NUMBERS:
+        return text
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise InvalidError(f"{said}: {text!r} is not a whole number")
+    return int(text)
+
+
+def _beside(arguments: argparse.Namespace) -> Json:
+    if bool(arguments.ahead_of) == bool(arguments.behind):
+        raise InvalidError("say one of --ahead-of OTHER and --behind OTHER")
+    body: Json = {"aheadOf": arguments.ahead_of} if arguments.ahead_of else {"behind": arguments.behind}
+    return {**body, "interrupt": False} if arguments.no_interrupt else body
+
+
+def _where(arguments: argparse.Namespace) -> str:
+    return f"ahead of {arguments.ahead_of}" if arguments.ahead_of else f"behind {arguments.behind}"
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    if len(arguments.names) != 1:
+        raise InvalidError(f"job {arguments.word}: name one job: slipway job {arguments.word} NAME")
+    return str(arguments.names[0])
+
+
+def _call(arguments: argparse.Namespace, session: Session, method: str, rest: str = "", body: Any = None) -> Answer:
+    """A call about the job that is named."""
+    query = {"workspace": arguments.workspace or DEFAULT_WORKSPACE}
+    return session.api.call(method, f"/jobs/{quote(_name(arguments), safe='')}{rest}", query=query, body=body)
+
+
+def _job_row(item: Json) -> list[str]:
+    limits = ["-" if item[name] is None else str(item[name]) for name in ("maxSlots", "priority")]
+    place = [str(item["position"] or "-"), str(item["jobsAhead"] if item["position"] else "-")]
+    counts = [str(item[name]) for name in ("pending", "live", "slotsInUse")]
+    return [
+        str(item["name"]),
+        str(item["workspace"]),
+        str(item["state"]),
+        *place,
+        *counts,
+        *limits,
+        str(item["weight"]),
+    ]
+
+
+_HEAD = ("JOB", "WORKSPACE", "STATE", "#", "AHEAD", "WAITING", "RUNNING", "GPUS", "MAX", "PRIO", "WEIGHT")
+_JOBS = listing.Table(_HEAD, _job_row)
+
+VERBS = {"job": Verb(configure_job, job), "move": Verb(configure_move, move)}

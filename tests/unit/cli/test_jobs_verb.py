@@ -1,0 +1,64 @@
+"""`slipway job` and `slipway move`: who goes before whom."""
+
+from slipway.cli import main
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+
+async def test_a_job_from_its_making_to_its_end(world: ApiWorld, desk: Desk) -> None:
+    """Made, launched into, shown, changed, killed, removed."""
+    made = await desk.run("job", "create", "j", "--max-slots", "4", "--priority", "60")
+    assert (made.code, "--job j" in made.out) == (main.OK, True)
+    launched = await world.launch(job="j")
+    (row,) = [line.split() for line in (await desk.run("job", "ls")).out.splitlines()[1:]]
+    assert row == ["j", "default", "Queued", "1", "0", "1", "0", "0", "4", "60", "1"]
+    shown = (await desk.run("job", "show", "j")).out
+    assert launched["id"] in shown
+    assert "0 in use of 4" in shown
+    changed = await desk.run("job", "update", "j", "--max-slots", "none", "--weight", "2")
+    assert "priority 60, weight 2, no limit of GPUs" in changed.out
+    used = await desk.run("job", "rm", "j")
+    assert (used.code, launched["id"] in used.err) == (main.FAILED, True)
+    assert "1 being ended" in (await desk.run("job", "kill", "j")).out
+    assert (await desk.run("job", "show", "j", "-q")).out.split() == [launched["id"]]
+
+
+async def test_a_batch_says_what_was_changed_and_what_was_not(desk: Desk) -> None:
+    """The exit code is 1 when something was refused; the others are made."""
+    await desk.run("job", "create", "a")
+    done = await desk.run("job", "update-batch", "a.priority=70", "a.weight=3", "b.weight=2")
+    assert done.code == main.FAILED
+    assert "job a: changed" in done.out
+    assert "job b: not changed: there is no job 'b'" in done.out
+    assert (await desk.run("job", "show", "a", "-o", "json")).json["priority"] == 70
+    assert (await desk.run("job", "update-batch", "a.max-slots=2")).code == main.OK
+
+
+async def test_moves(world: ApiWorld, desk: Desk) -> None:
+    """One allocation, or a job with all its work; the queue shows the result."""
+    await desk.run("job", "create", "j")
+    names = [(await world.launch(name=name))["id"] for name in ("a", "b")]
+    mine = (await world.launch(name="mine", job="j"))["id"]
+    order = [line.split()[1] for line in (await desk.run("queue", "show")).out.splitlines()[1:]]
+    last, first = [each for each in order if each in names][::-1]
+    assert "ahead of" in (await desk.run("move", last, "--ahead-of", first)).out
+    assert "behind" in (await desk.run("job", "move", "j", "--behind", first)).out
+    order = [line.split()[1] for line in (await desk.run("queue", "show")).out.splitlines()[1:]]
+    assert order == [last, first, mine]
+
+
+async def test_bad_words_are_told_apart(desk: Desk) -> None:
+    """Each says what to write instead."""
+    for words in (
+        ["job", "update", "j"],
+        ["job", "update", "j", "--weight", "heavy"],
+        ["job", "update-batch"],
+        ["job", "update-batch", "j.size=3"],
+        ["job", "show"],
+        ["move", "a"],
+        ["move", "a", "--ahead-of", "b", "--behind", "c"],
+    ):
+        ran = await desk.run(*words)
+        assert ran.code == main.USAGE, words
+        assert ran.err
+    assert (await desk.run("job", "show", "none")).code == main.NOT_FOUND
