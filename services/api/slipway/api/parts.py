@@ -10,9 +10,9 @@ from slipway.api.catalog import Catalog
 from slipway.api.changes import Changes
 from slipway.api.contexts import Contexts
 from slipway.api.event_feed import EventFeed
+from slipway.api.gather import AllGather
 from slipway.api.launch import Launcher
 from slipway.api.log_feed import LogFeed
-from slipway.api.gather import AllGather
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube, Stop
 from slipway.api.proxy.http import HttpForwarder
@@ -22,16 +22,16 @@ from slipway.api.rendezvous import Rendezvous
 from slipway.api.settings import Settings
 from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
-from slipway.crd.v1alpha1 import Allocation
 from slipway.api.webhooks.addresses import parse_networks
 from slipway.api.webhooks.registry import Registry
 from slipway.api.webhooks.sender import Sender
+from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.ports import DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
-
 from slipway.streams.webhooks import Webhooks
+
 ACTIVITY_S = 5.0
 """Activity of one allocation is noted at most this often; so is that its ranks have met."""
 POLL_TTL_S = 0.9
@@ -59,11 +59,11 @@ class Parts:
     firehose: Firehose
     traces: TraceLog
     dead: DeadLetters
-    open_streams: OpenStreams
-    polled: Recent[tuple[str, str], Allocation]
     webhooks: Registry
     deliveries: Webhooks
     sender: Sender
+    open_streams: OpenStreams
+    polled: Recent[tuple[str, str], Allocation]
     targets: Targets
     forwarder: HttpForwarder
     touched: Seldom
@@ -114,6 +114,9 @@ def connect(
         firehose=streams.firehose,
         traces=streams.traces,
         dead=streams.dead,
+        webhooks=Registry(kube, clock, namespace=settings.namespace),
+        deliveries=streams.webhooks(settings.consumer),
+        sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=OpenStreams(settings.streams_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock),
@@ -125,9 +128,6 @@ def connect(
         readied=Seldom(clock, every_s=ACTIVITY_S),
         on_broken=on_broken,
     )
-        webhooks=Registry(kube, clock, namespace=settings.namespace),
-        deliveries=streams.webhooks(settings.consumer),
-        sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
 
 
 def parts_of(connection: HTTPConnection) -> Parts:

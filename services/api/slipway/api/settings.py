@@ -126,16 +126,6 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"unit": "seconds"},
         ),
     ] = 300.0
-
-    def __post_init__(self) -> None:
-        if self.task_listen and not self.task_token_audience:
-            raise ValueError("SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_TOKEN_AUDIENCE: nobody could come in")
-        if self.auth == "none" and not parse_listen(self.listen).is_loopback:
-            raise ValueError(
-                f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
-                "everybody in; listen on a loopback address such as 127.0.0.1:8080, behind a proxy that authenticates"
-            )
-
     webhook_networks: Annotated[
         tuple[str, ...],
         Meta(
@@ -173,3 +163,12 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         """The same again after a restart, so that it goes on with what it had in hand; no other process has it."""
         port = parse_listen(self.listen).port
         return f"{socket.gethostname()}-{port or f'pid-{os.getpid()}'}"
+
+    def __post_init__(self) -> None:
+        if self.task_listen and not self.task_token_audience:
+            raise ValueError("SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_TOKEN_AUDIENCE: nobody could come in")
+        if self.auth == "none" and not parse_listen(self.listen).is_loopback:
+            raise ValueError(
+                f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
+                "everybody in; listen on a loopback address such as 127.0.0.1:8080, behind a proxy that authenticates"
+            )

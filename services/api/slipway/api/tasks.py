@@ -115,7 +115,8 @@ class TaskTokens:
 
     async def _review(self, token: str) -> _Pod:
         """Asks the API server whose token it is."""
-        body = {"spec": {"token": token, "audiences": [self._audience]}}
+        # A review stores nothing; its name means nothing to the API server.
+        body = {"metadata": {"name": "task"}, "spec": {"token": token, "audiences": [self._audience]}}
         async with self._reviews:
             try:
                 review = await self._kube.create(TOKEN_REVIEWS, body)
