@@ -88,7 +88,7 @@ def allocation_fact(
         ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in _ENDED),
         avoid_nodes=tuple(status.avoid_nodes),
         not_before=_epoch(status.not_before),
-        deadlines=_deadlines(allocation),
+        deadlines=deadlines_of(allocation),
         max_runtime=parse_duration(spec.max_runtime) if spec.max_runtime and not invalid else None,
         idle_timeout=parse_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
         invalid=invalid,
@@ -177,7 +177,7 @@ def _untouched(allocation: Allocation) -> Untouched | None:
     )
 
 
-def _deadlines(allocation: Allocation) -> dict[str, float]:
+def deadlines_of(allocation: Allocation) -> dict[str, float]:
     """The stored deadlines, and while it waits the pending timeout, which follows from the object itself."""
     status = allocation.status
     known = {name: _epoch(at) for name, at in status.deadlines.items()}

@@ -182,6 +182,14 @@ def test_explanations() -> None:
         "  ahead: b",
         "  what helps: wait",
     ]
+    deadline = {"name": "idle", "at": "2020-01-02T03:04:05.678Z", "detail": "unless it is used before"}
+    unknown = {"name": "idle", "detail": "Redis is away"}
+    assert explain_text({**why, "deadlines": [deadline, unknown]}).splitlines()[5:] == [
+        "  idle: ends at 03:04:05 UTC, now",
+        "    unless it is used before",
+        "  idle: no end in sight",
+        "    Redis is away",
+    ]
     assert progress_of(why) == "waits, position 2 in queue q: NoFit: no room"
     assert progress_of({**why, "phase": "Starting", "message": "starting: 1 of 2 ranks running"}).startswith("starting")
 

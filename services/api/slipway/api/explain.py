@@ -6,6 +6,7 @@ waits now; `change` says what a person could do about it.
 
 from collections.abc import Iterable
 
+from slipway.api.limits import Seen, limits
 from slipway.api.queue_view import Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
@@ -34,8 +35,18 @@ _HELP: dict[str, tuple[str, str]] = {
 }
 
 
-def explain(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs) -> ExplainView:
-    """The explanation; `pending` are the pending allocations of its pool, itself among them or not."""
+def explain(
+    allocation: Allocation,
+    pending: Iterable[Allocation],
+    jobs: Jobs,
+    *,
+    seen: Seen | None = None,
+    now: float = 0.0,
+) -> ExplainView:
+    """The explanation; `pending` are the pending allocations of its pool, itself among them or not.
+
+    `seen` is when it was last in use, None while that can not be told.
+    """
     spec, status = allocation.spec, allocation.status
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
     before = _before(allocation, pending, jobs) if is_waiting(allocation) else []
@@ -56,6 +67,7 @@ def explain(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs) -
         reason=status.reason,
         ranks=[{"rank": rank, **shown(each)} for rank, each in enumerate(status.ranks or ())],
         conditions=[shown(condition) for condition in status.conditions],
+        deadlines=limits(allocation, seen, now),
     )
 
 

@@ -28,7 +28,7 @@ from slipway.api.webhooks.sender import Sender
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
-from slipway.streams.ports import DeadLetters, Firehose, Streams, TraceLog
+from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
 from slipway.streams.webhooks import Webhooks
 
@@ -58,6 +58,7 @@ class Parts:
     behind: BestEffort
     firehose: Firehose
     traces: TraceLog
+    activity: Activity
     dead: DeadLetters
     webhooks: Registry
     deliveries: Webhooks
@@ -113,6 +114,7 @@ def connect(
         behind=behind,
         firehose=streams.firehose,
         traces=streams.traces,
+        activity=streams.activity,
         dead=streams.dead,
         webhooks=Registry(kube, clock, namespace=settings.namespace),
         deliveries=streams.webhooks(settings.consumer),

@@ -181,9 +181,17 @@ class Change(Wire, kw_only=True, frozen=True):
     until: str = ""
 
 
+class Deadline(Wire, kw_only=True, frozen=True):
+    """What will end it by itself: `pending`, `idle`, `maxRuntime` or `preemption`; `at` is absent when nobody knows."""
+
+    name: str
+    at: str = ""
+    detail: str
+
+
 class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """Why it stands where it stands. While it waits: the first gate that keeps it (`code`), its place, and what would
-    help (`change`)."""
+    help (`change`). `deadlines` are what will end it by themselves, the next one first."""
 
     id: str
     phase: Phase
@@ -201,6 +209,7 @@ class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     reason: str
     ranks: list[dict[str, Any]]
     conditions: list[dict[str, Any]]
+    deadlines: list[Deadline] = []
 
 
 class Span(Wire, kw_only=True, frozen=True):
@@ -409,6 +418,18 @@ class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     used: dict[str, str]
     """what the ranks here ask for"""
     ranks: list[Held]
+
+
+class ReplayAllBody(Request, kw_only=True, frozen=True):
+    source: Annotated[str, Meta(pattern="^(|work|webhook)$", description="work or webhook; empty: all")] = ""
+
+
+class ReplayedView(msgspec.Struct, kw_only=True, frozen=True):
+    """How many letters were sent again; `reasons` says why some were not."""
+
+    replayed: int
+    refused: int
+    reasons: list[str]
 
 
 class LetterView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

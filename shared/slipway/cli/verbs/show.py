@@ -42,7 +42,11 @@ def describe(arguments: argparse.Namespace, session: Session) -> int:
         return main.OK
     view = cast("Json", answer.json())
     terminal, moment = session.terminal, table.now()
-    terminal.line(table.pairs(_facts(view, session, moment)))
+    facts = _facts(view, session, moment)
+    if not words.has_ended(view):
+        why = cast("Json", session.api.get(f"/allocations/{view['id']}/explain"))
+        facts += [("Deadline", deadline_text(each)) for each in cast("list[Json]", why.get("deadlines") or [])]
+    terminal.line(table.pairs(facts))
     pods = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/pods")["items"])
     if pods:
         head = ["RANK", "STATE", "NODE", "IP", "EXIT", "POD"]
@@ -139,7 +143,19 @@ def explain_text(why: Json) -> str:
     for change in cast("list[Json]", why.get("change") or []):
         until = f" (until {change['until']})" if change.get("until") else ""
         lines.append(f"  what helps: {change['detail']}{until}")
+    for each in cast("list[Json]", why.get("deadlines") or []):
+        lines += [f"  {deadline_text(each)}", f"    {each['detail']}"]
     return "\n".join(lines)
+
+
+def deadline_text(deadline: Json) -> str:
+    """What will end it by itself, and when."""
+    name, at = str(deadline["name"]), str(deadline.get("at") or "")
+    if not at:
+        return f"{name}: no end in sight"
+    left_s = round((table.moment_of(at) - table.now()).total_seconds())
+    ahead = f"in {format_duration(float(left_s))}" if left_s > 0 else "now"
+    return f"{name}: ends at {table.clock_time(at)[:8]} UTC, {ahead}"
 
 
 def timeline(arguments: argparse.Namespace, session: Session) -> int:

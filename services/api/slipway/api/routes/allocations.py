@@ -9,6 +9,7 @@ from starlette.responses import Response
 from slipway.api.changes import has_ended
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.explain import explain
+from slipway.api.limits import Seen, is_watched
 from slipway.api.parts import Parts, parts_of
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.schemas import (
@@ -130,7 +131,8 @@ async def explained(request: Request) -> Response:
     """Why it stands where it stands."""
     parts, found = parts_of(request), await _found(request)
     pending, jobs = await pending_of(parts, found.spec.pool)
-    return json_response(explain(found, pending, jobs))
+    seen = await _seen(parts, found) if is_watched(found) else None
+    return json_response(explain(found, pending, jobs, seen=seen, now=parts.clock.now()))
 
 
 async def timed(request: Request) -> Response:
@@ -178,6 +180,15 @@ async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tu
         return listed.items, {}
     jobs = await parts.kube.list(JOBS)
     return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
+
+
+async def _seen(parts: Parts, allocation: Allocation) -> Seen | None:
+    """When it was last in use, by source; None while Redis can not be asked."""
+    try:
+        (times,) = await parts.activity.read([id_of(allocation)])
+    except TransientError:
+        return None
+    return times
 
 
 async def _found(request: Request, kind: Kind | None = None) -> Allocation:

@@ -1,0 +1,72 @@
+"""What will end an allocation by itself, and when: its deadlines, in words. Pure.
+
+The times are those that the scheduler fires by: stored in the object, or following from it. That of idleness is put off
+by use, which is known to Redis alone.
+"""
+
+from collections.abc import Mapping
+
+from slipway.api.schemas import Deadline
+from slipway.crd.facts import deadlines_of
+from slipway.crd.transitions import stop_reason
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.duration import parse_duration
+from slipway.model.lifecycle import Phase
+from slipway.model.times import format_time
+from slipway.streams.keys import ACTIVITY_SINCE
+
+IDLE, PREEMPTION = "idle", "preemption"
+_WORDS = {
+    "pending": "it has then waited for its pendingTimeout of {limit}",
+    "maxRuntime": "it has then run for its maxRuntime of {limit}",
+    PREEMPTION: "its ranks were told to save their work; what still runs is then killed",
+}
+
+Seen = Mapping[str, float]
+"""{source: when it was last in use}"""
+
+
+def is_watched(allocation: Allocation) -> bool:
+    """Whether it matters when it was last in use."""
+    return IDLE in allocation.status.deadlines and _is_open(allocation)
+
+
+def limits(allocation: Allocation, seen: Seen | None, now: float) -> list[Deadline]:
+    """Its deadlines, the next one first; `seen` is None while Redis can not be asked."""
+    if not _is_open(allocation):
+        return []
+    known = deadlines_of(allocation)
+    if stop_reason(allocation) is not None:
+        # Something stops it already: what is left is its grace.
+        known = {name: at for name, at in known.items() if name == PREEMPTION}
+    found = [
+        _idle(allocation, at, seen, now) if name == IDLE else _plain(allocation, name, at)
+        for name, at in known.items()
+        if name == IDLE or name in _WORDS
+    ]
+    return sorted(found, key=lambda item: (not item.at, item.at))
+
+
+def _is_open(allocation: Allocation) -> bool:
+    return allocation.status.phase not in (Phase.TERMINATING, Phase.TERMINATED)
+
+
+def _plain(allocation: Allocation, name: str, at: float) -> Deadline:
+    spec = allocation.spec
+    limit = {"pending": spec.pending_timeout, "maxRuntime": spec.max_runtime}.get(name)
+    return Deadline(name=name, at=format_time(at), detail=_WORDS[name].format(limit=limit or ""))
+
+
+def _idle(allocation: Allocation, at: float, seen: Seen | None, now: float) -> Deadline:
+    limit = allocation.spec.idle_timeout or "0s"
+    if seen is None:
+        detail = "whether it is in use can not be told while Redis is away, and it does not end for that meanwhile"
+        return Deadline(name=IDLE, detail=detail)
+    if ACTIVITY_SINCE not in seen:
+        last, said = now, "its use is not on record, so it counts as in use now"
+    else:
+        last = min(max(seen.values()), now)
+        used = max((when for source, when in seen.items() if source != ACTIVITY_SINCE), default=None)
+        said = f"last used {format_time(min(used, now))}" if used is not None else "not used since it began to run"
+    until = max(at, last + parse_duration(limit))
+    return Deadline(name=IDLE, at=format_time(until), detail=f"unless it is used before: idleTimeout {limit}, {said}")
