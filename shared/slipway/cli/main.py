@@ -77,7 +77,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
     },
     "More": {
         "simulate": Entry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
-        "dead": Entry("dead", "messages that could not be worked off, and sending them again"),
+        "webhook": Entry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
+        "dead": Entry("dead", "messages that could not be worked off: list, show, replay, drop"),
         "completion": Entry("completion", "completion for bash, zsh or fish"),
         "version": Entry("version", "which version this is"),
     },
@@ -88,6 +89,7 @@ ALIASES = {
     "notebooks": "notebook",
     "jobs": "job",
     "templates": "template",
+    "webhooks": "webhook",
     "rm": "kill",
     "stop": "kill",
     "log": "logs",

@@ -7,6 +7,7 @@ Invariant: no key is written that is not in `TABLE`, and every family has a cap 
 """
 
 import zlib
+from typing import Annotated
 
 import msgspec
 
@@ -16,6 +17,10 @@ SHARDS = 16
 WORK_GROUP = "podworker"
 WEBHOOK_GROUP = "webhooks"
 DAY_S = 86_400
+
+
+CursorText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$")]
+"""An id of an entry, as people type one."""
 
 
 class KeyFamily(msgspec.Struct, frozen=True, kw_only=True):

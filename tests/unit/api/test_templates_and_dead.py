@@ -4,6 +4,7 @@ import pytest
 
 from slipway.model.ids import AllocationId
 from slipway.streams.ports import WorkHint
+from slipway.streams.webhooks import Delivery
 from tests.support.api_world import ApiWorld
 
 
@@ -50,9 +51,54 @@ async def test_dead_letters_are_listed_and_sent_again(world: ApiWorld) -> None:
     assert (await world.post(f"/dead/{letter['id']}/replay")).status_code == 202
     assert (await world.get("/dead")).json()["items"] == []
     assert (await world.post(f"/dead/{letter['id']}/replay")).status_code == 404
-    assert (await world.post("/dead/nonsense/replay")).status_code == 422
+    for method, path in (("POST", "/replay"), ("GET", ""), ("DELETE", "")):
+        bad = await world.http.request(method, f"/api/v1/dead/nonsense{path}")
+        assert (bad.status_code, "GET /api/v1/dead lists them" in bad.json()["detail"]) == (422, True)
     (again,) = await queue.claim(limit=1, block_s=0)
     assert again.hint == claimed.hint
+
+
+async def bury(world: ApiWorld, *causes: str) -> list[str]:
+    """Dead letters of the work queue; their ids."""
+    queue = world.streams.work_queue("w")
+    for cause in causes:
+        await world.streams.hints.send([WorkHint(namespace="default", allocation=AllocationId("llm-0123abcd"))])
+        (claimed,) = await queue.claim(limit=1, block_s=0)
+        await queue.dead_letter(claimed, cause=cause)
+    return [letter["id"] for letter in (await world.get("/dead")).json()["items"]]
+
+
+async def test_a_dead_letter_is_shown_and_dropped(world: ApiWorld) -> None:
+    """Dropped is gone: nothing is sent again."""
+    first, second = await bury(world, "no luck", "still none")
+    shown = (await world.get(f"/dead/{first}")).json()
+    assert (shown["id"], shown["cause"], shown["fields"]["key"]) == (first, "no luck", "default/llm-0123abcd")
+    assert (await world.http.delete(f"/api/v1/dead/{first}")).status_code == 204
+    assert (await world.http.delete(f"/api/v1/dead/{first}")).status_code == 404
+    assert (await world.get(f"/dead/{first}")).status_code == 404
+    assert [letter["id"] for letter in (await world.get("/dead")).json()["items"]] == [second]
+    assert await world.streams.work_queue("w").claim(limit=9, block_s=0) == []
+
+
+async def test_all_dead_letters_are_sent_again(world: ApiWorld) -> None:
+    """Of one source, or of all; one that nobody would get stays, with the reason."""
+    await bury(world, "a", "b")
+    hooks = world.streams.webhooks("a")
+    fields = {"id": b"llm-0123abcd/1"}
+    await hooks.bury(Delivery(webhook="gone", entry_id="1-1", fields=fields), cause="answered 500", tries=9)
+    assert len((await world.get("/dead?source=webhook")).json()["items"]) == 1
+    assert len((await world.get("/dead?source=work")).json()["items"]) == 2
+    answer = await world.post("/dead/replay", {"source": "work"})
+    assert (answer.status_code, answer.json()) == (202, {"replayed": 2, "refused": 0, "reasons": []})
+    rest = (await world.post("/dead/replay")).json()
+    assert (rest["replayed"], rest["refused"]) == (0, 1)
+    assert "webhook gone is gone" in rest["reasons"][0]
+    (letter,) = (await world.get("/dead")).json()["items"]
+    refused = await world.post(f"/dead/{letter['id']}/replay")
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    bad = await world.post("/dead/replay", {"source": "elsewhere"})
+    assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/source")
+    assert (await world.post("/dead/replay", {"sauce": "work"})).status_code == 422
 
 
 async def test_dead_letters_need_redis(world: ApiWorld) -> None:

@@ -17,6 +17,7 @@ from slipway.api.routes import (
     about,
     allocations,
     contexts,
+    dead,
     events,
     gather,
     jobs,
@@ -45,6 +46,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *jobs.ENDPOINTS,
     *templates.ENDPOINTS,
     *webhooks.ENDPOINTS,
+    *dead.ENDPOINTS,
     *contexts.ENDPOINTS,
 )
 """Every route of the REST API."""

@@ -1,46 +1,109 @@
-"""`slipway dead`: messages that could not be worked off, and sending them again."""
+"""`slipway dead`: messages that could not be worked off: looking at them, sending them again, dropping them."""
 
 import argparse
 from typing import Any, cast
+from urllib.parse import quote
 
 from slipway.cli import main, output, table
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
+_NEEDS_IDS = ("show", "replay", "drop")
+_DONE = {"replay": "is sent again", "drop": "is dropped"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
-    parser.add_argument("word", nargs="?", choices=("ls", "replay"), default="ls")
-    parser.add_argument("ids", nargs="*", metavar="LETTER", help="which to send again")
-    output.add_options(parser, "table", "json", "yaml")
+    parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_IDS), default="ls")
+    parser.add_argument("ids", nargs="*", metavar="LETTER", help="of show, replay and drop: which")
+    parser.add_argument("--all", action="store_true", help="of replay: every one that is there now")
+    parser.add_argument("--source", choices=("work", "webhook"), default="", help="only of this source")
+    output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def execute(arguments: argparse.Namespace, session: Session) -> int:
-    """List them, or send some again."""
-    if arguments.word == "replay":
-        if not arguments.ids:
-            detail = "name the letters to send again; `slipway dead ls` lists them"
-            raise InvalidError(f"dead replay: {detail}")
-        for id_ in arguments.ids:
-            session.api.post(f"/dead/{id_}/replay")
-            session.terminal.line(f"{id_} is sent again")
-        return main.OK
-    answer = session.api.call("GET", "/dead")
+    """List, show, send again or drop dead letters."""
+    if arguments.word == "ls":
+        return _list(arguments, session)
+    if arguments.word == "replay" and arguments.all:
+        if arguments.ids:
+            raise InvalidError("dead replay: either name letters, or say --all")
+        return _replay_all(arguments, session)
+    if not arguments.ids:
+        more = ", or say --all" if arguments.word == "replay" else ""
+        raise InvalidError(f"dead {arguments.word}: name the letters{more}; `slipway dead ls` lists them")
+    for id_ in arguments.ids:
+        path = f"/dead/{quote(id_, safe='')}"
+        match arguments.word:
+            case "show":
+                answer = session.api.call("GET", path)
+                if output.is_for_machines(arguments):
+                    output.write(session.terminal, arguments.output, answer)
+                else:
+                    _show(session, cast("Json", answer.json()))
+                continue
+            case "replay":
+                session.api.post(f"{path}/replay")
+            case _:
+                session.api.call("DELETE", path)
+        session.terminal.line(f"{id_} {_DONE[arguments.word]}")
+    return main.OK
+
+
+def _list(arguments: argparse.Namespace, session: Session) -> int:
+    answer = session.api.call("GET", "/dead", query={"source": arguments.source})
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return main.OK
-    letters = cast("list[Json]", answer.json()["items"])
+    letters = output.items_of(answer)
+    if arguments.quiet or arguments.output == "name":
+        for letter in letters:
+            session.terminal.line(str(letter["id"]))
+        return main.OK
     if not letters:
         session.terminal.note("no dead letters")
         return main.OK
     rows = [
-        [str(each["id"]), str(each.get("source", "")), str(each.get("deliveries", "")), str(each.get("cause", ""))]
-        for each in letters
+        [str(each["id"]), about(each), str(each.get("deliveries", "")), str(each.get("cause", ""))] for each in letters
     ]
-    session.terminal.line(table.render(["LETTER", "FROM", "TRIES", "CAUSE"], rows))
+    head = ["LETTER", "ABOUT", "TRIES", "CAUSE"]
+    session.terminal.line(table.render(head, rows, width=session.terminal.width))
     return main.OK
+
+
+def about(letter: Json) -> str:
+    """What it was: a delivery to a webhook, or work on an allocation."""
+    fields = cast("Json", letter.get("fields") or {})
+    if letter.get("source") == "webhook":
+        return f"webhook {fields.get('webhook', '?')}: {fields.get('id', '?')}"
+    return f"work on {fields['key']}" if "key" in fields else str(letter.get("source", ""))
+
+
+def _show(session: Session, letter: Json) -> None:
+    fields = cast("Json", letter.get("fields") or {})
+    items = [
+        ("letter", str(letter["id"])),
+        ("about", about(letter)),
+        ("from", f"{letter['source']} {letter.get('entryId', '')}".strip()),
+        ("tries", str(letter.get("deliveries", ""))),
+        ("cause", str(letter.get("cause", ""))),
+        *((name, str(value)) for name, value in fields.items()),
+    ]
+    session.terminal.line(table.pairs(items))
+
+
+def _replay_all(arguments: argparse.Namespace, session: Session) -> int:
+    body = {"source": arguments.source} if arguments.source else {}
+    answer = session.api.call("POST", "/dead/replay", body=body)
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    told = cast("Json", answer.json())
+    session.terminal.line(f"{told['replayed']} sent again")
+    for reason in cast("list[str]", told["reasons"]):
+        session.terminal.note(f"not {reason}")
+    return main.OK if not told["refused"] else main.FAILED
 
 
 VERBS = {"dead": Verb(configure, execute)}
