@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from slipway.cli.address import Address
@@ -51,6 +51,8 @@ PATIENCE_S = 60.0
 TRIES = 3
 PAUSE_S = 0.25
 PAUSE_S_MAX = 3.0
+UPLOAD_S = 900.0
+BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 4 * 1024 * 1024
 _LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
 
@@ -73,6 +75,22 @@ class Entry(NamedTuple):
     id: str
     name: str
     data: Any
+
+
+class _Told:
+    """A file that says how much of it was read."""
+
+    def __init__(self, file: BinaryIO, tell: Callable[[int], None]) -> None:
+        self._file = file
+        self._tell = tell
+        self._done = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """The next block."""
+        block = self._file.read(max(size, BLOCK_BYTES))
+        self._done += len(block)
+        self._tell(self._done)
+        return block
 
 
 class _NothingLeft(Exception):
@@ -144,6 +162,42 @@ class Api:
                 time.sleep(PAUSE_S if tried > 1 else 0)
                 continue
             if answer.status >= 300:
+                raise error_of(answer)
+            return answer
+        raise AssertionError
+
+    def send_file(
+        self,
+        path: str,
+        file: BinaryIO,
+        size: int,
+        *,
+        query: Query | None = None,
+        tell: Callable[[int], None] = lambda _done: None,
+    ) -> Answer:
+        """PUT of a gzipped file; `tell` is given the bytes that went. Sent again when the connection is lost.
+
+        Raises:
+            ControlPlaneError: it was refused, or nobody answered.
+        """
+        target = self.target(path, query)
+        headers = self._headers({"Content-Type": "application/gzip", "Content-Length": str(size)}, None)
+        for tried in range(1, TRIES + 1):
+            file.seek(0)
+            try:
+                response = self._put(target, _Told(file, tell), headers)
+                answer = Answer(response.status, response.read(), dict(response.getheaders()))
+            except TimeoutError as exc:
+                self.close()
+                raise DeadlineError(f"{self.server.url} did not answer within {UPLOAD_S:.0f} s") from exc
+            except _LOST as exc:
+                self.close()
+                if tried == TRIES or isinstance(exc, ConnectionRefusedError):
+                    raise self._unreachable(exc) from exc
+                time.sleep(PAUSE_S)
+                continue
+            if answer.status >= 300:
+                self.close()
                 raise error_of(answer)
             return answer
         raise AssertionError
@@ -237,7 +291,7 @@ class Api:
         return {**headers, **(extra or {})}
 
     def _send(
-        self, method: str, target: str, payload: bytes | None, headers: Mapping[str, str], timeout_s: float
+        self, method: str, target: str, payload: "bytes | _Told | None", headers: Mapping[str, str], timeout_s: float
     ) -> http.client.HTTPResponse:
         if self._connection is None or self._connection.sock is None:
             self.close()
@@ -249,6 +303,17 @@ class Api:
         cast("socket.socket", self._connection.sock).settimeout(timeout_s)
         self._connection.request(method, target, body=payload, headers=dict(headers))
         return self._connection.getresponse()
+
+    def _put(self, target: str, body: "_Told", headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """A server that refuses before it has read everything has answered: its words, not the broken pipe, count."""
+        try:
+            return self._send("PUT", target, body, headers, UPLOAD_S)
+        except (BrokenPipeError, ConnectionResetError):
+            if self._connection is None:
+                raise
+            answer = http.client.HTTPResponse(cast("socket.socket", self._connection.sock), method="PUT")
+            answer.begin()
+            return answer
 
     def _tell(self, method: str, target: str, headers: Mapping[str, str], payload: bytes | None) -> None:
         if self._show is None:

@@ -5,11 +5,11 @@ not know is refused here: files that can not be read, options that are not of th
 """
 
 import argparse
-import base64
 import secrets
 from pathlib import Path
 from typing import Any
 
+from slipway.cli import packing, upload
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -34,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     what.add_argument(
         "--file", metavar="PATH[:NAME]", action="append", default=[], help="ship a small file with it (repeat)"
     )
+    upload.add_options(what)
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
@@ -128,13 +129,8 @@ def _file(text: str) -> Json:
     source, _, name = text.partition(":")
     path = Path(source)
     try:
-        content = path.read_bytes()
-    except OSError as exc:
-        detail = f"{source} can not be read: {exc.strerror or exc}"
-        raise InvalidError(f"--file: {detail}") from exc
-    mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
-    try:
-        return {"path": name or path.name, "content": content.decode(), "mode": mode}
-    except UnicodeDecodeError:
-        encoded = base64.b64encode(content).decode()
-        return {"path": name or path.name, "content": encoded, "encoding": "base64", "mode": mode}
+        mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+        return packing.file_of(name or path.name, path, mode)
+    except (OSError, InvalidError) as exc:
+        why = (exc.strerror or exc) if isinstance(exc, OSError) else str(exc).partition("read: ")[2]
+        raise InvalidError(f"--file: {source} can not be read: {why}") from exc

@@ -6,7 +6,7 @@ Each word after the kind is what the verb of that name does, with the kind fille
 import argparse
 from functools import partial
 
-from slipway.cli import launch, main
+from slipway.cli import launch, main, upload
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs import change, listing, reach, run, show, streams
@@ -43,6 +43,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: Session) -> int:
         verb: Verb = arguments.verb
         return verb.execute(arguments, session)
     body = launch.body_of(kind, arguments, run.command_of(arguments))
+    upload.bring(session, body, arguments)
     if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run:
         return run.launch_and_follow(session, body, arguments)
     arguments.detach = True

@@ -3,7 +3,7 @@
 import argparse
 from typing import cast
 
-from slipway.cli import launch, main, output
+from slipway.cli import launch, main, output, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
@@ -45,7 +45,9 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     if not command and not arguments.template and not arguments.image:
         detail = "no command; write it after --, such as: slipway run -- python train.py"
         raise InvalidError(f"command: {detail}")
-    return launch_and_follow(session, launch.body_of("training", arguments, command), arguments)
+    body = launch.body_of("training", arguments, command)
+    upload.bring(session, body, arguments)
+    return launch_and_follow(session, body, arguments)
 
 
 def launch_and_follow(session: Session, body: launch.Json, arguments: argparse.Namespace) -> int:

@@ -1,0 +1,207 @@
+"""A folder as what travels with a launch: which files of it go, as small files or as one archive.
+
+Owns the ignore file, what may not be packed (links that lead out, pipes, devices), and the archive, whose bytes follow
+from the names, modes and contents alone: the same folder is the same archive, wherever and whenever it is packed.
+"""
+
+import base64
+import gzip
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from slipway.errors import InvalidError
+
+IGNORE_FILE = ".slipwayignore"
+IGNORED = (".git/", "__pycache__/", ".slipwayignore")
+"""Left out unless the ignore file says otherwise."""
+SMALL_BYTES = 180 * 1024
+"""What goes into the launch itself, as it is written there; a launch may have 256 KiB in all."""
+SMALL_FILES = 64
+SMALL_PATH = 255
+ARCHIVE_BYTES_MAX = 95 * 1024 * 1024
+MEMBERS_MAX = 50_000
+LARGEST_SHOWN = 3
+MIB = 1024 * 1024
+_LEVEL = 6
+_SKIP_HINT = f"remove it, or name it in {IGNORE_FILE}"
+
+Json = dict[str, Any]
+
+
+class Item(NamedTuple):
+    """One file or empty folder: its path in the working directory, and where it is here."""
+
+    path: str
+    source: Path
+    size: int
+    mode: int
+    is_folder: bool = False
+
+
+def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
+    """What of `folder` (empty: nothing) goes, and the included files and folders under their own names.
+
+    Raises:
+        InvalidError: something is not there, can not be read, or can not be packed.
+    """
+    found: dict[str, Item] = {}
+    if folder:
+        root = Path(folder)
+        if not root.is_dir():
+            what = "is not a folder" if root.exists() else "does not exist"
+            raise InvalidError(f"--context: {folder} {what}; name the folder with the files of the launch")
+        found = {item.path: item for item in _below(root, Ignore.of(root))}
+    for text in includes:
+        source, _, name = text.partition(":")
+        path = Path(source)
+        if not path.exists():
+            raise InvalidError(f"--include: {source} does not exist")
+        own, path = name or path.absolute().name, path.resolve()
+        if path.is_dir():
+            items = [Item(f"{own}/{each.path}", *each[1:]) for each in _below(path, Ignore.of(path))]
+        else:
+            items = [_file(own, path, path.parent)]
+        for item in items:
+            if item.path in found:
+                raise InvalidError(f"--include: {item.path} stands in the context already; include it as {source}:NAME")
+            found[item.path] = item
+    if len(found) > MEMBERS_MAX:
+        raise InvalidError(f"--context: {len(found)} files; at most {MEMBERS_MAX} go: leave some out in {IGNORE_FILE}")
+    return [found[path] for path in sorted(found)]
+
+
+def small_files(items: Sequence[Item]) -> list[Json] | None:
+    """The items as `files` of a launch; None when they are too many, too large, or can not stand there."""
+    kept = [item for item in items if not item.is_folder]
+    odd = any(":" in item.path or len(item.path) > SMALL_PATH for item in kept)
+    if len(kept) > SMALL_FILES or len(kept) < len(items) or odd or sum(item.size for item in kept) > SMALL_BYTES:
+        return None
+    files = [file_of(item.path, item.source, item.mode) for item in kept]
+    return files if len(json.dumps(files)) <= SMALL_BYTES else None
+
+
+def file_of(path: str, source: Path, mode: int) -> Json:
+    """One entry of `files`."""
+    content = _read(source)
+    try:
+        return {"path": path, "content": content.decode(), "mode": mode}
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(content).decode()
+        return {"path": path, "content": encoded, "encoding": "base64", "mode": mode}
+
+
+def pack(items: Sequence[Item], out: BinaryIO, tell: Callable[[int], None] = lambda _done: None) -> None:
+    """Writes the archive; `tell` is given the bytes that were read so far.
+
+    Raises:
+        InvalidError: a file can not be read, or the archive is larger than the API takes.
+    """
+    done = 0
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=_LEVEL, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for item in items:
+            head = tarfile.TarInfo(item.path)
+            head.mode = item.mode
+            if item.is_folder:
+                head.type = tarfile.DIRTYPE
+                archive.addfile(head)
+                continue
+            head.size = item.size
+            try:
+                with item.source.open("rb") as file:
+                    archive.addfile(head, file)
+            except OSError as exc:
+                raise InvalidError(f"--context: {item.source} can not be read: {exc.strerror or exc}") from exc
+            done += item.size
+            tell(done)
+            if out.tell() > ARCHIVE_BYTES_MAX:
+                raise too_large(items)
+    if out.tell() > ARCHIVE_BYTES_MAX:
+        raise too_large(items)
+
+
+def too_large(items: Sequence[Item]) -> InvalidError:
+    """What to say of a folder that is too large: what is largest in it."""
+    largest = sorted(items, key=lambda item: -item.size)[:LARGEST_SHOWN]
+    shown = ", ".join(f"{item.path} ({item.size / MIB:.1f} MiB)" for item in largest)
+    return InvalidError(
+        f"--context: packed it has more than {ARCHIVE_BYTES_MAX // MIB} MiB, the most that goes. The largest: {shown}. "
+        f"Name what is not needed in {IGNORE_FILE}; put data on a volume"
+    )
+
+
+class Ignore:
+    """Patterns as git has them."""
+
+    def __init__(self, lines: Sequence[str], source: Path | None = None) -> None:
+        from pathspec import GitIgnoreSpec
+
+        for number, line in enumerate(lines, 1):
+            try:
+                GitIgnoreSpec.from_lines([line])
+            except ValueError as exc:
+                raise InvalidError(f"{source}: line {number}: {line!r} is no pattern ({exc})") from exc
+        self._spec = GitIgnoreSpec.from_lines([*IGNORED, *lines])
+
+    @classmethod
+    def of(cls, root: Path) -> "Ignore":
+        """The ignore file of a folder; the defaults when there is none."""
+        file = root / IGNORE_FILE
+        if not file.exists():
+            return cls(())
+        try:
+            return cls(file.read_text(encoding="utf-8").splitlines(), file)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise InvalidError(f"{file} can not be read: {exc}") from exc
+
+    def covers(self, path: str, *, is_folder: bool) -> bool:
+        """Whether it is left out."""
+        return self._spec.match_file(path + "/" if is_folder else path)
+
+
+def _below(root: Path, ignore: Ignore) -> Iterator[Item]:
+    def fail(error: OSError) -> None:
+        raise InvalidError(f"--context: {error.filename} can not be read: {error.strerror}")
+
+    for place, folders, files in os.walk(root, onerror=fail):
+        here = Path(place)
+        prefix = "" if here == root else here.relative_to(root).as_posix() + "/"
+        for name in list(folders):
+            if ignore.covers(prefix + name, is_folder=True):
+                folders.remove(name)
+            elif (here / name).is_symlink():
+                raise InvalidError(f"--context: {here / name} is a link to a folder; {_SKIP_HINT}")
+        folders.sort()
+        kept = [name for name in files if not ignore.covers(prefix + name, is_folder=False)]
+        for name in sorted(kept):
+            yield _file(prefix + name, here / name, root)
+        if prefix and not kept and not folders:
+            yield Item(prefix.rstrip("/"), here, 0, 0o755, is_folder=True)
+
+
+def _file(path: str, source: Path, root: Path) -> Item:
+    if "\\" in path or any(ord(letter) < ord(" ") or "\ud800" <= letter <= "\udfff" for letter in path):
+        raise InvalidError(f"--context: {path!r} is no name that travels; {_SKIP_HINT}")
+    try:
+        if source.is_symlink() and not source.resolve(strict=True).is_relative_to(root.resolve()):
+            raise InvalidError(f"--context: {source} is a link that leads out of {root}; {_SKIP_HINT}")
+        found = source.stat()
+    except OSError as exc:
+        raise InvalidError(f"--context: {source} can not be read: {exc.strerror or exc}; {_SKIP_HINT}") from exc
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidError(f"--context: {source} is neither a file nor a folder; {_SKIP_HINT}")
+    return Item(path, source, found.st_size, 0o755 if found.st_mode & 0o100 else 0o644)
+
+
+def _read(source: Path) -> bytes:
+    try:
+        return source.read_bytes()
+    except OSError as exc:
+        raise InvalidError(f"{source} can not be read: {exc.strerror or exc}") from exc

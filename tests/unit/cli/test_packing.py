@@ -1,0 +1,158 @@
+"""A folder as what travels with a launch: what goes, what is left out, and what is refused with its path."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from slipway.cli import packing
+from slipway.errors import InvalidError
+from slipway.inside import fetch
+
+
+def a_folder(root: Path, **files: str) -> Path:
+    """A folder with these files; `__` in a name is a slash."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def paths_of(root: Path, *includes: str) -> list[str]:
+    """What goes."""
+    return [item.path for item in packing.items_of(str(root), includes)]
+
+
+def packed(root: Path) -> bytes:
+    """The archive."""
+    out = io.BytesIO()
+    packing.pack(packing.items_of(str(root)), out)
+    return out.getvalue()
+
+
+def test_what_the_ignore_file_names_stays(tmp_path: Path) -> None:
+    """As in a .gitignore: folders, wildcards, anchors, exceptions; .git and __pycache__ stay anyway."""
+    root = a_folder(tmp_path, a="", data__big="", data__keep="", log__x="", src__log__y="", n1="", n2="")
+    (root / ".git").mkdir()
+    (root / ".git" / "HEAD").write_text("")
+    (root / packing.IGNORE_FILE).write_text("# no data\ndata/*\n!data/keep\n/log/\nn?\n")
+    assert paths_of(root) == ["a", "data/keep", "src/log/y"]
+
+
+def test_the_same_folder_is_the_same_archive(tmp_path: Path) -> None:
+    """Whenever and wherever it is packed; another mode or content is another."""
+    first = a_folder(tmp_path / "a", x="1", d__y="2")
+    second = a_folder(tmp_path / "b", d__y="2", x="1")
+    os.utime(second / "x", (1, 1))
+    assert packed(first) == packed(second)
+    (second / "x").chmod(0o755)
+    assert packed(first) != packed(second)
+
+
+def test_the_api_takes_what_is_packed(tmp_path: Path) -> None:
+    """Names of all kinds, an empty folder, a program; unpacked it is the same."""
+    root = a_folder(tmp_path / "in", ünï="1", d__e__f="2", **{"with space": "3", "a" * 150 + "__" + "b" * 150: "4"})
+    (root / "empty").mkdir()
+    (root / "d" / "e" / "f").chmod(0o755)
+    (root / "link").symlink_to(root / "ünï")
+    out = tmp_path / "out"
+    totals = fetch.unpack(io.BytesIO(packed(root)), str(out))
+    assert totals.files == 5
+    assert (out / "empty").is_dir()
+    assert (out / "link").read_text() == "1"
+    assert not (out / "link").is_symlink()
+    assert os.access(out / "d" / "e" / "f", os.X_OK)
+    assert not os.access(out / "ünï", os.X_OK)
+
+
+def test_small_ones_go_into_the_launch(tmp_path: Path) -> None:
+    """Up to 64 files and 180 KiB; else an archive it is. What is no text goes as base64."""
+    root = a_folder(tmp_path, a="text")
+    (root / "b").write_bytes(b"\xff\xfe")
+    files = packing.small_files(packing.items_of(str(root)))
+    assert files == [
+        {"path": "a", "content": "text", "mode": 0o644},
+        {"path": "b", "content": "//4=", "encoding": "base64", "mode": 0o644},
+    ]
+    (root / "large").write_text("x" * packing.SMALL_BYTES)
+    assert packing.small_files(packing.items_of(str(root))) is None
+    (root / "large").unlink()
+    for number in range(packing.SMALL_FILES):
+        (root / f"n{number}").write_text("")
+    assert packing.small_files(packing.items_of(str(root))) is None
+
+
+def test_an_empty_folder_needs_an_archive(tmp_path: Path) -> None:
+    """Files of a launch have no folders of their own."""
+    root = a_folder(tmp_path, a="1")
+    (root / "empty").mkdir()
+    assert packing.small_files(packing.items_of(str(root))) is None
+
+
+def test_includes(tmp_path: Path) -> None:
+    """One more file or folder, under its own name or another; twice the same name is refused."""
+    root = a_folder(tmp_path / "in", a="1")
+    other = a_folder(tmp_path / "other", x="1", __pycache____y="2")
+    assert paths_of(root, str(other), f"{other / 'x'}:b") == ["a", "b", "other/x"]
+    assert [item.path for item in packing.items_of("", [str(other / "x")])] == ["x"]
+    with pytest.raises(InvalidError, match=r"a stands in the context already; include it as .*:NAME"):
+        paths_of(root, f"{other / 'x'}:a")
+
+
+def test_what_can_not_be_packed_is_named(tmp_path: Path) -> None:
+    """A link that leads out, a link to a folder, a pipe, a dangling link: the path, and what to do."""
+    root = a_folder(tmp_path / "in", a="1", d__b="2")
+    path = root / "odd"
+    for target in ("/etc/passwd", str(root / "d"), str(root / "none"), ""):
+        if target:
+            path.symlink_to(target)
+        else:
+            os.mkfifo(path)
+        with pytest.raises(InvalidError) as caught:
+            packing.items_of(str(root))
+        assert str(path) in str(caught.value)
+        assert packing.IGNORE_FILE in str(caught.value)
+        (root / packing.IGNORE_FILE).write_text("odd\n")
+        assert paths_of(root) == ["a", "d/b"]
+        (root / packing.IGNORE_FILE).unlink()
+        path.unlink()
+
+
+def test_a_bad_ignore_file(tmp_path: Path) -> None:
+    """The file and the line are named; one that is no text as well."""
+    root = a_folder(tmp_path, a="1")
+    (root / packing.IGNORE_FILE).write_text("good\n!\n")
+    with pytest.raises(InvalidError, match=r"\.slipwayignore: line 2: '!' is no pattern"):
+        packing.items_of(str(root))
+    (root / packing.IGNORE_FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidError, match=r"\.slipwayignore can not be read"):
+        packing.items_of(str(root))
+
+
+@pytest.mark.parametrize(("folder", "said"), [("nowhere", "nowhere does not exist"), ("file", "file is not a folder")])
+def test_a_bad_folder(tmp_path: Path, folder: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidError, match=said):
+        packing.items_of(folder)
+
+
+def test_too_much_says_what_is_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one knows what to leave out."""
+    monkeypatch.setattr(packing, "ARCHIVE_BYTES_MAX", 2_000_000)
+    root = a_folder(tmp_path, a="1")
+    (root / "weights.bin").write_bytes(os.urandom(2_500_000))
+    with pytest.raises(InvalidError, match=r"The largest: weights.bin \(2.4 MiB\)"):
+        packed(root)
+
+
+def test_the_archive_is_a_plain_tar(tmp_path: Path) -> None:
+    """Any tar reads it: no owner, no time, no link."""
+    root = a_folder(tmp_path, x="1")
+    with tarfile.open(fileobj=io.BytesIO(packed(root)), mode="r:gz") as archive:
+        (head,) = archive.getmembers()
+    assert (head.name, head.uid, head.mtime, head.uname, head.mode) == ("x", 0, 0, "", 0o644)

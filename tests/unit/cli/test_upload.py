@@ -1,0 +1,62 @@
+"""`-c` and `-i`: small folders travel in the launch, larger ones are uploaded once; what goes wrong is said."""
+
+import os
+from pathlib import Path
+
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+RUN = ("run", "--image", "a", "-d")
+
+
+def a_large_folder(root: Path) -> Path:
+    """More than a launch takes."""
+    root.mkdir()
+    (root / "noise").write_bytes(os.urandom(300_000))
+    return root
+
+
+async def test_a_small_folder_goes_with_the_launch(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """As `files`; nothing is uploaded."""
+    (tmp_path / "train.py").write_text("print(1)")
+    ran = await desk.run(*RUN, "--name", "small", "-c", str(tmp_path), "--", "python", "train.py")
+    assert ran.code == 0, ran.err
+    spec = (await world.stored("small")).spec
+    assert [file.path for file in spec.files] == ["train.py"]
+    assert spec.context is None
+
+
+async def test_a_large_one_is_uploaded_once(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """The second launch finds it there; `notebook start` takes the option too."""
+    root = a_large_folder(tmp_path / "in")
+    first = await desk.run(*RUN, "--name", "first", "-c", str(root), "--", "true")
+    again = await desk.run(*RUN, "--name", "again", "-c", str(root), "--", "true")
+    more = await desk.run("notebook", "start", "-d", "--image", "a", "--name", "more", "-c", str(root))
+    assert (first.code, again.code, more.code) == (0, 0, 0), first.err + again.err + more.err
+    assert "uploaded in" in first.err
+    assert "was uploaded before" in again.err
+    found = {(await world.stored(name)).spec.context for name in ("first", "again", "more")}
+    assert len(found) == 1
+    assert found != {None}
+
+
+async def test_a_dry_run_uploads_nothing(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """It says so."""
+    root = a_large_folder(tmp_path / "in")
+    ran = await desk.run(*RUN, "--dry-run", "-c", str(root), "--", "true")
+    assert ran.code == 0, ran.err
+    assert "uploads nothing" in ran.err
+
+
+async def test_what_the_api_refuses_is_said(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """Exit 2 with the API's words."""
+    root = a_large_folder(tmp_path / "in")
+    ran = await desk.run(*RUN, "-n", "nowhere", "-c", str(root), "--", "true")
+    assert ran.code == 2
+    assert "there is no namespace nowhere" in ran.err
+
+
+async def test_an_empty_folder(desk: Desk, tmp_path: Path) -> None:
+    """There is nothing to bring."""
+    ran = await desk.run(*RUN, "-c", str(tmp_path), "--", "true")
+    assert (ran.code, "it is empty" in ran.err) == (2, True)
