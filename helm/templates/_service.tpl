@@ -98,6 +98,10 @@ spec:
             - name: http
               containerPort: {{ include "slipway.port" $settings.listen }}
             {{- end }}
+            {{- with $settings.taskListen }}
+            - name: tasks
+              containerPort: {{ include "slipway.port" . }}
+            {{- end }}
             - name: health
               containerPort: {{ include "slipway.healthPort" . }}
           startupProbe:

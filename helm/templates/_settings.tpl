@@ -23,7 +23,9 @@ again at its start, and ends when it does not know one.
 {{- end -}}
 {{- end -}}
 {{- if and (eq .component "podworker") (not $settings.apiUrl) }}
-SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" .root.Values.api.settings.listen) | quote }}
+{{- /* The tasks' door where there is one: the api itself listens on loopback. */}}
+{{- $api := .root.Values.api.settings }}
+SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" (default $api.listen $api.taskListen)) | quote }}
 {{- end -}}
 {{- end -}}
 

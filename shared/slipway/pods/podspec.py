@@ -101,6 +101,9 @@ def role_base(
     if spec.context:
         fetching = _fetching(spec.context, containers[main], options)
         pod["initContainers"] = [fetching, *(pod.get("initContainers") or ())]
+    if options.token_audience:
+        for group in ("initContainers", "containers"):
+            pod[group] = [_with_token(container) for container in pod.get(group) or ()]
     pod |= {
         "restartPolicy": "Never",
         "enableServiceLinks": False,
@@ -191,8 +194,6 @@ def _main(
     if spec.context:
         mounts.insert(0, {"name": files.WORK_VOLUME, "mountPath": working_dir})
     mounts += library.mount_of(spec.kind)
-    if options.token_audience:
-        mounts.append({"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True})
     if mounts:
         made["volumeMounts"] = [*(made.get("volumeMounts") or ()), *mounts]
     return made
@@ -200,14 +201,13 @@ def _main(
 
 def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:
     """The init container of a context; it calls the API as the rank itself does."""
-    token: RawObject = {"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
     return context.init_container(
         digest,
         main,
         target=str(main["workingDir"]),
         image=options.context_image,
         python=options.context_python,
-        mounts=[token] if options.token_audience else [],
+        mounts=[],
     )
 
 
@@ -220,6 +220,12 @@ def _volumes(main: RawObject, bundle: Bundle, bundle_name: str, options: TaskOpt
         token = {"audience": options.token_audience, "expirationSeconds": _TOKEN_LIFE_S, "path": "token"}
         made.append({"name": _TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
     return made
+
+
+def _with_token(container: RawObject) -> RawObject:
+    """Every container is told where the token is, so every container has it there."""
+    token = {"name": _TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
+    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), token]}
 
 
 def _with_env(container: RawObject, env: Sequence[EnvVar]) -> RawObject:

@@ -46,6 +46,8 @@ class Installation:
         self.namespace = chart.NAMESPACE
         self.processes: dict[str, ServiceProcess] = {}
         self.addresses: dict[str, str] = {}
+        self.doors: dict[str, str] = {}
+        """where each process of the api listens for tasks"""
         self._credentials: dict[str, Credentials] = {}
         self._documents: list[Json] = []
 
@@ -128,7 +130,8 @@ class Installation:
         """The whole environment of its process: what is installed, and what differs by place."""
         here = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
         env = {**here, "HOME": str(self.folder), **self.rendered(component)}
-        for name, address in (("SLIPWAY_LISTEN", listen), ("SLIPWAY_HEALTH_LISTEN", health)):
+        places = {"SLIPWAY_LISTEN": listen, "SLIPWAY_HEALTH_LISTEN": health, "SLIPWAY_TASK_LISTEN": "127.0.0.1:0"}
+        for name, address in places.items():
             if name in env:
                 env[name] = address
         return env | {"KUBECONFIG": str(self.credentials(component).kubeconfig)}
@@ -150,12 +153,15 @@ class Installation:
 
     def _spawn(self, name: str, without: tuple[str, ...], more: Mapping[str, str]) -> None:
         component = name.partition("-")[0]
-        first, second = free_ports(2)
+        first, second, third = free_ports(3)
         known = self.addresses.get(name)
         listen = known or f"127.0.0.1:{first}"
         self.addresses[name] = listen
         health = f"127.0.0.1:{second}"
         env = self.environment(component, listen, health)
+        if "SLIPWAY_TASK_LISTEN" in env:
+            self.doors.setdefault(name, f"127.0.0.1:{third}")
+            env["SLIPWAY_TASK_LISTEN"] = self.doors[name]
         probed = health if "SLIPWAY_HEALTH_LISTEN" in env else listen
         env = {key: value for key, value in env.items() if key not in without} | dict(more)
         log = self.folder / f"{name}.log"

@@ -258,3 +258,15 @@ def _job_name(setup: Json) -> str:
 
 def _environment(documents: list[Json], service: str) -> dict[str, str]:
     return chart.service_environment(documents, service, secrets=SECRETS)
+
+
+def test_ranks_are_sent_to_the_tasks_door() -> None:
+    """Their SLIPWAY_API is a port of the api's Service that is there: the tasks' door, or without one the api's own."""
+    for values, name in (({}, "tasks"), ({"api": {"settings": {"taskListen": ""}}}, "http")):
+        documents = chart.render(values)
+        service = next(
+            item for item in documents if item["kind"] == "Service" and item["metadata"]["name"] == "slipway-api"
+        )
+        ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+        url = chart.service_environment(documents, "podworker")["SLIPWAY_API_URL"]
+        assert url == f"http://slipway-api.{service['metadata']['namespace']}.svc:{ports[name]}"

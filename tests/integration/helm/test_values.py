@@ -12,7 +12,7 @@ from tests.support import chart, chart_schema
 from tests.support.chart_schema import OWNED, SERVICES, camel, common_fields, own_fields
 
 VALUES: dict[str, Any] = yaml.safe_load((chart.CHART / "values.yaml").read_text("utf-8"))
-LISTENS = {"listen", "health_listen"}
+LISTENS = {"listen", "health_listen", "task_listen"}
 
 
 def test_common_settings_are_values() -> None:
@@ -100,7 +100,7 @@ def test_no_default_is_undocumented() -> None:
 def _another(row: SettingRow) -> Any:
     """A value that is not the default, and allowed."""
     match row.field, row.type:
-        case ("listen" | "health_listen") as field, _:
+        case ("listen" | "health_listen" | "task_listen") as field, _:
             return "127.0.0.1:9999" if field == "listen" else "0.0.0.0:9998"
         case "trace_ratio", _:
             return 0.25

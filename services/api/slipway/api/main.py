@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slipway.api.app import create_app
+from slipway.api.app import create_app, create_task_app
 from slipway.api.parts import Parts, connect
 from slipway.api.settings import Settings
 from slipway.api.webhooks import running
@@ -65,6 +65,8 @@ async def build(context: Context[Settings]) -> None:
     context.serve(create_app(parts, context.health))
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
+    if settings.task_listen:
+        context.tasks.create_task(_serve_tasks(context, parts), name="http-tasks")
     context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
     context.tasks.create_task(_until_stop(parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
@@ -95,6 +97,15 @@ async def _serve_health(context: Context[Settings]) -> None:
     _log.info("serving probes", listen=settings.health_listen)
     app = HealthApp(context.health)
     await HttpServer(app, listener, drain_timeout_s=settings.drain_timeout_s, websockets=False).serve(context.stop.wait)
+
+
+async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
+    """The tasks' door, on a listener of its own: what comes in there can reach nothing else."""
+    settings = context.settings
+    listener = context.resources.enter_context(bind(parse_listen(settings.task_listen)))
+    _log.info("serving tasks", listen=settings.task_listen)
+    server = HttpServer(create_task_app(parts), listener, drain_timeout_s=settings.drain_timeout_s, websockets=False)
+    await server.serve(context.stop.wait)
 
 
 async def _until_stop(parts: Parts) -> None:

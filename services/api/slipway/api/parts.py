@@ -126,7 +126,7 @@ def connect(
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
-        tasks=TaskTokens(kube, lookup, clock, audience=settings.task_token_audience),
+        tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience),
         readied=Seldom(clock, every_s=ACTIVITY_S),
         on_broken=on_broken,
     )

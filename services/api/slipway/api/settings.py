@@ -40,13 +40,13 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"check": parse_listen},
         ),
     ] = ""
-    task_token_audience: Annotated[
+    task_audience: Annotated[
         str,
         Meta(
             description="Audience of the tokens of tasks; the pod worker projects tokens for the same one. Empty: none "
             "are taken."
         ),
-    ] = "slipway"  # noqa: S105 - an audience
+    ] = "slipway"
     auth: Annotated[
         Literal["none"],
         Meta(description="Who may call. none: everybody who can connect, therefore on loopback addresses only."),
@@ -165,8 +165,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         return f"{socket.gethostname()}-{port or f'pid-{os.getpid()}'}"
 
     def __post_init__(self) -> None:
-        if self.task_listen and not self.task_token_audience:
-            raise ValueError("SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_TOKEN_AUDIENCE: nobody could come in")
+        if self.task_listen and not self.task_audience:
+            raise ValueError("SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_AUDIENCE: nobody could come in")
         if self.auth == "none" and not parse_listen(self.listen).is_loopback:
             raise ValueError(
                 f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "

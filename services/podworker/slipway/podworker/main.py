@@ -83,7 +83,7 @@ def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random) ->
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
-        token_audience=settings.task_token_audience,
+        token_audience=settings.task_audience,
         context_image=settings.context_image,
         context_python=settings.context_python,
     )

@@ -66,13 +66,13 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "slipway-api in our namespace"
         ),
     ] = ""
-    task_token_audience: Annotated[
+    task_audience: Annotated[
         str,
         Meta(
-            description="audience of the account token that is projected into ranks for their calls of the API. "
-            "Empty: they get none, as an API without authentication needs none"
+            description="audience of the account token that is projected into ranks for their calls of the API, which "
+            "takes tokens for the same one. Empty: they get none, and the tasks' door lets none of them in"
         ),
-    ] = ""
+    ] = "slipway"
     context_image: Annotated[
         str,
         Meta(
