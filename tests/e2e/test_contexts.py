@@ -1,0 +1,61 @@
+"""Folders that launches bring along, through the whole system: packed, uploaded, stored, downloaded, unpacked, run."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from tests.support.local_stack import RunningStack
+
+PROGRAM = """
+import hashlib, os, sys
+digest = hashlib.sha256(open("data/noise", "rb").read()).hexdigest()
+open("out", "w").write("the working directory can be written")
+print(os.environ["RANK"], digest, sorted(os.listdir(".")))
+"""
+
+
+def a_folder(root: Path, size: int) -> str:
+    """A program and its data, and what is not to go; the data's digest."""
+    (root / "data").mkdir(parents=True)
+    noise = os.urandom(size)
+    (root / "data" / "noise").write_bytes(noise)
+    (root / "main.py").write_text(PROGRAM)
+    (root / "secret.key").write_text("stays here")
+    (root / ".slipwayignore").write_text("*.key\n")
+    return hashlib.sha256(noise).hexdigest()
+
+
+def test_every_rank_finds_the_folder(stack: RunningStack, tmp_path: Path) -> None:
+    """Three MiB in pieces; byte by byte the same in each of three ranks, in a directory that can be written."""
+    digest = a_folder(tmp_path / "in", 3 * 1024 * 1024)
+    ran = stack.command("run", "--ranks", "3", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
+    assert ran.code == 0, ran.err
+    assert "uploaded in" in ran.err
+    listing = "['data', 'main.py', 'out']"
+    assert sorted(ran.out.splitlines()) == [f"[{rank}] {rank} {digest} {listing}" for rank in range(3)]
+    again = stack.command("run", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
+    assert again.code == 0, again.err
+    assert "was uploaded before" in again.err
+
+
+def test_a_small_folder_is_part_of_the_launch(stack: RunningStack, tmp_path: Path) -> None:
+    """No upload; the same files at the same places."""
+    digest = a_folder(tmp_path / "in", 1000)
+    (tmp_path / "in" / "main.py").write_text(PROGRAM.replace('open("out"', "#"))
+    ran = stack.command("run", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
+    assert ran.code == 0, ran.err
+    assert digest in ran.out
+    assert "context" not in ran.err
+
+
+def test_an_archive_that_is_gone(stack: RunningStack, tmp_path: Path) -> None:
+    """A rank that can not get its files ends the launch, with the reason in its log and on the object."""
+    a_folder(tmp_path / "in", 400_000)
+    ran = stack.command("run", "-d", "--hold", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
+    id_ = ran.out.strip()
+    context = stack.view(id_)["spec"]["context"]
+    stack.kubernetes("DELETE", f"/api/v1/namespaces/default/configmaps/slipway-context-{context[:40]}")
+    assert stack.command("resume", id_).code == 0
+    view = stack.wait_for(id_, "Terminated")
+    assert (view["result"], view["status"]["reason"]) == ("Failed", "InitContainerFailed")
+    assert "slipway-context" in view["status"]["message"]
