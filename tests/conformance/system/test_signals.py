@@ -101,7 +101,7 @@ def test_changes_of_what_waits(system: System) -> None:
     """Priority and queue may change before admission; Kubernetes itself refuses what is final."""
     id_ = system.launch(a_body(hold=True))
     system.post(f"/allocations/{id_}/priority", {"priority": 70})
-    system.ask(lambda api: api.patch(f"/allocations/{id_}", {"queuePosition": "a"}))
+    system.ask(lambda api: api.patch(f"/allocations/{id_}", {"queuePosition": "5"}))
     assert system.object(id_)["spec"]["priority"] == 70
     path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
     code, said = system.operator.refusal(lambda: system.operator.change(path, {"spec": {"pool": "other"}}))

@@ -1,0 +1,98 @@
+"""Time that is up, daemons and elastic gangs on a real API server; the deadlines outlive whoever fires them."""
+
+from slipway.model.times import parse_time
+from slipway.runtime.clock import SystemClock
+from tests.conformance.system.operator import Json
+from tests.conformance.system.system import System, a_body
+from tests.support.wait import wait_until
+
+SPARE, HOSTNAME = "spare-node", "kubernetes.io/hostname"
+
+
+def stopped_at(view: Json) -> float:
+    return parse_time(view["status"]["stop"]["at"])
+
+
+def exit_all(system: System, id_: str) -> None:
+    for pod in system.pods(id_):
+        if pod["status"]["phase"] == "Running":
+            system.nodes.exit(pod["metadata"]["uid"], 0)
+
+
+def test_what_nobody_uses_ends(system: System) -> None:
+    """One timeout after the last use; the leader that would have fired it is killed, the stored time stands."""
+    used, unused = (system.launch(a_body(kind, idleTimeout="6s")) for kind in ("shell", "command"))
+    due = {id_: parse_time(system.wait_for(id_, "Running")["status"]["deadlines"]["idle"]) for id_ in (used, unused)}
+    system.installation.kill("scheduler")
+    wait_until(lambda: SystemClock().now() > due[used] - 2, "shortly before it is due")
+    system.post(f"/allocations/{used}/activity")
+    for id_ in (unused, used):
+        view = system.ended(id_, "TimedOut", timeout_s=60)
+        assert view["reason"] == "IdleTimeout"
+        assert stopped_at(view) >= due[id_] + (3 if id_ == used else 0)
+
+
+def test_what_is_ready_is_told_that_its_time_is_up(system: System) -> None:
+    """Preempting first; what it then does by itself is TimedOut all the same."""
+    id_ = system.launch(a_body("training", 2, preemptible=True, maxRuntime="4s", maxRestarts=2))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/ready", {"value": True})
+    system.wait_until(id_, lambda view: "preempting" in system.story(id_), "told that its time is up")
+    heard = system.get(f"/allocations/{id_}/signals/preemption")
+    assert (heard["preempt"], heard["reason"]) == (True, "MaxRuntime")
+    system.post(f"/allocations/{id_}/signals/preemption/ack", {"rank": 0})
+    exit_all(system, id_)
+    view = system.ended(id_, "TimedOut")
+    assert (view["attempt"], [run.code for run in system.runs(id_)]) == (1, [0, 0])
+
+
+def test_terminate(system: System) -> None:
+    """What is ready is asked, what is not is killed; a signal before the start is a clean end."""
+    gentle, hard = (system.launch(a_body("training", 1, preemptible=True)) for _ in range(2))
+    waits = system.launch(a_body("training", 1, preemptible=True, hold=True))
+    for id_ in (gentle, hard):
+        system.wait_for(id_, "Running")
+    system.post(f"/allocations/{gentle}/ready", {"value": True})
+    system.wait_until(gentle, lambda view: view["ready"], "ready")
+    for id_ in (gentle, hard, waits):
+        system.post(f"/allocations/{id_}/terminate", {"reason": "maintenance"})
+    system.wait_until(gentle, lambda view: "preempting" in system.story(gentle), "told")
+    system.post(f"/allocations/{gentle}/signals/preemption/ack", {"rank": 0})
+    exit_all(system, gentle)
+    system.ended(gentle, "Preempted")
+    system.ended(hard, "Canceled")
+    system.ended(waits, "Canceled")
+    assert ([run.code for run in system.runs(gentle)], system.runs(waits)) == ([0], [])
+
+
+def test_daemons_go_with_the_last_worker(system: System) -> None:
+    """Marked by a rank while it runs: killed when the others have ended, and no failure."""
+    id_ = system.launch(a_body("training", 2))
+    system.wait_for(id_, "Running")
+    system.post(f"/allocations/{id_}/ranks/1/daemon")
+    worker = next(pod for pod in system.pods(id_) if pod["metadata"]["name"].endswith("-0"))
+    system.nodes.exit(worker["metadata"]["uid"], 0)
+    system.ended(id_, "Succeeded")
+    assert sorted(run.code or 0 for run in system.runs(id_)) == [0, 143]
+
+
+def test_an_elastic_gang_loses_a_node_and_goes_on(system: System) -> None:
+    """At its minimum it lives: the pod of the lost rank is cleared away although no kubelet confirms its end."""
+    system.nodes.add(SPARE)
+    elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": [SPARE]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
+    small = {"cpu": "100m", "memory": "64Mi"}
+    roles: list[Json] = [
+        {"name": "worker", "count": 2, "resources": small, "minAvailable": 2},
+        {"name": "extra", "count": 1, "resources": small, "minAvailable": 0, "nodeSelector": {HOSTNAME: SPARE}},
+    ]
+    roles[0]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    id_ = system.launch({**a_body("training", 3, minAvailable=2), "ranks": roles})
+    view = system.wait_for(id_, "Running")
+    assert [rank["node"] == SPARE for rank in view["status"]["ranks"]] == [False, False, True]
+    system.nodes.remove(SPARE)
+    system.wait_until(id_, lambda now: now["status"]["ranks"][2].get("reason") == "NodeLost", "without the lost rank")
+    wait_until(lambda: len(system.pods(id_)) == 2, "the lost pod is cleared away")
+    assert (system.view(id_)["phase"], system.view(id_)["attempt"]) == ("Running", 1)
+    exit_all(system, id_)
+    system.ended(id_, "Succeeded")
