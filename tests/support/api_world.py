@@ -23,7 +23,6 @@ from slipway.errors import InvariantError
 from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore
-from slipway.local.apiserver.reviews import Reviews
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event, RankState
 from slipway.runtime.clock import SeededRandom, SystemClock
@@ -59,8 +58,7 @@ class ApiWorld:
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
         self.pod_logs = PodLogs()
         self.accounts = Accounts(self.core, b"the key of this cluster")
-        reviews = Reviews(self.core, self.accounts)
-        self.kube = CoreKube(self.core, random=random, logs=self.pod_logs, reviews=reviews)
+        self.kube = CoreKube(self.core, random=random, logs=self.pod_logs, accounts=self.accounts)
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
         self.stop = Stop()

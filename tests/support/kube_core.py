@@ -18,6 +18,7 @@ from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
 from slipway.kube.resources import PODS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
+from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
 from slipway.local.apiserver.identity import ADMIN
 from slipway.local.apiserver.logs import LogSource
@@ -47,7 +48,7 @@ async def _at_once(_verb: Verb, _plural: str) -> None:
 
 
 class CoreKube:
-    """One client of one core. `permit` answers `may`, `reviews` reviews of tokens; `logs` serves the pods' logs.
+    """One client of one core. `permit` answers `may`, `accounts` makes and reviews tokens, `logs` serves pods' logs.
 
     Faults: `before` and `after` are awaited around every call with (verb, plural), `before` also when a watch opens;
     one that raises loses the request or its answer, one that sleeps delays it. While `is_stalled`, open watches hear
@@ -62,7 +63,7 @@ class CoreKube:
         random: Random,
         logs: LogSource | None = None,
         permit: Permit | None = None,
-        reviews: Reviews | None = None,
+        accounts: Accounts | None = None,
         bookmark_s: float = BOOKMARK_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -75,7 +76,7 @@ class CoreKube:
         self._random = random
         self._logs = logs
         self._permit = permit
-        self._reviews = reviews
+        self._accounts = accounts
         self._bookmark_s = bookmark_s
         self._silence_s = silence_s
 
@@ -183,9 +184,13 @@ class CoreKube:
         sent, where = _sent(ready.body), ready.namespace or ""
 
         def act() -> T:
-            if resource is TOKEN_REVIEWS and self._reviews is not None:
+            if resource is TOKEN_REVIEWS and self._accounts is not None:
                 asked = Asked(ADMIN, "", sent)
-                return _answer(resource, self._reviews.answer(resource.group, resource.plural, lambda: asked) or {})
+                reviews = Reviews(self.core, self._accounts)
+                return _answer(resource, reviews.answer(resource.group, resource.plural, lambda: asked) or {})
+            account = getattr(resource, "account", "")
+            if account and self._accounts is not None:
+                return _answer(resource, self._accounts.issue(where, account, sent))
             return _answer(resource, self.core.create(_named(resource), where, sent, WriteOptions(dry_run=dry_run)))
 
         return await self._call(Verb.CREATE, resource, act)

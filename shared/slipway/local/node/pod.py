@@ -30,6 +30,7 @@ from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
 from slipway.local.node.runs import Runs
+from slipway.local.node.tokens import keep_renewed
 from slipway.local.node.writer import NODE_WRITE, StatusWriter
 from slipway.model.times import parse_time
 from slipway.runtime import log, retry
@@ -166,7 +167,13 @@ class PodRun:
             self._is_rejected = True
             return
         bundles = await self._prepared()
-        await self.runs.run(bundles)
+        kit, are_fresh = self._kit, not self._is_known
+        renewing = asyncio.ensure_future(keep_renewed(kit.kube, self.pod, self.disk, kit.clock, are_fresh=are_fresh))
+        try:
+            await self.runs.run(bundles)
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
 
     async def _enter(self) -> Shortage | None:
         """Lets the pod in, or says why not; waits a little where another pod is only just leaving."""

@@ -20,12 +20,11 @@ from slipway.kube.ports import KubeApi
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.environment import AUDIENCE, NotConfiguredError, Place, decoded, environment_of, expand
 from slipway.local.node.names import PeerNames
-from slipway.local.node.podview import CONFIG_MAPS, SECRETS, NodePod, tokens_of
+from slipway.local.node.podview import CONFIG_MAPS, SECRETS, NodePod
 from slipway.local.node.shim import Program
-from slipway.runtime import log
+from slipway.local.node.tokens import tokens
 
 ONLY_AN_IMAGE = "a local node runs commands; this pod names only an image"
-_log = log.get_logger(__name__)
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -67,10 +66,8 @@ async def fetch(kube: KubeApi, pod: NodePod) -> Fetched:
 
     gotten = await asyncio.gather(*(get(kind, name) for kind, name in names))
     found = {key: values for key, values in zip(names, gotten, strict=True) if values is not None}
-    for audience, life_s in _tokens(pod):
-        token = await _token(kube, pod, audience, life_s)
-        if token:
-            found[AUDIENCE, audience] = {AUDIENCE: token}
+    for audience, token in (await tokens(kube, pod)).items():
+        found[AUDIENCE, audience] = {AUDIENCE: token}
     return Fetched(found)
 
 
@@ -154,35 +151,6 @@ def _named(pod: NodePod) -> set[tuple[str, str]]:
             note("ConfigMap", source.get("configMap"))
             note("Secret", source.get("secret"))
     return found
-
-
-def _tokens(pod: NodePod) -> set[tuple[str, int]]:
-    """(audience, seconds) of every token in the pod's volumes; the API server's own audience is empty."""
-    sources = (
-        object_of(source.get("serviceAccountToken"))
-        for volume in objects_of(pod.spec.get("volumes"))
-        for source in objects_of(object_of(volume.get("projected")).get("sources"))
-    )
-    return {(str(each.get("audience") or ""), int(each.get("expirationSeconds") or 3600)) for each in sources if each}
-
-
-async def _token(kube: KubeApi, pod: NodePod, audience: str, life_s: int) -> bytes:
-    """A token bound to the pod; empty when the API server makes none. It is not renewed: local pods do not live long.
-
-    Raises:
-        TransientError: the API server can not be asked now.
-    """
-    meta = pod.metadata
-    bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
-    spec = {"audiences": [audience] if audience else [], "expirationSeconds": life_s, "boundObjectRef": bound}
-    account = str(pod.spec.get("serviceAccountName") or "default")
-    wish = {"metadata": {"name": account}, "spec": spec}
-    try:
-        made = await kube.create(tokens_of(account), wish, namespace=meta.namespace)
-    except PermanentError as error:
-        _log.warning("no token for a pod", pod=meta.name, error=str(error))
-        return b""
-    return str(made.status.get("token") or "").encode()
 
 
 def _words(value: Any) -> Sequence[str]:

@@ -1,11 +1,13 @@
 """What a container finds on a local node: files, environment, peers, other containers."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from slipway.crd.roleresources import objects_of
+from slipway.local.apiserver.accounts import Accounts
 from tests.support.clock import wait_until
 from tests.support.local_node import NodeWorld
 
@@ -220,3 +222,23 @@ async def test_a_pod_is_ready_when_its_probe_says_so(world: NodeWorld, probe: di
 
     assert not is_ready()
     await wait_until(is_ready, "the pod ready")
+
+
+async def test_the_account_token_of_a_pod(world: NodeWorld) -> None:
+    """It is projected into each container that mounts it, bound to the pod, and nobody else may read it."""
+    world.core.settle()
+    token = {"audience": "slipway", "expirationSeconds": 3600, "path": "token"}
+    volume = {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}}
+    show = "import os,sys; f = os.environ['TOKEN_FILE']; print(oct(os.stat(f).st_mode)[-3:], open(f).read())"
+    await world.run(
+        "holder",
+        [sys.executable, "-c", show],
+        env=[{"name": "TOKEN_FILE", "value": "/run/slipway/token/token"}],
+        volumeMounts=[{"name": "token", "mountPath": "/run/slipway/token", "readOnly": True}],
+        spec={"volumes": [volume]},
+    )
+    mode, said = (await world.log("holder")).split()
+    assert mode == "600"
+    user, audiences = Accounts(world.core, b"the key of this cluster").read(said, ["slipway"])
+    assert audiences == ["slipway"]
+    assert user.extra["authentication.kubernetes.io/pod-name"] == ["holder"]
