@@ -37,6 +37,19 @@ class MemoryWebhooks:
             if found or not await self._server.until_change(deadline_s):
                 return found
 
+    async def take_again(self) -> list[Routable]:
+        await self._server.enter("webhooks.take_again")
+        found: list[Routable] = []
+        for shard, key in enumerate(keys.EVENT_KEYS):
+            stream = self._server.stream(key)
+            group = stream.groups.get(_GROUP) if stream is not None else None
+            if stream is None or group is None:
+                continue
+            for entry_id, pending in sorted(group.pending.items()):
+                if pending.consumer == self._consumer and entry_id in stream.entries:
+                    found.append(Routable(shard=shard, entry_id=id_text(entry_id), fields=stream.entries[entry_id]))
+        return found
+
     async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         await self._server.enter("webhooks.take_left")
         return [

@@ -52,6 +52,16 @@ class RedisWebhooks:
         shards = {key: shard for shard, key in enumerate(keys.EVENT_KEYS)}
         return [entry for key, page in rows.by_stream(reply) for entry in _routables(shards[key], page)]
 
+    async def take_again(self) -> list[Routable]:
+        head = ("XREADGROUP", "GROUP", _GROUP, self._consumer, "COUNT", keys.WEBHOOK_HELD_MAX, "STREAMS")
+        replies = await self._client.pipeline([Command(key, (*head, key, "0")) for key in keys.EVENT_KEYS])
+        found: list[Routable] = []
+        for shard, reply in enumerate(replies):
+            if not _lacks_group(reply):
+                for _, page in rows.by_stream(rows.checked([reply])[0]):
+                    found += _routables(shard, page)
+        return found
+
     async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         tail = (_GROUP, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", limit)
         # Redis 7.0 does not take a claim that finds nothing for a sign of life, but a read of one's own past.

@@ -59,6 +59,10 @@ class Webhooks(Protocol):
         """New entries of the firehose, up to `limit` a shard; waits up to `block_s` seconds for the first."""
         ...
 
+    async def take_again(self) -> list[Routable]:
+        """What this consumer took before and did not route: what it is to go on with after a restart."""
+        ...
+
     async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         """Entries that somebody took and did not route for `min_idle_s` seconds. Also says that we are here."""
         ...

@@ -41,10 +41,13 @@ async def test_an_event_is_copied_to_each_webhook_and_then_acknowledged(streams:
 
 
 async def test_what_a_router_that_died_had_taken_is_taken_over(streams: Streams) -> None:
-    """It comes again until it was routed."""
+    """It comes again until it was routed; under the same name at once."""
     await publish(streams, 1)
-    assert len(await take(streams.webhooks("dead"))) == 1
+    taken = await take(streams.webhooks("dead"))
+    assert len(taken) == 1
+    assert await streams.webhooks("dead").take_again() == taken
     other = streams.webhooks("b")
+    assert await other.take_again() == []
     assert await other.take_left(min_idle_s=60, limit=10) == []
     [left] = await other.take_left(min_idle_s=0, limit=10)
     await other.route([(left, ["x"])])

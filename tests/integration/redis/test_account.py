@@ -48,6 +48,7 @@ async def everything(streams: Streams) -> None:
     assert await hooks.is_first(silence_s=10)
     taken = await hooks.take(limit=10, block_s=0.05) or await hooks.take(limit=10, block_s=1)
     assert await hooks.is_first(silence_s=10)
+    assert await hooks.take_again() == taken
     await hooks.route([(entry, ["hook"]) for entry in taken])
     deliveries = await hooks.claim(["hook"], limit=10)
     assert await hooks.held(["hook"]) == deliveries

@@ -35,11 +35,15 @@ class Router:
         self._registry = registry
         self._clock = clock
         self._looked_at_s = float("-inf")
+        self._has_begun = False
         self.is_first = False
 
     async def step(self) -> float:
         """Route what there is; answers how long to wait before the next step."""
         now_s = self._clock.monotonic()
+        if not self._has_begun:
+            await self._route(await self._queues.take_again())
+            self._has_begun = True
         if now_s - self._looked_at_s >= LOOK_S:
             left = await self._queues.take_left(min_idle_s=LEFT_S, limit=TAKE_MAX)
             self.is_first = await self._queues.is_first(silence_s=SILENCE_S)

@@ -1,0 +1,51 @@
+"""The code of docs/integrating.md that receivers copy: it takes what we send, and nothing else."""
+
+import time
+
+import msgspec
+import pytest
+
+from slipway.api.cloudevents import cloud_event
+from slipway.api.webhooks import signature
+from slipway.api.webhooks.hook import key_text
+from tests.support.receiver import PAGE, documented
+from tests.support.redis import an_event
+
+KEY = b"k" * 32
+BODY = cloud_event(an_event(3))
+ID = an_event(3).event_id
+
+
+def headers(*, age_s: float = 0.0, key: bytes = KEY) -> dict[str, str]:
+    return signature.headers(key, ID, BODY, now=time.time() - age_s)  # noqa: TID251 - as a receiver's own clock
+
+
+def test_it_takes_what_we_send() -> None:
+    """The event comes out as it went in; a second signature, of a key that was replaced, does no harm."""
+    event = documented()(headers(), BODY, key_text(KEY))
+    assert event == msgspec.json.decode(BODY)
+    both = headers() | {"webhook-signature": f"v1,b3RoZXI= {headers()['webhook-signature']}"}
+    assert documented()(both, BODY, key_text(KEY))["id"] == ID
+
+
+@pytest.mark.parametrize(
+    ("sent", "body"),
+    [
+        (headers(key=b"x" * 32), BODY),
+        (headers(), BODY + b" "),
+        (headers() | {"webhook-id": "other"}, BODY),
+        (headers() | {"webhook-signature": ""}, BODY),
+        (headers(age_s=600), BODY),
+        (headers(age_s=-600), BODY),
+    ],
+)
+def test_it_refuses_everything_else(sent: dict[str, str], body: bytes) -> None:
+    """Another key, another body, another id, no signature, another time."""
+    with pytest.raises(ValueError, match=r"old|signature"):
+        documented()(sent, body, key_text(KEY))
+
+
+def test_it_is_short() -> None:
+    """Somebody is to read it before it is copied."""
+    source = PAGE.read_text("utf-8").partition("def verified")[2].partition("```")[0]
+    assert len(source.splitlines()) <= 15
