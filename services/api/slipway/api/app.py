@@ -7,7 +7,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slipway.api import docs_page, openapi, problems
+from slipway.api import assets, docs_page, openapi, problems
 from slipway.api.endpoint import Endpoint, routes_of
 from slipway.api.guard import Guard
 from slipway.api.observe import QUIET_PATHS, Observe
@@ -63,6 +63,7 @@ def create_app(parts: Parts, health: Health) -> Starlette:
         Route("/", about.home),
         Route("/docs", about.docs),
         Route("/openapi.json", about.openapi),
+        Route(assets.PATH, assets.asset),
         Route("/proxy/{id}", _Asgi(to_root)),
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),

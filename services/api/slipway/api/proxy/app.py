@@ -3,6 +3,8 @@
 Owns activity: what passes here keeps an allocation from being idle.
 """
 
+from collections.abc import Callable
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import Receive, Scope, Send
@@ -10,11 +12,12 @@ from starlette.websockets import WebSocket
 
 from slipway.api.observe import PROXIED_KEY
 from slipway.api.parts import Parts, parts_of
+from slipway.api.proxy import tunnel
+from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
 from slipway.api.proxy.target import ROOT, NotYet, Target
 from slipway.api.proxy.waiting import waiting_response
-from slipway.errors import UnavailableError
-from slipway.model.ids import AllocationId
+from slipway.errors import InvalidError, UnavailableError
 from slipway.model.lifecycle import Phase
 
 SOURCE = "proxy"
@@ -47,13 +50,15 @@ async def _serve_http(request: Request, send: Send) -> None:
         await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
         return
     if isinstance(found, Target):
-        _touch(parts, found.allocation)
+        _check_scheme(found)
+        touch = _touching(parts, found, request.method)
+        touch()
         try:
             parts.open_streams.check()
             parts.open_streams.opened(STREAM_KIND)
             request.scope[PROXIED_KEY] = True
             try:
-                await parts.forwarder.forward(request, found, send)
+                await parts.forwarder.forward(request, found, send, touch)
             finally:
                 parts.open_streams.closed(STREAM_KIND)
             return
@@ -76,8 +81,13 @@ async def _serve_socket(socket: WebSocket) -> None:
         return
     parts.open_streams.check()
     parts.open_streams.opened(STREAM_KIND)
+    touch = _touching(parts, found, socket.scope["type"])
     try:
-        await forward_socket(socket, found, stop=parts.stop, touch=lambda: _touch(parts, found.allocation))
+        if tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
+            await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch)
+        else:
+            _check_scheme(found)
+            await forward_socket(socket, found, stop=parts.stop, touch=touch)
     except UnavailableError:
         parts.targets.forget(given)
         raise
@@ -91,7 +101,23 @@ def _below(scope: Scope, given: str) -> bytes:
     return raw.partition(b"?")[0].removeprefix(f"{ROOT}/{given}".encode()) or b"/"
 
 
-def _touch(parts: Parts, allocation: AllocationId) -> None:
-    """Note activity, at most every few seconds for one allocation."""
-    if parts.touched.may(allocation):
-        parts.behind.offer_activity(allocation, SOURCE, parts.clock.now())
+def _check_scheme(target: Target) -> None:
+    """A port that speaks neither HTTP nor WebSocket is reached by a tunnel only."""
+    if target.scheme == "tcp":
+        raise InvalidError(
+            f"port {target.port} of {target.allocation} speaks TCP: slipway port-forward {target.allocation} "
+            f"{target.port} leads a port of your machine to it"
+        )
+
+
+def _touching(parts: Parts, target: Target, method: str) -> Callable[[], None]:
+    """What notes activity for the traffic of one request; at most every few seconds for one allocation."""
+    path = target.path.decode("latin-1").removeprefix(target.prefix)
+    if not is_use(target.kind, method, path):
+        return lambda: None
+
+    def touch() -> None:
+        if parts.touched.may(target.allocation):
+            parts.behind.offer_activity(target.allocation, SOURCE, parts.clock.now())
+
+    return touch

@@ -5,11 +5,11 @@ in the encoding that the workload chose. Redirects are the client's to follow.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from slipway.api.ports import Stop
 from slipway.api.proxy.headers import request_fields, response_fields
@@ -44,8 +44,8 @@ class HttpForwarder:
         if client is not None:
             await client.aclose()
 
-    async def forward(self, request: Request, target: Target, send: Send) -> None:
-        """One request, until its answer is through.
+    async def forward(self, request: Request, target: Target, send: Send, touch: Callable[[], None]) -> None:
+        """One request, until its answer is through; `touch` is called for each piece of its bodies.
 
         Raises:
             NotListeningError: the workload does not accept connections (yet); nothing was sent.
@@ -55,7 +55,7 @@ class HttpForwarder:
         import httpx
 
         uploaded = asyncio.Event()
-        upstream = self._build(request, target, uploaded)
+        upstream = self._build(request, target, uploaded, touch)
         try:
             response = await self._opened().send(upstream, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -64,12 +64,19 @@ class HttpForwarder:
             raise DeadlineError(f"{target.allocation} is silent on port {target.port}") from error
         except httpx.HTTPError as error:
             raise BadGatewayError(f"{target.allocation} gave no proper answer: {type(error).__name__}") from error
+
+        async def touching_send(message: Message) -> None:
+            touch()
+            await send(message)
+
         try:
-            await self._answer(request.receive, send, target, response, uploaded)
+            await self._answer(request.receive, touching_send, target, response, uploaded)
         finally:
             await response.aclose()
 
-    def _build(self, request: Request, target: Target, uploaded: asyncio.Event) -> "httpx.Request":
+    def _build(
+        self, request: Request, target: Target, uploaded: asyncio.Event, touch: Callable[[], None]
+    ) -> "httpx.Request":
         import httpx
 
         scheme = "https" if target.is_tls else "http"
@@ -86,7 +93,7 @@ class HttpForwarder:
             request.method,
             httpx.URL(scheme=scheme, host=target.host, port=target.port, raw_path=target.path),
             headers=fields,
-            content=_body(request, uploaded) if has_body else None,
+            content=_body(request, uploaded, touch) if has_body else None,
             extensions={"timeout": self._timeout().as_dict()},
         )
 
@@ -143,8 +150,9 @@ class HttpForwarder:
         return httpx.Timeout(connect=CONNECT_S, read=self._silence_s, write=self._silence_s, pool=WAIT_FOR_SLOT_S)
 
 
-async def _body(request: Request, uploaded: asyncio.Event) -> AsyncGenerator[bytes]:
+async def _body(request: Request, uploaded: asyncio.Event, touch: Callable[[], None]) -> AsyncGenerator[bytes]:
     async for chunk in request.stream():
+        touch()
         yield chunk
     uploaded.set()
 

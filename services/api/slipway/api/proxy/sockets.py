@@ -30,7 +30,7 @@ _OWN_HEADERS = ("host", "origin", "user-agent")
 
 
 async def forward_socket(socket: WebSocket, target: Target, *, stop: Stop, touch: Callable[[], None]) -> None:
-    """One WebSocket; `touch` is called for each message of the client.
+    """One WebSocket; `touch` is called for each message, of either side.
 
     Raises:
         NotListeningError, BadGatewayError: before the client's handshake is answered.
@@ -39,7 +39,7 @@ async def forward_socket(socket: WebSocket, target: Target, *, stop: Stop, touch
     try:
         await socket.accept(subprotocol=upstream.subprotocol)
         with contextlib.suppress(WebSocketDisconnect):
-            await first_of(_to_workload(socket, upstream, touch), _to_client(upstream, socket), stop.wait())
+            await first_of(_to_workload(socket, upstream, touch), _to_client(upstream, socket, touch), stop.wait())
         if stop.is_set() and socket.application_state is WebSocketState.CONNECTED:
             await socket.close(GOING_AWAY)
     finally:
@@ -102,11 +102,12 @@ async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: C
             return  # the other direction tells the client
 
 
-async def _to_client(upstream: "ClientConnection", socket: WebSocket) -> None:
+async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Callable[[], None]) -> None:
     from websockets.exceptions import ConnectionClosed
 
     with contextlib.suppress(ConnectionClosed):
         async for message in upstream:
+            touch()
             if isinstance(message, str):
                 await socket.send_text(message)
             else:

@@ -31,12 +31,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A server to talk to. `path` is what it is asked for, with the query; `prefix` is where the client sees it."""
 
     allocation: AllocationId
+    kind: Kind
     host: str
     port: int
-    is_tls: bool
+    scheme: str
     path: bytes
     prefix: str
     is_stripped: bool
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return self.scheme == "https"
 
     @property
     def authority(self) -> str:
@@ -81,14 +87,15 @@ class Targets:
         if not place.ip:
             return _not_yet(allocation)
         root = f"{ROOT}/{allocation_id}"
-        is_stripped = allocation.spec.kind not in PREFIX_AWARE or port != _served(allocation)[0]
+        is_stripped = allocation.spec.kind not in PREFIX_AWARE or port != next(iter(_http(allocation)), None)
         prefix = f"{root}/{port.port}" if is_stripped and rest != path else root
         sent = rest if is_stripped else root.encode() + rest
         return Target(
             allocation=allocation_id,
+            kind=allocation.spec.kind,
             host=place.ip,
             port=port.port,
-            is_tls=port.scheme == "https",
+            scheme=port.scheme,
             path=sent + (b"?" + query if query else b""),
             prefix=prefix,
             is_stripped=is_stripped,
@@ -130,13 +137,17 @@ def _split_port(allocation: Allocation, path: bytes) -> tuple[PortSpec, bytes]:
 
 def _served(allocation: Allocation) -> list[PortSpec]:
     """The ports that speak HTTP, the default one first. Raises NotFoundError when there is none."""
-    served = [port for port in _ports(allocation) if port.scheme != "tcp"]
+    served = _http(allocation)
     if not served:
         raise NotFoundError(
             f"allocation {id_of(allocation)} serves nothing: launch it with ports, such as "
             '[{"name": "http", "port": 8080}]'
         )
     return served
+
+
+def _http(allocation: Allocation) -> list[PortSpec]:
+    return [port for port in _ports(allocation) if port.scheme != "tcp"]
 
 
 def _ports(allocation: Allocation) -> list[PortSpec]:

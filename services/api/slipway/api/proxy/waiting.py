@@ -11,18 +11,28 @@ from slipway.api.view import allocation_path
 AGAIN_S = 2
 _NOT_YET = Row(503, "not-running", "The workload does not answer yet")
 _ENDED = Row(410, "ended", "The workload has ended")
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "frame-ancestors 'self'"
+)
+_STEPS = {
+    "Pending": "Queued",
+    "Assigned": "Assigned",
+    "Pulling": "Pulling",
+    "Starting": "Starting",
+    "Running": "Running",
+}
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">{refresh}
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
-main {{ max-width: 36rem; margin: 18vh auto 0; padding: 0 1.5rem }}
-h1 {{ font-size: 1.3rem; margin: 0 0 .5rem }} p {{ margin: .4rem 0 }}
-code {{ font: .9em ui-monospace, monospace }} .phase {{ opacity: .7 }}
-</style></head>
-<body><main><h1>{title}</h1><p class="phase" role="status">{phase}</p><p>{message}</p>
-<p><code>{id}</code> · <a href="{link}">details</a></p></main></body></html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+{refresh}<title>{title}</title><link rel="icon" href="data:,">
+<link rel="stylesheet" href="{root}assets/waiting/waiting.css"></head>
+<body data-id="{id}" data-phase="{phase}" data-root="{root}" data-ended="{ended}">
+<main><h1>{title}</h1><p class="id"><code>{id}</code></p>
+<ol class="steps" aria-label="Progress">{steps}</ol>
+<p class="message" role="status">{message}</p>
+<p class="more"><a href="{root}{link}/explain">Why</a> <a href="{root}{link}/logs">Log</a>
+<a href="{root}{link}">Details</a></p></main>
+<script type="module" src="{root}assets/waiting/waiting.js"></script></body></html>
 """
 
 
@@ -32,15 +42,37 @@ def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Respo
     if not is_browser:
         detail = f"{state.allocation} ({state.phase}): {state.message}"
         return problem_response(row, detail, instance, retry_after_s=None if state.has_ended else AGAIN_S)
-    page = _PAGE.format(
-        refresh="" if state.has_ended else f'<meta http-equiv="refresh" content="{AGAIN_S}">',
-        title=escape(row.title),
-        phase=escape(state.phase),
-        message=escape(state.message),
-        id=escape(state.allocation),
-        link=escape(allocation_path(state.allocation)),
-    )
+    page = _page(state, row.title, "../" * (instance.count("/") - 1))
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": _POLICY}
     if not state.has_ended:
         headers["Retry-After"] = str(AGAIN_S)
     return Response(page, status_code=row.status, headers=headers, media_type="text/html")
+
+
+def _page(state: NotYet, title: str, root: str) -> str:
+    """The page; `root` leads from it to where the API begins."""
+    steps = "".join(
+        f'<li data-phase="{phase}"{_standing(phase, state)}>{words}<time></time></li>'
+        for phase, words in _STEPS.items()
+    )
+    return _PAGE.format(
+        # Where there are no scripts, the page looks again by itself.
+        refresh="" if state.has_ended else f'<noscript><meta http-equiv="refresh" content="{AGAIN_S}"></noscript>\n',
+        title=escape(title),
+        phase=escape(state.phase),
+        ended="true" if state.has_ended else "",
+        message=escape(state.message),
+        id=escape(state.allocation),
+        root=root,
+        link=escape(allocation_path(state.allocation)).removeprefix("/"),
+        steps=steps,
+    )
+
+
+def _standing(phase: str, state: NotYet) -> str:
+    if state.has_ended:
+        return ' class="ended"'
+    order = list(_STEPS)
+    place = order.index(state.phase) if state.phase in order else len(order)
+    here = order.index(phase)
+    return ' class="done"' if here < place else ' class="now"' if here == place else ""

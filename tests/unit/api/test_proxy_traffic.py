@@ -1,0 +1,168 @@
+"""What passes the proxy besides pages: bytes of TCP, signs of use, our own files."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Subprotocol
+
+from slipway.api import assets
+from slipway.api.proxy.activity import is_use
+from slipway.api.proxy.tunnel import EOF, PROTOCOL
+from slipway.model.lifecycle import Kind
+from tests.support.api_world import ApiWorld
+from tests.support.clock import wait_until
+from tests.unit.api.test_proxy import served
+
+TUNNEL = [Subprotocol(PROTOCOL)]
+VENDOR = Path(assets.__file__).parent / "assets" / "terminal" / "vendor"
+
+
+@asynccontextmanager
+async def a_tcp_server() -> AsyncGenerator[int]:
+    """Says what it was sent backwards, once the client has sent everything; then closes."""
+
+    async def turn(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read()
+        writer.write(data[::-1])
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(turn, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+async def a_workload_with_tcp(world: ApiWorld, port: int) -> str:
+    answer = await world.launch(ports=[{"name": "http", "port": 1}, {"name": "db", "port": port, "scheme": "tcp"}])
+    await world.run(answer["name"])
+    return str(answer["id"])
+
+
+async def test_bytes_go_both_ways_and_ends_are_told(world: ApiWorld) -> None:
+    """A half-closed connection is half-closed on the other side; large data arrives whole."""
+    async with a_tcp_server() as port, served(world.app) as api:
+        id_ = await a_workload_with_tcp(world, port)
+        sent = bytes(range(256)) * 8192
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{port}/", subprotocols=TUNNEL, proxy=None) as socket:
+            for start in range(0, len(sent), 100_000):
+                await socket.send(sent[start : start + 100_000])
+            await socket.send(EOF)
+            got = bytearray()
+            while isinstance(message := await socket.recv(), bytes):
+                got += message
+            assert message == EOF
+            assert bytes(got) == sent[::-1]
+
+
+async def test_a_tcp_port_is_no_page(world: ApiWorld) -> None:
+    """Whoever asks it for HTTP or a WebSocket is told how it is reached."""
+    async with a_tcp_server() as port, served(world.app) as api:
+        id_ = await a_workload_with_tcp(world, port)
+        answer = await world.http.get(f"/proxy/{id_}/{port}/")
+        assert answer.status_code == 422
+        assert f"slipway port-forward {id_} {port}" in answer.json()["detail"]
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{port}/", proxy=None):
+                pass
+        assert refused.value.response.status_code == 422
+
+
+async def test_a_tunnel_to_nothing_is_refused(world: ApiWorld) -> None:
+    """The handshake says so: nothing listens, or nothing was declared."""
+    async with a_tcp_server() as port, served(world.app) as api:
+        id_ = await a_workload_with_tcp(world, port)
+        for path, status in (("1", 503), ("2", 503), ("", 503)):
+            with pytest.raises(InvalidStatus) as refused:
+                async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{path}/", subprotocols=TUNNEL, proxy=None):
+                    pass
+            assert refused.value.response.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "path", "counts"),
+    [
+        (Kind.NOTEBOOK, "GET", "/lab", True),
+        (Kind.NOTEBOOK, "GET", "/api/kernels?1", False),
+        (Kind.NOTEBOOK, "GET", "/lab/api/settings", False),
+        (Kind.NOTEBOOK, "POST", "/api/kernels", True),
+        (Kind.NOTEBOOK, "websocket", "/api/kernels/1/channels", True),
+        (Kind.TENSORBOARD, "GET", "/api/x", True),
+        (Kind.TRAINING, "GET", "/api/x", True),
+    ],
+)
+def test_what_a_page_asks_by_itself_is_no_use(kind: Kind, method: str, path: str, counts: bool) -> None:
+    """JupyterLab looks for news every few seconds, whether anybody is there or not."""
+    assert is_use(kind, method, path) is counts
+
+
+async def test_a_silent_socket_is_no_use(world: ApiWorld) -> None:
+    """Only what passes is: in either direction, while it flows."""
+    speak = asyncio.Event()
+
+    async def talk(socket: WebSocket) -> None:
+        await socket.accept()
+        await speak.wait()
+        await socket.send_text("news")
+        await socket.receive()
+
+    async def noted() -> Any:
+        await world.parts.behind.flush()
+        (found,) = await world.streams.activity.read([id_])  # pyright: ignore[reportArgumentType]
+        return found.get("proxy")
+
+    async with served(Starlette(routes=[WebSocketRoute("/", talk)])) as port, served(world.app) as api:
+        answer = await world.launch(ports=[{"name": "http", "port": port}])
+        await world.run(answer["name"])
+        id_ = answer["id"]
+        async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/", proxy=None) as socket:
+            assert world.parts.open_streams.count == 1
+            assert await noted() is None
+            speak.set()
+            assert await socket.recv() == "news"
+            assert await noted() is not None
+        await wait_until(lambda: world.parts.open_streams.count == 0, "the socket to end")
+
+
+async def test_our_pages_files_are_served(world: ApiWorld) -> None:
+    """Compressed, with a tag; a vendored file may be kept for ever; nothing else of the package is there."""
+    first = await world.http.get("/assets/terminal/terminal.js")
+    assert (first.status_code, first.headers["content-encoding"]) == (200, "gzip")
+    assert "xterm" in first.text
+    again = await world.http.get("/assets/terminal/terminal.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    vendored = await world.http.get("/assets/terminal/vendor/xterm-6.0.0.mjs", headers={"accept-encoding": ""})
+    assert "immutable" in vendored.headers["cache-control"]
+    for path in ("terminal/vendor/README.md", "../app.py", "terminal/%2e%2e/%2e%2e/app.py", ""):
+        assert (await world.http.get(f"/assets/{path}")).status_code == 404
+
+
+def test_vendored_files_are_what_they_say() -> None:
+    """Each file of the folder stands in its README with its hash, and is as it was published."""
+    rows = dict(re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.MULTILINE))
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir()}
+    del found["README.md"]
+    assert rows == found
+
+
+async def test_a_waiting_page_brings_what_it_needs(world: ApiWorld) -> None:
+    """Its script and style are found from any depth; without scripts it looks again."""
+    answer = (await world.post("/notebooks", {})).json()
+    page = await world.http.get(f"/proxy/{answer['id']}/lab/tree", headers={"accept": "text/html"})
+    assert 'src="../../../assets/waiting/waiting.js"' in page.text
+    assert '<li data-phase="Pending" class="now">' in page.text
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert "<noscript><meta http-equiv=" in page.text
