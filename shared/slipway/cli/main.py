@@ -57,6 +57,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "events": Entry("streams", "its transitions; -f goes on"),
         "logs": Entry("streams", "what its ranks print; -f goes on"),
         "open": Entry("reach", "where its page is; opens a browser"),
+        "port-forward": Entry("reach", "lead a port of this machine to a port of a workload"),
         "wait": Entry("reach", "wait until it runs, is ready, or has ended"),
         "queue": Entry("listing", "queues, and who waits in them"),
         "pool": Entry("listing", "pools"),

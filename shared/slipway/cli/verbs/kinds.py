@@ -9,9 +9,19 @@ from functools import partial
 from slipway.cli import launch, main, upload
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
-from slipway.cli.verbs import change, listing, reach, run, show, streams
+from slipway.cli.verbs import change, listing, reach, run, shells, show, streams
 
-SERVICES = ("notebook", "tensorboard", "shell")
+SHELL = "shell"
+SERVICES = ("notebook", "tensorboard", SHELL)
+SERVES_S = 60.0
+"""How long a service that runs may take to listen before that is said."""
+SHELL_OPEN = Verb(shells.configure_open, shells.open_shell)
+_OPENS = {
+    "notebook": "where its page is; opens a browser",
+    "tensorboard": "where its page is; opens a browser",
+    "command": "where its page is, if it serves one; opens a browser",
+    SHELL: "a terminal in it",
+}
 
 
 def configure(kind: str, parser: argparse.ArgumentParser) -> None:
@@ -22,10 +32,13 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
     launch.add_options(start, with_ranks=False)
     run.add_launch_modes(start)
     start.add_argument("--open", action="store_true", help="open a browser when it is ready")
+    if kind == SHELL:
+        shells.add_options(start)
+        start.add_argument("--rm", action="store_true", help="end it when its terminal ends")
     start.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="instead of the default")
     for word, verb, about in (
         ("ls", listing.VERBS["ps"], f"list {kind}s"),
-        ("open", reach.VERBS["open"], "where its page is; opens a browser"),
+        ("open", SHELL_OPEN if kind == SHELL else reach.VERBS["open"], _OPENS[kind]),
         ("logs", streams.VERBS["logs"], "what it prints"),
         ("stop", change.VERBS["kill"], "end it"),
         ("describe", show.VERBS["describe"], "all about one"),
@@ -46,9 +59,30 @@ def execute(kind: str, arguments: argparse.Namespace, session: Session) -> int:
     upload.bring(session, body, arguments)
     if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run:
         return run.launch_and_follow(session, body, arguments)
-    arguments.detach = True
     view = session.api.launch(body, key=arguments.key)
+    if kind == SHELL and not arguments.quiet and not arguments.open:
+        return _attach(session, view, arguments)
+    arguments.detach = True
     return _serve(session, str(view["id"]), arguments)
+
+
+def _attach(session: Session, view: launch.Json, arguments: argparse.Namespace) -> int:
+    """A terminal in a shell that was just launched."""
+    id_ = str(view["id"])
+    session.terminal.note(f"{id_}: launched")
+    try:
+        code = shells.attach(session, view, arguments)
+    except BaseException:
+        if arguments.rm:
+            session.api.post(f"/allocations/{id_}/kill")
+        raise
+    if code == main.DETACHED:
+        return code
+    if arguments.rm:
+        session.api.post(f"/allocations/{id_}/kill")
+    else:
+        session.terminal.note(f"{id_} goes on; end it with: slipway shell stop {id_}")
+    return code
 
 
 def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
@@ -56,6 +90,11 @@ def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
     terminal = session.terminal
     terminal.note(f"{id_}: launched")
     reached = wait_until(session, id_, "running", None)
+    if reached is not None and reached["phase"] == "Running":
+        answering = wait_until(session, id_, "ready", SERVES_S)
+        if answering is None:
+            terminal.note(f"{id_} runs, but nothing listens on its port yet; see: slipway logs {id_}")
+        reached = answering or reached
     if reached is None or reached["phase"] == "Terminated":
         terminal.note(f"{id_} did not start; see: slipway describe {id_}")
         return main.FAILED

@@ -81,4 +81,66 @@ def wait(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK if arguments.goal != "ready" and words.has_succeeded(view) else main.FAILED
 
 
-VERBS = {"open": Verb(configure_open, open_page), "wait": Verb(configure_wait, wait)}
+def configure_forward(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `port-forward`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument(
+        "ports",
+        metavar="[LOCAL:]PORT",
+        nargs="+",
+        help="a port that it declares, and the one here (default: the same; 0: any)",
+    )
+
+
+def forward(arguments: argparse.Namespace, session: Session) -> int:
+    """Lead ports of this machine to ports of a workload, until Ctrl-C."""
+    import asyncio
+
+    pairs = [_pair(text) for text in arguments.ports]
+    view: Json = session.api.get(f"/allocations/{arguments.id}")
+    if words.has_ended(view):
+        session.terminal.note(f"{words.summary_of(view)}: there is nothing to reach")
+        return main.FAILED
+    ports: list[Json] = view["spec"].get("ports") or []
+    declared = {int(port["port"]) for port in ports}
+    for _, remote in pairs:
+        if remote not in declared:
+            known = ", ".join(str(port) for port in sorted(declared)) or "none"
+            raise InvalidError(f"port {remote} is not declared by {view['id']}; it declares {known}")
+    try:
+        asyncio.run(_forward(session, view, pairs))
+    except KeyboardInterrupt:
+        session.terminal.note("")
+    return main.OK
+
+
+async def _forward(session: Session, view: Json, pairs: list[tuple[int, int]]) -> None:
+    import asyncio
+
+    from slipway.cli.tunnel import HOST, Tunnel
+
+    async with asyncio.TaskGroup() as tasks:
+        for local, remote in pairs:
+            path = f"{view['links']['proxy']}{remote}/"
+            tunnel = Tunnel(session.api.server, path, session.terminal.note)
+
+            def ready(port: int, remote: int = remote) -> None:
+                session.terminal.line(f"{HOST}:{port} leads to port {remote} of {view['id']}")
+
+            tasks.create_task(tunnel.run(local, ready))
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """`[LOCAL:]PORT`: the port here and the one there."""
+    local, colon, remote = text.rpartition(":")
+    ports = (local if colon else remote, remote)
+    if not all(port.isdigit() and int(port) < 65536 for port in ports):
+        raise InvalidError(f"{text!r} is no port; write PORT or LOCAL:PORT, such as 5432 or 15432:5432")
+    return int(ports[0]), int(ports[1])
+
+
+VERBS = {
+    "open": Verb(configure_open, open_page),
+    "wait": Verb(configure_wait, wait),
+    "port-forward": Verb(configure_forward, forward),
+}

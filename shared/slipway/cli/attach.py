@@ -1,0 +1,131 @@
+"""This terminal, attached to a session of a shell.
+
+Owns the raw mode of the terminal, the size of the window, the key that detaches, and what is said about the connection.
+Without a terminal the standard input is piped through, to its end. It puts the terminal back as it was, whatever
+happens.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Generator
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as NotYetError
+from contextlib import contextmanager
+
+from slipway.cli.address import Address
+from slipway.cli.remote import PIECE_BYTES, STDERR, Remote, Wanted
+from slipway.cli.terminal import Terminal
+
+DETACH_KEY = b"\x1d"
+DETACH_NAME = "Ctrl-]"
+_FALLBACK = (80, 24)
+_LOOK_S = 0.2
+
+
+class Attachment:
+    """One session on this terminal."""
+
+    def __init__(self, terminal: Terminal, server: Address, path: str, wanted: Wanted) -> None:
+        self._terminal = terminal
+        self._is_tty = wanted.tty
+        self._remote = Remote(server, path, wanted, _show)
+        self._remote.lost, self._remote.found = self._on_lost, self._on_found
+        self._is_lost = False
+        self._detached = asyncio.Event()
+
+    @property
+    def session(self) -> str:
+        """The session that it is."""
+        return self._remote.session
+
+    def run(self) -> int | None:
+        """Stays until the program has ended or the user detaches; the exit code, or None.
+
+        Raises:
+            ControlPlaneError: see `Remote.run`.
+        """
+        with _raw() if self._is_tty else contextlib.nullcontext():
+            return asyncio.run(self._run())
+
+    async def _run(self) -> int | None:
+        loop = asyncio.get_running_loop()
+        if self._is_tty:
+            self._resize()
+            loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        threading.Thread(target=self._read, args=(loop,), daemon=True, name="stdin").start()
+        program = asyncio.ensure_future(self._remote.run())
+        leaving = asyncio.ensure_future(self._detached.wait())
+        try:
+            await asyncio.wait({program, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return program.result() if program.done() else None
+        finally:
+            program.cancel()
+            leaving.cancel()
+            await asyncio.gather(program, leaving, return_exceptions=True)
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Standard input, on a thread of its own: a file or a pipe can not always be waited for on the loop."""
+        stdin = sys.stdin.fileno()
+        with contextlib.suppress(RuntimeError, CancelledError):  # the loop is gone: nobody asks any more
+            while True:
+                data = os.read(stdin, PIECE_BYTES)
+                before, key, _ = data.partition(DETACH_KEY) if self._is_tty else (data, b"", b"")
+                if before:
+                    sending = asyncio.run_coroutine_threadsafe(self._remote.send(before), loop)
+                    while not sending.done() and loop.is_running():
+                        with contextlib.suppress(NotYetError):
+                            sending.result(_LOOK_S)
+                if key:
+                    loop.call_soon_threadsafe(self._detached.set)
+                    return
+                if not data:
+                    loop.call_soon_threadsafe(self._remote.end_input)
+                    return
+
+    def _resize(self) -> None:
+        columns, rows = shutil.get_terminal_size(_FALLBACK)
+        self._remote.resize(rows, columns)
+
+    def _on_lost(self, why: str) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            hint = f"; {DETACH_NAME} leaves" if self._is_tty else ""
+            self._say(f"the connection is lost ({why[:100]}); connecting again{hint}")
+
+    def _on_found(self, is_cut: bool) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._say("connected again" + ("; some output in between is not kept any more" if is_cut else ""))
+
+    def _say(self, words: str) -> None:
+        end = "\r\n" if self._is_tty else "\n"
+        text = self._terminal.paint(f"[slipway: {words}]", "dim")
+        self._terminal.err.write(f"{end if self._is_tty else ''}{text}{end}")
+        self._terminal.err.flush()
+
+
+def _show(stream: int, data: bytes) -> None:
+    target = sys.stderr if stream == STDERR else sys.stdout
+    target.flush()
+    fd, rest = target.fileno(), memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+@contextmanager
+def _raw() -> Generator[None]:
+    """Every key goes to the program, as it is."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setraw(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)

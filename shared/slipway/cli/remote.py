@@ -1,0 +1,230 @@
+"""A session of a terminal server, over as many connections as it takes.
+
+Owns what was seen and what was sent: after a lost connection it attaches again, asks for the output after what it has
+and sends the input that was not taken yet. Knows the wire of `slipway.inside.terminal`, and no real terminal.
+
+Invariants: the output is passed on once and in order, and so is the input; what is sent but not taken is bounded.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slipway.cli.address import Address
+from slipway.errors import NotFoundError, PermanentError, UnavailableError
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+Json = dict[str, Any]
+
+PROTOCOL = "terminal.v1.slipway.dev"
+UNSENT_BYTES_MAX = 256 * 1024
+PIECE_BYTES = 32 * 1024
+CONNECT_S = 15.0
+PATIENCE_S = 600.0
+"""How long a lost connection is tried again: long enough for a laptop to change its network."""
+PAUSE_S, PAUSE_S_MAX = 0.1, 3.0
+_GONE, _NO_SESSION = (404, 410), 4404
+STDOUT, STDERR = 1, 2
+
+
+class Wanted(NamedTuple):
+    """What is opened: a session that is there, or a new one."""
+
+    session: str = ""
+    command: tuple[str, ...] = ()
+    tty: bool = True
+
+
+class Remote:
+    """One session. `show` gets (stream, bytes); `lost` is told when a connection is lost, `found` when it is back."""
+
+    def __init__(self, server: Address, path: str, wanted: Wanted, show: Callable[[int, bytes], None]) -> None:
+        scheme = "wss" if server.scheme == "https" else "ws"
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        self._url = f"{scheme}://{host}:{server.port}{server.prefix}{path}terminal"
+        self._wanted = wanted
+        self._show = show
+        self._client = secrets.token_hex(8)
+        self._seen = self._taken = 0
+        self._unsent = bytearray()
+        self._sent = 0
+        self._at_end = False
+        self._room = asyncio.Event()
+        self._news = asyncio.Event()
+        self.session = wanted.session
+        self.size = (24, 80)
+        self.code: int | None = None
+        self.lost: Callable[[str], None] = lambda why: None
+        self.found: Callable[[bool], None] = lambda is_cut: None
+
+    # --- what the user does
+
+    async def send(self, data: bytes) -> None:
+        """Passes input on; waits while too much was not taken yet."""
+        while len(self._unsent) > UNSENT_BYTES_MAX:
+            self._room.clear()
+            await self._room.wait()
+        self._unsent += data
+        self._news.set()
+
+    def end_input(self) -> None:
+        """Nothing more comes."""
+        self._at_end = True
+        self._news.set()
+
+    def resize(self, rows: int, cols: int) -> None:
+        """The window has another size."""
+        self.size = (rows, cols)
+        self._news.set()
+
+    # --- the connections
+
+    async def run(self) -> int:
+        """Stays until the program has ended; its exit code.
+
+        Raises:
+            NotFoundError: there is no such session any more. PermanentError: it was refused, or the allocation ended.
+            UnavailableError: the connection was lost and did not come back.
+        """
+        loop = asyncio.get_running_loop()
+        pause_s, until = PAUSE_S, loop.time() + PATIENCE_S
+        while self.code is None:
+            try:
+                async with await self._connect() as socket:
+                    await self._attach(socket)
+                    pause_s, until = PAUSE_S, loop.time() + PATIENCE_S
+                    await self._converse(socket)
+            except _LostError as error:
+                if loop.time() > until:
+                    raise UnavailableError(f"the connection was lost and did not come back: {error}") from error
+                self.lost(str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+        return self.code
+
+    async def _connect(self) -> "ClientConnection":
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.typing import Subprotocol
+
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await connect(
+                    self._url,
+                    subprotocols=[Subprotocol(PROTOCOL)],
+                    compression=None,
+                    proxy=None,
+                    open_timeout=None,
+                    close_timeout=1.0,
+                    max_size=None,
+                )
+        except InvalidStatus as error:
+            if error.response.status_code in _GONE:
+                raise PermanentError(detail_of(error.response.body)) from error
+            raise _LostError(detail_of(error.response.body)) from error
+        except (InvalidHandshake, OSError, TimeoutError) as error:
+            raise _LostError(str(error) or type(error).__name__) from error
+
+    async def _attach(self, socket: "ClientConnection") -> None:
+        rows, cols = self.size
+        opening: Json = {"type": "open", "client": self._client, "session": self.session, "from": self._seen}
+        opening |= {"rows": rows, "cols": cols, "tty": self._wanted.tty, "command": list(self._wanted.command)}
+        told = await self._receive(socket, opening)
+        is_new = not self.session
+        self.session = str(told["id"])
+        # What was taken needs not be sent again, whether we heard of it or not.
+        self._forget(int(told["received"]))
+        self._sent = 0
+        self._seen = int(told["offset"])
+        self.found(bool(told["truncated"]) and not is_new)
+
+    async def _receive(self, socket: "ClientConnection", opening: Json) -> Json:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await socket.send(json.dumps(opening))
+                told: Json = json.loads(await socket.recv())
+        except (ConnectionClosed, TimeoutError) as error:
+            raise _LostError(str(error) or "no answer") from error
+        if told["type"] != "error":
+            return told
+        with contextlib.suppress(ConnectionClosed):
+            await socket.recv()
+        words = str(told["message"])
+        raise NotFoundError(words) if socket.close_code == _NO_SESSION else PermanentError(words)
+
+    async def _converse(self, socket: "ClientConnection") -> None:
+        sending = asyncio.ensure_future(self._send_news(socket))
+        try:
+            await self._read(socket)
+        finally:
+            sending.cancel()
+            await asyncio.wait({sending})
+
+    async def _read(self, socket: "ClientConnection") -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            async for message in socket:
+                if isinstance(message, bytes):
+                    self._seen += len(message) - 1
+                    self._show(message[0], message[1:])
+                    continue
+                told: Json = json.loads(message)
+                if told["type"] == "received":
+                    self._forget(int(told["bytes"]))
+                elif told["type"] == "exit":
+                    self.code = int(told["code"])
+                    return
+                elif told["type"] == "error":
+                    raise PermanentError(str(told["message"]))
+        except ConnectionClosed as error:
+            raise _LostError(str(error)) from error
+        raise _LostError("closed")
+
+    async def _send_news(self, socket: "ClientConnection") -> None:
+        """Sends what there is to send, whenever there is something."""
+        from websockets.exceptions import ConnectionClosed
+
+        size, has_ended = (0, 0), False
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self._news.clear()
+                if size != self.size:
+                    size = self.size
+                    await socket.send(json.dumps({"type": "resize", "rows": size[0], "cols": size[1]}))
+                while self._sent < len(self._unsent):
+                    piece = bytes(self._unsent[self._sent : self._sent + PIECE_BYTES])
+                    self._sent += len(piece)
+                    await socket.send(piece)
+                if self._at_end and not has_ended:
+                    has_ended = True
+                    await socket.send(json.dumps({"type": "eof"}))
+                await self._news.wait()
+
+    def _forget(self, taken: int) -> None:
+        """Input before `taken` has arrived."""
+        count = max(0, taken - self._taken)
+        self._taken += count
+        del self._unsent[:count]
+        self._sent = max(0, self._sent - count)
+        self._room.set()
+
+
+class _LostError(Exception):
+    """The connection broke off, or could not be made; it may be tried again."""
+
+
+def detail_of(body: bytes | bytearray | None) -> str:
+    """What a refusal says, of a problem document."""
+    try:
+        told: Json = json.loads(body or b"{}")
+        return str(told.get("detail") or told.get("title") or "refused")
+    except (ValueError, AttributeError):
+        return "refused"

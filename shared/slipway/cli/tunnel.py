@@ -1,0 +1,117 @@
+"""A port of this machine that leads to a port of a workload, through the proxy.
+
+Owns the listening socket and one WebSocket for each connection: its binary messages are the bytes, the text `eof` the
+end of one direction. Listens on this machine only.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from slipway.cli.address import Address
+from slipway.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+PROTOCOL = "tcp.v1.slipway.dev"
+HOST = "127.0.0.1"
+CONNECT_S = 15.0
+PIECE_BYTES = 64 * 1024
+CONNECTIONS_MAX = 256
+EOF = "eof"
+
+
+class Tunnel:
+    """Connections to `local` go to the workload's port at `path`. `say` is told what goes wrong with one."""
+
+    def __init__(self, server: Address, path: str, say: Callable[[str], None]) -> None:
+        scheme = "wss" if server.scheme == "https" else "ws"
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        self._url = f"{scheme}://{host}:{server.port}{server.prefix}{path}"
+        self._say = say
+        self._open = 0
+
+    async def run(self, local: int, ready: Callable[[int], None]) -> None:
+        """Serves until it is cancelled; `ready` is told the port.
+
+        Raises:
+            UnavailableError: the local port can not be had.
+        """
+        try:
+            listening = await asyncio.start_server(self._serve, HOST, local)
+        except OSError as error:
+            raise UnavailableError(f"port {local} of this machine can not be had: {error.strerror}") from error
+        ready(int(listening.sockets[0].getsockname()[1]))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            listening.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open > CONNECTIONS_MAX:
+                self._say(f"more than {CONNECTIONS_MAX} connections; one was refused")
+                return
+            socket = await self._connect()
+            if socket is None:
+                return
+            async with socket:
+                ways = [asyncio.ensure_future(_up(reader, socket)), asyncio.ensure_future(_down(socket, writer))]
+                try:
+                    await ways[1]
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            self._open -= 1
+            with contextlib.suppress(OSError):
+                writer.close()
+
+    async def _connect(self) -> "ClientConnection | None":
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.typing import Subprotocol
+
+        from slipway.cli.remote import detail_of
+
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await connect(
+                    self._url,
+                    subprotocols=[Subprotocol(PROTOCOL)],
+                    compression=None,
+                    proxy=None,
+                    open_timeout=None,
+                    close_timeout=1.0,
+                    max_size=None,
+                )
+        except InvalidStatus as error:
+            self._say(detail_of(error.response.body))
+        except (InvalidHandshake, OSError, TimeoutError) as error:
+            self._say(f"no connection: {error or type(error).__name__}")
+        return None
+
+
+async def _up(reader: asyncio.StreamReader, socket: "ClientConnection") -> None:
+    from websockets.exceptions import ConnectionClosed
+
+    with contextlib.suppress(ConnectionClosed, OSError):
+        while data := await reader.read(PIECE_BYTES):
+            await socket.send(data)
+        await socket.send(EOF)
+
+
+async def _down(socket: "ClientConnection", writer: asyncio.StreamWriter) -> None:
+    from websockets.exceptions import ConnectionClosed
+
+    with contextlib.suppress(ConnectionClosed, OSError):
+        async for message in socket:
+            if isinstance(message, bytes):
+                writer.write(message)
+                await writer.drain()
+            elif writer.can_write_eof():
+                writer.write_eof()

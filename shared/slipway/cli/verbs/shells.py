@@ -1,0 +1,108 @@
+"""`slipway shell open` and what follows `slipway shell start`: a terminal in a workload."""
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from slipway.cli import main, table, words
+from slipway.cli.follow import wait_until
+from slipway.cli.verb import Session
+from slipway.errors import InvalidError, PermanentError
+
+Json = dict[str, Any]
+
+
+def configure_open(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `shell open`."""
+    parser.usage = "slipway shell open [options] ID [options] [-- COMMAND...]"
+    _add_open_options(parser)
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="ID [-- COMMAND]", help="a command: instead of a shell"
+    )
+
+
+def _add_open_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("--session", metavar="S", default="", help="come back to this session")
+    parser.add_argument("--sessions", action="store_true", help="list its sessions")
+    parser.add_argument("--browser", action="store_true", help="open the page instead")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What a terminal may be told."""
+    parser.add_argument(
+        "-T", "--no-tty", action="store_true", help="pipes, no terminal (the default when stdin is no terminal)"
+    )
+
+
+def _parted(arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    """The id and the command; options between them are put where the others are."""
+    given: list[str] = arguments.words
+    if not given or given[0].startswith("-"):
+        raise InvalidError("which one? write for example: slipway shell open ID")
+    end = given.index("--") if "--" in given else len(given)
+    more = argparse.ArgumentParser(prog="slipway shell open ID", allow_abbrev=False)
+    _add_open_options(more)
+    more.set_defaults(**vars(arguments))
+    more.parse_args(given[1:end], arguments)
+    return given[0], tuple(given[end + 1 :])
+
+
+def open_shell(arguments: argparse.Namespace, session: Session) -> int:
+    """Attach to a shell."""
+    named, command = _parted(arguments)
+    view: Json = session.api.get(f"/allocations/{named}")
+    if arguments.sessions:
+        return _list(session, view)
+    if arguments.browser:
+        from slipway.cli.verbs import reach
+
+        session.terminal.line(reach.page_of(session, view))
+        reach.browse(session, view)
+        return main.OK
+    if command and arguments.session:
+        raise InvalidError("--session comes back to what runs there; leave the command out")
+    return attach(session, view, arguments, command, named=arguments.session)
+
+
+def attach(
+    session: Session, view: Json, arguments: argparse.Namespace, command: tuple[str, ...] = (), *, named: str = ""
+) -> int:
+    """Stay until it ends or is detached; the program's exit code."""
+    from slipway.cli.attach import DETACH_NAME, Attachment
+    from slipway.cli.remote import Wanted
+
+    id_, terminal = str(view["id"]), session.terminal
+    if words.has_ended(view):
+        raise PermanentError(f"{words.summary_of(view)}: there is nothing to open")
+    reached = wait_until(session, id_, "ready", None)
+    if reached is None or words.has_ended(reached):
+        terminal.note(f"{id_} did not start; see: slipway describe {id_}")
+        return main.FAILED
+    is_tty = sys.stdin.isatty() and not arguments.no_tty
+    if is_tty:
+        terminal.note(f"{id_}: {DETACH_NAME} detaches, and it goes on")
+    attachment = Attachment(terminal, session.api.server, view["links"]["proxy"], Wanted(named, command, is_tty))
+    code = attachment.run()
+    if code is None:
+        terminal.note(f"\ndetached. Come back with: slipway shell open {id_} --session {attachment.session}")
+        return main.DETACHED
+    return code
+
+
+def _list(session: Session, view: Json) -> int:
+    items: list[Json] = session.api.get(f"/{view['links']['proxy']}sessions")["items"]
+    if not items:
+        session.terminal.note(f"no sessions; slipway shell open {view['id']} begins one")
+        return main.OK
+    rows = [[str(each["id"]), _state_of(each), str(each["viewers"]), shlex.join(each["command"])] for each in items]
+    width = session.terminal.width
+    session.terminal.line(table.render(("SESSION", "STATE", "ATTACHED", "COMMAND"), rows, width=width))
+    return main.OK
+
+
+def _state_of(session: Json) -> str:
+    if session["exitCode"] is not None:
+        return f"exit {session['exitCode']}"
+    return "busy" if session["busy"] else "idle"
