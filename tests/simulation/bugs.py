@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd import transitions
+from slipway.crd import totals, transitions
+from slipway.crd.figures import DayTotals
 from slipway.crd.v1alpha1 import Allocation, Release
 from slipway.errors import NotFoundError, StaleError
 from slipway.kube.objects import Pod
@@ -28,6 +29,7 @@ from slipway.scheduler.ledger_store import LedgerStore
 from slipway.streams.consumer import WorkConsumer
 from slipway.streams.feed import FeedReader
 from slipway.watcher import gang, reduce
+from slipway.watcher.books import Books
 from slipway.watcher.evidence import Evidence
 from slipway.watcher.reconcile import Reconciler
 from slipway.watcher.sweep import Sweeper
@@ -233,7 +235,33 @@ def _late_create_is_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Remover, "_delete", delete)
 
 
+def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
+    """Who stands in the totals already is not looked for."""
+    add = totals.added
+
+    def blind(known: DayTotals, bills: Any, now: float, may_forget: Any) -> DayTotals | None:
+        return add(msgspec.structs.replace(known, booked={}), bills, now, may_forget)
+
+    patch.setattr(totals, "added", blind)
+
+
+def _let_go_unaccounted(patch: pytest.MonkeyPatch) -> None:
+    """The last finalizer goes without waiting for the totals."""
+
+    def hasty(_self: Books, _allocation: Allocation) -> bool:
+        return True
+
+    patch.setattr(Books, "is_settled", hasty)
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="totals are added again",
+        install=_totals_are_added_again,
+        hunts=(("launch-1", "crash@watcher:*:after"),),
+        told_by=("I26",),
+    ),
+    Bug(name="let go unaccounted", install=_let_go_unaccounted, hunts=(("launch-1", ""),), told_by=("I26",)),
     Bug(name="bind before release", install=_bind_before_release, hunts=(("launch-1", ""),), told_by=("I5",)),
     Bug(name="bind without uid", install=_bind_without_uid, hunts=(("launch-1", ""),), told_by=("FENCE",)),
     Bug(

@@ -5,7 +5,7 @@ Used by the simulation after every run; a live audit runs the same program read-
 
 from collections.abc import Callable, Iterator, Mapping
 
-from slipway.audit import flows, gangs, ledgers, lives, rest
+from slipway.audit import flows, gangs, ledgers, lives, rest, usage
 from slipway.audit.evidence import Evidence, Violation
 
 Check = Callable[[Evidence], Iterator[Violation]]
@@ -29,6 +29,7 @@ CHECKS: Mapping[str, Check] = {
     "I15 streams are complete": flows.streams_are_complete,
     "I16 nothing stays pending": flows.nothing_stays_pending,
     "I20 exits are true": lives.exits_are_true,
+    "I26 usage is exact": usage.usage_is_exact,
     "ACK after the effect": flows.hints_are_acked_after_their_effect,
     "FENCE on every write": flows.writes_carry_fences,
 }

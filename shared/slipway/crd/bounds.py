@@ -17,6 +17,8 @@ TEXT_MAX = 32 * 1024
 SCRIPT_MAX = 128 * 1024
 UID_MAX = 63
 TIME_MAX = 40
+DAYS_MAX = 4096
+"""of one allocation: eleven years"""
 NODES_MAX = 16 * 1024
 
 QUANTITY: Mapping[str, Any] = {
@@ -59,6 +61,11 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "AllocationStatus.message": {"maxLength": TEXT_MAX},
     "AllocationStatus.transitions": {"maxItems": RING_LENGTH, "x-kubernetes-list-type": "atomic"},
     "AllocationStatus.conditions": _CONDITIONS,
+    "Usage.days": {
+        "maxProperties": DAYS_MAX,
+        "additionalProperties": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    },
+    "Usage.until": {"maxLength": TIME_MAX},
     "ResourcePoolStatus.nodes": {"maxItems": NODES_MAX},
     "ResourcePoolStatus.decisions": {"maxItems": 4096},
     "ResourcePoolStatus.conditions": _CONDITIONS,

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.meta import GROUP_VERSION, Condition, ListMeta, ObjectMeta
+from slipway.crd.figures import Usage
+from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
 from slipway.model.duration import DURATION_PATTERN
 from slipway.model.lifecycle import Event, Kind, Phase, RankState
 from slipway.model.position import POSITION_PATTERN
@@ -25,7 +26,6 @@ SPEC_BYTES_MAX = 256 * 1024
 
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]
-ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
 Position = Annotated[str, Meta(max_length=63, pattern=POSITION_PATTERN)]
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
 EnvName = str
@@ -308,6 +308,8 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     """the nodes in short, for printer columns"""
     slots: int = 0
     """GPUs that it holds or held"""
+    usage: Usage | None = None
+    """what its attempts used, day by day, up to the end of the last one"""
 
 
 class Allocation(Wire, kw_only=True, frozen=True):
@@ -492,9 +494,3 @@ class Template(Wire, kw_only=True, frozen=True):
     kind: str = "Template"
     metadata: ObjectMeta
     spec: TemplateSpec = TemplateSpec()
-
-
-class ObjectList(Wire, kw_only=True, frozen=True):
-    """Base of the typed lists; `kube/client.py` decodes `items` itself."""
-
-    metadata: ListMeta = ListMeta()

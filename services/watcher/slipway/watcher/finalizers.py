@@ -1,4 +1,4 @@
-"""Taking one finalizer off one object, and nothing else.
+"""Taking one finalizer off one object, and nothing else but a mark that says what was done before.
 
 Owns the patch. It tests the object's uid and the finalizer's place, so it can hit neither a successor of the same name
 nor another finalizer.
@@ -15,8 +15,14 @@ from slipway.watcher.ports import Writer
 T = TypeVar("T")
 
 
-async def drop(kube: Writer, resource: Resource[T], meta: ObjectMeta, finalizer: str) -> T | None:
-    """The object without the finalizer; None when the object is gone.
+Mark = tuple[str, str]
+"""(annotation, value)"""
+
+
+async def drop(
+    kube: Writer, resource: Resource[T], meta: ObjectMeta, finalizer: str, *, mark: Mark | None = None
+) -> T | None:
+    """The object without the finalizer, and with `mark` on it; None when the object is gone.
 
     Raises:
         StaleError: the object's finalizers are not those of `meta`: observe again.
@@ -28,6 +34,7 @@ async def drop(kube: Writer, resource: Resource[T], meta: ObjectMeta, finalizer:
         {"op": "test", "path": "/metadata/uid", "value": meta.uid},
         {"op": "test", "path": f"/metadata/finalizers/{index}", "value": finalizer},
         {"op": "remove", "path": f"/metadata/finalizers/{index}"},
+        *(_marking(meta, mark) if mark is not None else ()),
     ]
     try:
         return await kube.patch(resource, meta.name, patch, namespace=meta.namespace or None, type_=PatchType.JSON)
@@ -36,3 +43,14 @@ async def drop(kube: Writer, resource: Resource[T], meta: ObjectMeta, finalizer:
     except InvalidError as error:
         # How the API server answers a test that does not hold.
         raise StaleError(f"the finalizers of {meta.name} have changed") from error
+
+
+def _marking(meta: ObjectMeta, mark: Mark) -> list[RawObject]:
+    name, value = mark
+    if meta.annotations:
+        return [{"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}]
+    # The map itself has to be made, and must not replace one that came meanwhile.
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
+        {"op": "add", "path": "/metadata/annotations", "value": {name: value}},
+    ]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
-from slipway.kube.ports import Deletes, Gets, Lists, Patches, ReadsLogs, ReplacesStatus
+from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReadsLogs, Replaces, ReplacesStatus
 from slipway.model.ids import AllocationId
 from slipway.streams.ports import Appended, Entry, LogLine, StoredLine, WorkHint
 
@@ -20,6 +20,10 @@ class Writer(ReplacesStatus, Patches, Deletes, Protocol):
 
 class Kube(Reader, Writer, Protocol):
     """Both."""
+
+
+class Ledger(Gets, Creates, Replaces, Protocol):
+    """The daily totals."""
 
 
 LogReader = ReadsLogs
@@ -74,6 +78,22 @@ class Outbox(Protocol):
 
     def is_published(self, allocation: Allocation) -> bool:
         """Whether its stream holds its last transition, or there is no stream to wait for."""
+        ...
+
+
+class Accounts(Protocol):
+    """Where what was used is added up before an allocation may go."""
+
+    def offer(self, allocation: Allocation) -> None:
+        """Add it, unless that was done; its uid is looked at again when it is."""
+        ...
+
+    def is_settled(self, allocation: Allocation) -> bool:
+        """Whether there is nothing to wait for."""
+        ...
+
+    def is_added(self, allocation: Allocation) -> bool:
+        """Whether it is known to be in the totals."""
         ...
 
 

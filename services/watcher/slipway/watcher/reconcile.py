@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
+from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.transitions import id_of, seq_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError, StaleError
@@ -30,7 +31,7 @@ from slipway.watcher import finalizers
 from slipway.watcher.ends import Policy
 from slipway.watcher.evidence import Evidence
 from slipway.watcher.pace import Pace
-from slipway.watcher.ports import HintBox, Kube, Marks, Outbox, Tails
+from slipway.watcher.ports import Accounts, HintBox, Kube, Marks, Outbox, Tails
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
 from slipway.watcher.world import World
@@ -56,6 +57,7 @@ class Hands:
     evidence: Evidence
     queue: WorkQueue[str]
     outbox: Outbox
+    accounts: Accounts
     hints: HintBox
     tails: Tails
     marks: Marks
@@ -84,6 +86,7 @@ class Reconciler:
         self._evidence = hands.evidence
         self._queue = hands.queue
         self._outbox = hands.outbox
+        self._accounts = hands.accounts
         self._hints = hands.hints
         self._tails = hands.tails
         self._marks = hands.marks
@@ -266,7 +269,10 @@ class Reconciler:
         uid, status = allocation.metadata.uid, allocation.status
         ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
         is_told = self._outbox.is_published(allocation)
-        if not is_told and self._clock.now() < ended_at + self._relay_wait_s:
+        self._accounts.offer(allocation)
+        if (not is_told and self._clock.now() < ended_at + self._relay_wait_s) or not self._accounts.is_settled(
+            allocation
+        ):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
             return
         if await self._evidence.has_leftovers(allocation):
@@ -275,7 +281,8 @@ class Reconciler:
         if not is_told:
             _log.warning("let go without its last event", allocation=id_of(allocation))
         try:
-            left = await finalizers.drop(self._kube, ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER)
+            mark = (ANNOTATION_USAGE, BOOKED) if self._accounts.is_added(allocation) else None
+            left = await finalizers.drop(self._kube, ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER, mark=mark)
         except StaleError:
             self._queue.add_after(uid, STALE_RECHECK_S)
             return

@@ -20,6 +20,7 @@ import msgspec
 
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import is_released, record, with_status
+from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.objects import Pod
 from slipway.model.duration import parse_duration
@@ -317,7 +318,7 @@ def _with_details(view: View, moved: _Moved) -> _Moved:
     ranks = view.gang.statuses() if view.gang.ranks and same_attempt else after.status.ranks
     if after.status.seq > before.status.seq:
         # The conditions follow from the rest, so they come last.
-        after = with_status(after, msgspec.structs.replace(after.status, ranks=ranks))
+        after = carried(before, with_status(after, msgspec.structs.replace(after.status, ranks=ranks)))
         conditions = conditions_of(after, now=view.now)
         after = with_status(after, msgspec.structs.replace(after.status, conditions=conditions))
         return msgspec.structs.replace(moved, allocation=after)

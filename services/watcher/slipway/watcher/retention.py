@@ -1,6 +1,7 @@
 """Forgets what ended long ago: ended allocations beyond an age, or beyond a number per workspace.
 
-Owns which. The object is the record: once it is gone, so are its exits, and its stream expires by itself.
+Owns which. The object is the record: once it is gone, so are its exits, and its stream expires by itself. What it used
+stays: nothing is deleted that does not stand in the daily totals.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
-from slipway.watcher.ports import Writer
+from slipway.watcher.ports import Accounts, Writer
 from slipway.watcher.world import World
 
 DELETES_MAX = 500
@@ -26,9 +27,12 @@ _log = log.get_logger(__name__)
 class Retention:
     """Deletes ended allocations that are past their time."""
 
-    def __init__(self, kube: Writer, world: World, clock: Clock, *, age_s: float, count_max: int) -> None:
+    def __init__(
+        self, kube: Writer, world: World, accounts: Accounts, clock: Clock, *, age_s: float, count_max: int
+    ) -> None:
         self._kube = kube
         self._world = world
+        self._accounts = accounts
         self._clock = clock
         self._age_s = age_s
         self._count_max = count_max
@@ -41,6 +45,9 @@ class Retention:
         deleted = 0
         for allocation in due[:DELETES_MAX]:
             meta = allocation.metadata
+            self._accounts.offer(allocation)
+            if not self._accounts.is_settled(allocation):
+                continue
             try:
                 await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
             except (NotFoundError, StaleError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from slipway.crd.totals import is_booked
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.kube.lease import LeaseElector, LeaseTiming
 from slipway.kube.ports import KubeApi
@@ -25,6 +26,7 @@ from slipway.runtime.health import Health
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 from slipway.watcher.archives import ArchiveSweeper
+from slipway.watcher.books import Books
 from slipway.watcher.dispatch import Audience, Dispatch
 from slipway.watcher.duty import Duty
 from slipway.watcher.evidence import Evidence
@@ -85,6 +87,13 @@ class Watcher:
             for resource, store in self.world.stores()
         ]
         self.relay = Relay(parts.streams.events, clock, enabled=has_redis)
+        self._books = Books(
+            parts.kube,
+            clock,
+            namespace=settings.namespace,
+            may_forget=self._may_forget,
+            settled=self.queue.add,
+        )
         self._hints = HintSender(parts.streams.hints, clock)
         self._bell = Ringer(parts.streams.wake, clock)
         self._logs = PodLogs(
@@ -116,6 +125,7 @@ class Watcher:
                 evidence=evidence,
                 queue=self.queue,
                 outbox=self.relay,
+                accounts=self._books,
                 hints=self._hints,
                 tails=self._logs,
                 marks=parts.behind,
@@ -154,7 +164,13 @@ class Watcher:
                 tasks.create_task(reflector.run(stop))
             for index in range(self._settings.reconcile_workers):
                 tasks.create_task(self._loop(f"reconcile-{index}", self._work, stop, max_backoff_s=1.0))
-            for name, step in (("relay", self.relay.step), ("hints", self._hints.step), ("bell", self._bell.step)):
+            steps = {
+                "relay": self.relay.step,
+                "hints": self._hints.step,
+                "bell": self._bell.step,
+                "books": self._books.step,
+            }
+            for name, step in steps.items():
                 tasks.create_task(self._loop(name, _until(stop, step), stop, max_backoff_s=2.0))
             tasks.create_task(self._loop("resync", self._resync, stop, max_backoff_s=5.0))
             tasks.create_task(self._loop("lease", lambda: self._compete(stop), stop, max_backoff_s=5.0))
@@ -237,13 +253,17 @@ class Watcher:
             await self._work()
 
     async def _tell(self) -> None:
-        """Streams and hints, if there is a Redis."""
+        """Streams and hints, if there is a Redis; and what ended is added up."""
         await self.relay.check_quietly(self.world.allocations.items())
         try:
             await self.relay.flush()
             await self._hints.flush()
         except TransientError as error:
             _log.warning("streams not brought up to date", error=str(error))
+        try:
+            await self._books.flush()
+        except TransientError as error:
+            _log.warning("usage not added up", error=str(error))
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -262,10 +282,20 @@ class Watcher:
             sweeper=Sweeper(parts.kube, clock),
             archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
             retention=Retention(
-                parts.kube, self.world, clock, age_s=settings.retention_s, count_max=settings.retention_count_max
+                parts.kube,
+                self.world,
+                self._books,
+                clock,
+                age_s=settings.retention_s,
+                count_max=settings.retention_count_max,
             ),
             relay=self.relay,
         )
+
+    def _may_forget(self, uid: str) -> bool:
+        """Whether the totals need not remember that they hold this allocation."""
+        found = self.world.allocations.by_uid(uid)
+        return self.world.is_synced and (found is None or is_booked(found))
 
     def _is_stale(self) -> bool:
         return any(reflector.silent_s > STALE_VIEW_S for reflector in self.reflectors)

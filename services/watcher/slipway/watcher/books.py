@@ -1,0 +1,146 @@
+"""Adds what ended allocations used to the daily totals, before they may go.
+
+Owns the writes of the totals: many allocations in one compare-and-swap a day. The sums are `crd/totals.py`'s.
+
+Promises: an allocation that `is_settled` stands in the totals of each day that it used, once, whoever wrote it and
+however often that was tried; or it can not be added for a reason that waiting does not mend, which is logged. Nothing
+of it is remembered beyond this process: the totals themselves, and the mark on the object, say what is in them.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from slipway.crd import totals
+from slipway.crd.totals import Bill
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import AlreadyExistsError, NotFoundError, PermanentError, StaleError, TransientError
+from slipway.kube.objects import ConfigMap
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.watcher.ports import Ledger
+
+BATCH_MAX = 500
+TRIES_MAX = 8
+KNOWN_MAX = 20_000
+
+_log = log.get_logger(__name__)
+
+
+class Books:
+    """The totals of this installation.
+
+    `may_forget` says of a uid that its object carries the mark or is gone; `settled` is told each uid that is done.
+    """
+
+    def __init__(
+        self,
+        kube: Ledger,
+        clock: Clock,
+        *,
+        namespace: str,
+        may_forget: Callable[[str], bool],
+        settled: Callable[[str], None],
+    ) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._namespace = namespace
+        self._may_forget = may_forget
+        self._settled = settled
+        self._waiting: dict[str, Allocation] = {}
+        self._done: dict[str, bool] = {}
+        """{uid: whether it was added}"""
+        self._something = asyncio.Event()
+
+    def offer(self, allocation: Allocation) -> None:
+        """Add this ended allocation, unless that was done."""
+        if not self.is_settled(allocation):
+            self._waiting.setdefault(allocation.metadata.uid, allocation)
+            self._something.set()
+
+    def is_settled(self, allocation: Allocation) -> bool:
+        """Whether it stands in the totals, or never will."""
+        return allocation.metadata.uid in self._done or totals.is_booked(allocation)
+
+    def is_added(self, allocation: Allocation) -> bool:
+        """Whether it is known to stand in the totals."""
+        return self._done.get(allocation.metadata.uid, False) or totals.is_booked(allocation)
+
+    async def step(self) -> None:
+        """Wait for something to add, then add it.
+
+        Raises:
+            TransientError: the API server did not take it; what waits is tried again.
+        """
+        await self._something.wait()
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Add everything that waits now."""
+        while self._waiting:
+            batch = list(self._waiting.values())[:BATCH_MAX]
+            is_added = True
+            try:
+                await self._add(batch)
+            except PermanentError as error:
+                is_added = False
+                # Work must be able to end whether or not it can be accounted for.
+                _log.error("usage can not be added to the totals", count=len(batch), error=str(error))
+            for allocation in batch:
+                uid = allocation.metadata.uid
+                self._waiting.pop(uid, None)
+                self._done[uid] = is_added
+                self._settled(uid)
+        self._something.clear()
+        while len(self._done) > KNOWN_MAX:
+            del self._done[next(iter(self._done))]
+
+    async def _add(self, batch: Sequence[Allocation]) -> None:
+        days: dict[str, list[Bill]] = {}
+        for allocation in batch:
+            for day, bill in totals.bills_of(allocation).items():
+                days.setdefault(day, []).append(bill)
+        for day, bills in sorted(days.items()):
+            await self._add_to(day, bills)
+
+    async def _add_to(self, day: str, bills: Sequence[Bill]) -> None:
+        for _ in range(TRIES_MAX):
+            try:
+                await self._write(day, bills)
+                return
+            except (StaleError, AlreadyExistsError):
+                continue
+        raise TransientError(f"the totals of {day} change faster than they can be written")
+
+    async def _write(self, day: str, bills: Sequence[Bill]) -> None:
+        now = self._clock.now()
+        try:
+            found = await self._kube.get(CONFIG_MAPS, totals.name_of(day), namespace=self._namespace)
+        except NotFoundError:
+            first = totals.added(totals.DayTotals(), bills, now, self._may_forget)
+            if first is not None:
+                await self._kube.create(CONFIG_MAPS, totals.manifest(day, first), namespace=self._namespace)
+            return
+        after = totals.added(_decoded(found), bills, now, self._may_forget)
+        if after is not None:
+            meta = found.metadata
+            body = {
+                "metadata": {
+                    "name": meta.name,
+                    "namespace": meta.namespace,
+                    "uid": meta.uid,
+                    "resourceVersion": meta.resource_version,
+                    "labels": meta.labels,
+                },
+                "data": {**found.data, **totals.encode(after)},
+            }
+            await self._kube.replace(CONFIG_MAPS, body)
+
+
+def _decoded(found: ConfigMap) -> totals.DayTotals:
+    try:
+        return totals.decode(found.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"{found.metadata.name} does not hold totals: {error}") from error

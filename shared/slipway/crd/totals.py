@@ -1,0 +1,126 @@
+"""Daily totals that outlive allocations: what is added to them, once, and when an allocation may be forgotten. Pure.
+
+One ConfigMap a day in Slipway's namespace. An allocation is added before its last finalizer goes; the mark that says so
+travels with the object (an annotation, set in the write that drops the finalizer), and until that is there, in the
+totals themselves (`booked`). So a reader that lists the allocations first and then reads the totals counts each once.
+
+Invariants: adding the same allocation again changes nothing; an allocation leaves `booked` only when its object carries
+the mark or is gone, and not before `FORGET_S` has passed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from slipway.crd.figures import DayTotals, DayUsage, Row
+from slipway.crd.meta import API_GROUP, LABEL_MANAGED_BY, MANAGED_BY, RawObject
+from slipway.crd.transitions import user_of
+from slipway.crd.usage import day_of, ms_of, sum_of, used
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+
+ANNOTATION_USAGE = f"{API_GROUP}/usage"
+BOOKED = "booked"
+LABEL_USAGE = f"{API_GROUP}/usage"
+DATA_KEY = "totals"
+FORGET_S = 3600
+"""Longer than any view of the cluster may lag, and than any reader takes."""
+
+Key = tuple[str, str, str, str, str]
+"""workspace, user, pool, queue, kind"""
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
+    """What one ended allocation adds to one day."""
+
+    uid: str
+    key: Key
+    usage: DayUsage
+    ended: bool
+
+
+def name_of(day: str) -> str:
+    """The ConfigMap of a day."""
+    return f"slipway-usage-{day}"
+
+
+def is_booked(allocation: Allocation) -> bool:
+    """Whether the totals have it, by the mark on the object."""
+    return allocation.metadata.annotations.get(ANNOTATION_USAGE) == BOOKED
+
+
+def key_of(allocation: Allocation) -> Key:
+    """Whose, and where."""
+    spec = allocation.spec
+    return allocation.metadata.namespace, user_of(allocation), spec.pool, spec.queue, spec.kind.value
+
+
+def bills_of(allocation: Allocation) -> dict[str, Bill]:
+    """{day: what it adds} of an allocation that has ended."""
+    status = allocation.status
+    if status.phase is not Phase.TERMINATED:
+        return {}
+    end = day_of(ms_of(status.ended_at)) if status.ended_at else ""
+    days = used(allocation, 0.0)
+    if end:
+        days.setdefault(end, DayUsage())
+    uid, key = allocation.metadata.uid, key_of(allocation)
+    return {day: Bill(uid=uid, key=key, usage=usage, ended=day == end) for day, usage in sorted(days.items())}
+
+
+def added(totals: DayTotals, bills: Iterable[Bill], now: float, may_forget: Callable[[str], bool]) -> DayTotals | None:
+    """`totals` with what is new of `bills`; None when nothing is.
+
+    `may_forget` says of a uid that its object carries the mark or is gone.
+    """
+    fresh = {bill.uid: bill for bill in bills if bill.uid not in totals.booked}
+    if not fresh:
+        return None
+    rows = {_key_of(row): row for row in totals.rows}
+    for bill in fresh.values():
+        rows[bill.key] = _with(rows.get(bill.key), bill)
+    kept = {uid: at for uid, at in totals.booked.items() if now - at < FORGET_S or not may_forget(uid)}
+    booked = {**kept, **dict.fromkeys(fresh, int(now))}
+    return DayTotals(booked=booked, rows=[rows[key] for key in sorted(rows)])
+
+
+def encode(totals: DayTotals) -> dict[str, str]:
+    """As `data` of the ConfigMap."""
+    return {DATA_KEY: msgspec.json.encode(totals).decode()}
+
+
+def decode(data: Mapping[str, str]) -> DayTotals:
+    """From `data` of the ConfigMap.
+
+    Raises:
+        msgspec.DecodeError: somebody has written something else there.
+    """
+    text = data.get(DATA_KEY, "")
+    return msgspec.json.decode(text, type=DayTotals) if text else DayTotals()
+
+
+def manifest(day: str, totals: DayTotals) -> RawObject:
+    """The ConfigMap of a day that has none yet."""
+    labels = {LABEL_USAGE: "true", LABEL_MANAGED_BY: MANAGED_BY}
+    return {"metadata": {"name": name_of(day), "labels": labels}, "data": encode(totals)}
+
+
+def _key_of(row: Row) -> Key:
+    return row.workspace, row.user, row.pool, row.queue, row.kind
+
+
+def _with(row: Row | None, bill: Bill) -> Row:
+    workspace, user, pool, queue, kind = bill.key
+    usage = bill.usage if row is None else sum_of([row, bill.usage])
+    return Row(
+        workspace=workspace,
+        user=user,
+        pool=pool,
+        queue=queue,
+        kind=kind,
+        ended=(row.ended if row else 0) + bill.ended,
+        ms=usage.ms,
+        slot_ms=usage.slot_ms,
+        admitted=usage.admitted,
+        waited_ms=usage.waited_ms,
+    )

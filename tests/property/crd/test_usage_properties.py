@@ -1,0 +1,164 @@
+"""Any history of transitions adds up exactly, over midnights, attempts and more transitions than the ring holds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.crd.figures import DayUsage
+from slipway.crd.transitions import record, with_status
+from slipway.crd.usage import DAY_MS, carried, day_of, sum_of, used
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Event, Phase, advance, is_legal
+from slipway.model.times import format_time
+
+BORN_S = 1_767_312_000.0  # 2026-01-02T00:00:00Z
+GAPS_MS = st.one_of(
+    st.integers(0, 5_000), st.integers(0, 3 * DAY_MS), st.sampled_from([0, DAY_MS, DAY_MS - 1, 12 * 3_600_000])
+)
+EVENTS = [event for event in Event if event is not Event.REQUESTED]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One transition; `joins` says that it is written together with the one before it."""
+
+    event: Event
+    at_ms: int
+    slots: int
+    joins: bool
+
+
+def born() -> Allocation:
+    meta = {"name": "a", "namespace": "default", "uid": "a-uid", "creationTimestamp": format_time(BORN_S, "seconds")}
+    return msgspec.convert({"metadata": meta, "spec": {"kind": "command"}}, Allocation)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Step]:
+    """Legal steps, up to 60; an attempt gets its slots with its first step after the admission and keeps them."""
+    steps: list[Step] = []
+    phase, at_ms, slots = Phase.PENDING, round(BORN_S * 1000), 0
+    for _ in range(draw(st.integers(0, 60))):
+        choices = [event for event in EVENTS if is_legal(phase, event)]
+        if not choices:
+            break
+        waiting = [event for event in choices if event is Event.UPDATED]
+        event = draw(st.sampled_from(choices + waiting))
+        at_ms += draw(GAPS_MS)
+        phase = advance(phase, event)
+        joins = draw(st.booleans()) and event is not Event.RESTARTED and bool(steps)
+        joins = joins and steps[-1].event is not Event.RESTARTED
+        if event is Event.RESTARTED:
+            slots = 0
+        elif slots == 0 and phase in (Phase.PULLING, Phase.STARTING, Phase.RUNNING):
+            slots = draw(st.integers(0, 8))
+        steps.append(Step(event, at_ms, slots, joins))
+    return steps
+
+
+def writes(steps: list[Step]) -> Iterator[list[Step]]:
+    """Steps of one write together, at most three."""
+    batch: list[Step] = []
+    for step in steps:
+        if batch and not (step.joins and len(batch) < 3):
+            yield batch
+            batch = []
+        batch.append(step)
+    if batch:
+        yield batch
+
+
+def written(found: Allocation, batch: list[Step]) -> Allocation:
+    after = found
+    for step in batch:
+        changes: dict[str, Any] = {"slots": step.slots}
+        if step.event is Event.TERMINATED:
+            changes["ended_at"] = format_time(step.at_ms / 1000)
+        after = record(after, step.event, now=step.at_ms / 1000, **changes)
+    return carried(found, after)
+
+
+def by_hand(steps: list[Step], end_ms: int) -> dict[str, DayUsage]:
+    """The same from the whole list, stretch by stretch and day by day."""
+    attempts: list[list[Step]] = [[]]
+    for step in steps:
+        attempts[-1].append(step)
+        if step.event is Event.RESTARTED:
+            attempts.append([])
+    ms: dict[tuple[str, str], int] = {}
+    slot_ms: dict[tuple[str, str], int] = {}
+    phase, since = Phase.PENDING, round(BORN_S * 1000)
+
+    def spend(until: int, slots: int) -> None:
+        at = since
+        while at < until:
+            stop = min(until, (at // DAY_MS + 1) * DAY_MS)
+            key = (day_of(at), phase.value)
+            ms[key] = ms.get(key, 0) + stop - at
+            if slots and phase is not Phase.PENDING:
+                slot_ms[key] = slot_ms.get(key, 0) + (stop - at) * slots
+            at = stop
+
+    for attempt in attempts:
+        held = max((step.slots for step in attempt), default=0)
+        for step in attempt:
+            spend(step.at_ms, held)
+            phase, since = advance(phase, step.event), step.at_ms
+    if phase is not Phase.TERMINATED:
+        spend(end_ms, max((step.slots for step in attempts[-1]), default=0))
+    days = sorted({day for day, _ in ms})
+    return {
+        day: DayUsage(
+            ms={name: spent for (on, name), spent in sorted(ms.items()) if on == day},
+            slot_ms={name: spent for (on, name), spent in sorted(slot_ms.items()) if on == day},
+        )
+        for day in days
+    }
+
+
+def without_counts(days: dict[str, DayUsage]) -> dict[str, DayUsage]:
+    bare = {day: msgspec.structs.replace(usage, admitted=0, waited_ms=0) for day, usage in days.items()}
+    return {day: usage for day, usage in bare.items() if usage != DayUsage()}
+
+
+@given(histories(), GAPS_MS)
+def test_any_history_adds_up_exactly(steps: list[Step], later_ms: int) -> None:
+    """What is stored and what is read at any time equal the sum over all transitions, to the millisecond."""
+    found = born()
+    for batch in writes(steps):
+        found = written(found, batch)
+    end_ms = (steps[-1].at_ms if steps else round(BORN_S * 1000)) + later_ms
+    assert without_counts(used(found, end_ms / 1000)) == by_hand(steps, end_ms)
+    whole = sum_of(used(found, end_ms / 1000).values())
+    is_over = found.status.phase is Phase.TERMINATED
+    until_ms = steps[-1].at_ms if is_over else end_ms
+    assert sum(whole.ms.values()) == until_ms - round(BORN_S * 1000)
+    assert whole.admitted == sum(step.event is Event.ASSIGNED for step in steps)
+
+
+@given(histories())
+def test_waits_are_those_before_the_admissions(steps: list[Step]) -> None:
+    """From the beginning of the attempt to its admission, on the day of the admission."""
+    found, expected, began_ms = born(), 0, round(BORN_S * 1000)
+    for batch in writes(steps):
+        found = written(found, batch)
+    for step in steps:
+        if step.event is Event.RESTARTED:
+            began_ms = step.at_ms
+        elif step.event is Event.ASSIGNED:
+            expected += step.at_ms - began_ms
+    moment = (steps[-1].at_ms if steps else began_ms) / 1000
+    assert sum_of(used(found, moment).values()).waited_ms == expected
+
+
+@given(histories())
+def test_a_repeated_write_counts_nothing_twice(steps: list[Step]) -> None:
+    """Carrying again what was carried changes nothing."""
+    found = born()
+    for batch in writes(steps):
+        found = written(found, batch)
+        assert carried(found, found).status.usage == found.status.usage or found.status.phase is Phase.PENDING
+        again = carried(found, with_status(found, found.status))
+        assert used(again, 0.0) == used(found, 0.0)

@@ -1,0 +1,240 @@
+"""The daily totals: each ended allocation once, whatever crashes, whoever else writes, and whatever is deleted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.figures import DayTotals, DayUsage
+from slipway.crd.totals import ANNOTATION_USAGE, FORGET_S, added, bills_of, decode, is_booked, name_of
+from slipway.crd.transitions import record
+from slipway.crd.usage import carried, sum_of, used
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeniedError, NotFoundError, StaleError, UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.times import format_time
+from slipway.watcher.books import Books
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core, furnish
+from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.support.watch_post import Post, play
+
+SYSTEM = "slipway-system"
+NOON_S = 1_767_355_200.0  # 2026-01-02T12:00:00Z
+
+
+def ended(uid: str, *, hours: float = 6.0, user: str = "ada", slots: int = 2) -> Allocation:
+    """Ended after it had run for so long from noon on."""
+    meta = {
+        "name": uid,
+        "namespace": "default",
+        "uid": uid,
+        "creationTimestamp": format_time(NOON_S - 60, "seconds"),
+        "annotations": {"slipway.dev/user": user},
+    }
+    found = msgspec.convert({"metadata": meta, "spec": {"kind": "command"}}, Allocation)
+    assigned = record(found, Event.ASSIGNED, now=NOON_S - 30)
+    running = record(assigned, Event.RUNNING, now=NOON_S, slots=slots)
+    end_s = NOON_S + hours * 3600
+    over = record(running, Event.TERMINATED, now=end_s, ended_at=format_time(end_s))
+    return carried(running, over)
+
+
+class Desk:
+    """Books beside a small cluster; `others` is another replica's."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        core = a_core(self.clock.now)
+        self.kube, self.theirs = a_client(core), a_client(core, seed=2)
+        self.gone: set[str] = set()
+        self.settled: list[str] = []
+
+    def books(self, kube: CoreKube | None = None) -> Books:
+        return Books(
+            kube or self.kube,
+            self.clock,
+            namespace=SYSTEM,
+            may_forget=self.gone.__contains__,
+            settled=self.settled.append,
+        )
+
+    async def totals(self, day: str) -> DayTotals:
+        return decode((await self.kube.get(CONFIG_MAPS, name_of(day), namespace=SYSTEM)).data)
+
+
+def beside(story: Callable[[Desk], Awaitable[None]]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        await furnish(desk.theirs)
+        await story(desk)
+
+    run_virtual(main)
+
+
+def test_what_ended_is_added_once_to_each_of_its_days() -> None:
+    """Twice offered, and again by a process that knows nothing: the totals are the same."""
+
+    async def story(desk: Desk) -> None:
+        work = [ended("one"), ended("two", hours=30.0), ended("three", user="bob")]
+        for _ in range(2):
+            books = desk.books()
+            for each in [*work, *work]:
+                books.offer(each)
+            await books.flush()
+            assert all(books.is_added(each) for each in work)
+        first, second = await desk.totals("2026-01-02"), await desk.totals("2026-01-03")
+        assert [(row.user, row.ended, row.admitted) for row in first.rows] == [("ada", 1, 2), ("bob", 1, 1)]
+        assert first.rows[0].slot_ms["Running"] == (6 + 12) * 3_600_000 * 2
+        assert [(row.user, row.ended, row.slot_ms["Running"]) for row in second.rows] == [
+            ("ada", 1, 18 * 3_600_000 * 2)
+        ]
+        assert sorted(first.booked) == ["one", "three", "two"]
+        assert desk.settled[:3] == ["one", "two", "three"]
+
+    beside(story)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_crash_at_any_write_neither_loses_nor_doubles(moment: str, number: int) -> None:
+    """The write was lost, or only its answer; the next process goes on from what the totals say."""
+
+    async def story(desk: Desk) -> None:
+        work = [ended("one", hours=30.0), ended("two", hours=59.0)]
+        seen = 0
+
+        async def strike(verb: Verb, plural: str, *_: Any) -> None:
+            nonlocal seen
+            if plural == "configmaps" and verb in (Verb.CREATE, Verb.UPDATE):
+                seen += 1
+                if seen == number:
+                    raise UnavailableError("gone in the middle")
+
+        setattr(desk.kube, moment, strike)
+        for each in work:
+            books = desk.books()
+            books.offer(each)
+            try:
+                await books.flush()
+            except UnavailableError:
+                assert not books.is_settled(each)
+                again = desk.books(desk.theirs)
+                again.offer(each)
+                await again.flush()
+        days = ["2026-01-02", "2026-01-03", "2026-01-04"]
+        rows = [row for day in days for row in (await desk.totals(day)).rows]
+        assert sum_of(rows) == sum_of([sum_of(used(each, 0.0).values()) for each in work])
+        assert sum(row.ended for row in rows) == 2
+
+    beside(story)
+
+
+def test_two_replicas_write_at_once() -> None:
+    """The compare-and-swap sends one of them to read again; both find everything added once."""
+
+    async def story(desk: Desk) -> None:
+        work = [ended(f"a{number}") for number in range(8)]
+        mine, theirs = desk.books(), desk.books(desk.theirs)
+        for each in work[:6]:
+            mine.offer(each)
+        for each in work[2:]:
+            theirs.offer(each)
+        await asyncio.gather(mine.flush(), theirs.flush())
+        (row,) = (await desk.totals("2026-01-02")).rows
+        assert (row.ended, row.admitted) == (8, 8)
+
+    beside(story)
+
+
+def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
+    """The list of who stands in the totals does not grow for ever, and keeps whoever could come again."""
+
+    async def story(desk: Desk) -> None:
+        for uid, after_s in (("one", 0.0), ("two", 0.0), ("three", FORGET_S + 1.0)):
+            await desk.clock.sleep(after_s)
+            if uid == "three":
+                desk.gone.add("one")
+            books = desk.books()
+            books.offer(ended(uid))
+            await books.flush()
+        assert sorted((await desk.totals("2026-01-02")).booked) == ["three", "two"]
+        assert (await desk.totals("2026-01-02")).rows[0].ended == 3
+
+    beside(story)
+
+
+def test_what_can_not_be_added_holds_nobody_up() -> None:
+    """A missing permission, or a ConfigMap that holds something else: said in the log, and the work may go."""
+
+    async def story(desk: Desk) -> None:
+        async def refuse(verb: Verb, plural: str, *_: Any) -> None:
+            if verb is Verb.CREATE and plural == "configmaps":
+                raise DeniedError("cannot create configmaps")
+
+        desk.kube.before = refuse
+        books, work = desk.books(), ended("one")
+        books.offer(work)
+        await books.flush()
+        assert (books.is_settled(work), books.is_added(work)) == (True, False)
+        broken = {"metadata": {"name": name_of("2026-01-02")}, "data": {"totals": "not json"}}
+        await desk.theirs.create(CONFIG_MAPS, broken, namespace=SYSTEM)
+        books = desk.books()
+        books.offer(work)
+        await books.flush()
+        assert (books.is_settled(work), books.is_added(work)) == (True, False)
+        found = await desk.kube.get(CONFIG_MAPS, name_of("2026-01-02"), namespace=SYSTEM)
+        assert found.data == {"totals": "not json"}
+
+    beside(story)
+
+
+def test_nothing_new_is_nothing_to_write() -> None:
+    """So a repeated addition costs a read."""
+    bills = list(bills_of(ended("one")).values())
+    once = added(DayTotals(), bills, NOON_S, lambda _uid: False)
+    assert once is not None
+    assert added(once, bills, NOON_S, lambda _uid: False) is None
+
+
+def test_an_allocation_ends_in_the_totals_and_carries_the_mark() -> None:
+    """Before its last finalizer goes; the same for one that is deleted while it runs."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 3.0}
+        await post.launch()
+        over = await post.until(
+            lambda found: found.status.phase is Phase.TERMINATED and not found.metadata.finalizers, "let go"
+        )
+        assert is_booked(over)
+        assert over.metadata.annotations[ANNOTATION_USAGE] == "booked"
+        days = await totals_of(post)
+        assert sum_of(days) == sum_of(used(over, 0.0).values())
+        post.kubelet.runs_s = {}
+        await post.launch(name="gone")
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running", name="gone")
+        await post.kube.delete(ALLOCATIONS, "gone", namespace="default")
+        with pytest.raises((NotFoundError, StaleError)):
+            await post.until(lambda _found: False, "gone", name="gone")
+        assert sum(row.ended for row in await totals_of(post)) == 2
+        assert sum_of(await totals_of(post)).ms["Running"] > sum_of(days).ms["Running"]
+
+    play(story)
+
+
+async def totals_of(post: Post) -> list[Any]:
+    found = await post.kube.list(CONFIG_MAPS, label_selector="slipway.dev/usage=true")
+    return [row for each in found.items for row in decode(each.data).rows]
+
+
+def test_days_of_use_are_days_of_utc() -> None:
+    """An empty day of the end is there too, so that the end is counted."""
+    days = bills_of(ended("one", hours=12.0))
+    assert {day: (bill.ended, bill.usage == DayUsage()) for day, bill in days.items()} == {
+        "2026-01-02": (False, False),
+        "2026-01-03": (True, True),
+    }
