@@ -1,7 +1,7 @@
-"""`python -m slipway.inside terminal`: what a pod starts of ours, by name.
+"""`python -m slipway.inside VERB`: what a rank says to Slipway, and what a pod starts of ours, by name.
 
-The same file begins what is delivered to a pod as a folder: `python -I /run/slipway/lib terminal`. Standard library
-only.
+The same file begins what is delivered to a pod as a folder: `python -I /run/slipway/lib terminal`; there the other
+verbs are only where their file was delivered too. Standard library only.
 """
 
 import sys
@@ -13,8 +13,12 @@ def main() -> int:
         from slipway.inside import terminal
 
         return terminal.main()
-    sys.stderr.write("usage: python -m slipway.inside terminal\n")
-    return 2
+    try:
+        from slipway.inside import command
+    except ImportError:
+        sys.stderr.write("usage: python -m slipway.inside terminal\n")
+        return 2
+    return command.main()
 
 
 if __name__ == "__main__":
