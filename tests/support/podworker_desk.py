@@ -17,13 +17,14 @@ from slipway.kube.objects import ConfigMap, Pod, Service
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, RESOURCE_POOLS, SERVICES
 from slipway.model.lifecycle import Event
 from slipway.model.times import format_time
-from slipway.podworker.main import make_poller, make_worker
+from slipway.podworker.main import make_consumer, make_poller, make_worker
 from slipway.podworker.poll import Poller
 from slipway.podworker.ports import Pinger
 from slipway.podworker.settings import Settings
 from slipway.podworker.worker import Worker
 from slipway.runtime.clock import SeededRandom
-from slipway.streams.ports import WorkHint
+from slipway.streams.consumer import WorkConsumer
+from slipway.streams.ports import Streams, WorkHint
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish, look
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -97,6 +98,14 @@ class Desk:
     def another_poller(self, pinger: Pinger) -> Poller:
         """A poll of the first worker beside a Redis."""
         return make_poller(self._its, self.worker, SETTINGS, self.clock, SeededRandom(8), pinger)
+
+    def a_body(self, name: str = "job", **spec: Any) -> RawObject:
+        """A hand-written allocation of one rank."""
+        return a_manifest(name, **spec)
+
+    def a_consumer(self, streams: Streams, settings: Settings = SETTINGS) -> WorkConsumer:
+        """The consumer that feeds the first worker."""
+        return make_consumer(streams, self.worker, settings, self.clock)
 
     async def handle(self, name: str = "job", worker: Worker | None = None) -> None:
         """One hint."""

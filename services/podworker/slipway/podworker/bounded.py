@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Iterator
+from typing import TypeVar
 
 from slipway.errors import ControlPlaneError, PermanentError, StaleError
 
+T = TypeVar("T")
 Call = Callable[[], Awaitable[None]]
 
 
@@ -24,10 +26,10 @@ class Lanes:
         self._limit = limit
         self._free = asyncio.Semaphore(limit)
 
-    async def one(self, call: Call) -> None:
+    async def one(self, call: Callable[[], Awaitable[T]]) -> T:
         """Runs one call in a lane."""
         async with self._free:
-            await call()
+            return await call()
 
     async def all(self, calls: Iterable[Call]) -> None:
         """Runs all calls, in their order as lanes become free.

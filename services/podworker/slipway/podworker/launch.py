@@ -137,9 +137,9 @@ class Launcher:
 
     async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap, then the Service. When the ConfigMap was there, somebody has begun: see what else is."""
-        _, is_new = await self._ensure(CONFIG_MAPS, manifests.configmap, allocation)
+        _, is_new = await self._lanes.one(partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation))
         if manifests.service is not None:
-            await self._ensure(SERVICES, manifests.service, allocation)
+            await self._lanes.one(partial(self._ensure, SERVICES, manifests.service, allocation))
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
         made.is_shared_made = True

@@ -132,7 +132,9 @@ class Poller:
         return list(hints.values())
 
     async def _own(self, kind: Resource[Owned]) -> list[Owned]:
-        return (await self._kube.list(kind, label_selector=f"{LABEL_MANAGED_BY}={MANAGED_BY}")).items
+        # What is ours and belongs to no allocation (uploads, totals of use) is none of the pod worker's.
+        selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_ALLOCATION_UID}"
+        return (await self._kube.list(kind, label_selector=selector)).items
 
     def _demands(self, allocations: Iterable[Allocation]) -> list[WorkHint]:
         return [

@@ -1,0 +1,362 @@
+"""What the pod worker promises about creates and deletes, one sentence a test. Virtual time throughout.
+
+Those about one worker run it beside a small cluster (`Desk`); those about what is left in the end run the whole system.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.errors import ControlPlaneError, InvalidError, QuotaExceededError, ThrottledError, UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Result
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from tests.support.kubelet import Script
+from tests.support.podworker_desk import READS, SETTINGS, Desk, at_a_desk, ended_with, hint_for
+from tests.support.small_cluster import look
+from tests.support.world import Setup, World, run_world
+
+PODS_CREATE, PODS_DELETE = (Verb.CREATE, "pods"), (Verb.DELETE, "pods")
+CONFIGMAP_CREATE = (Verb.CREATE, "configmaps")
+COUNT = 15
+
+
+# --- one worker -------------------------------------------------------------------------------------------------------
+
+
+class Tries:
+    """Makes the first calls of one kind fail, and notes when each was made."""
+
+    def __init__(self, desk: Desk, call: tuple[Verb, str], *errors: ControlPlaneError) -> None:
+        self.at_s: list[float] = []
+        left = list(errors)
+
+        def fail(number: int, moment: str) -> BaseException | None:
+            if moment != "before" or desk.calls.seen[number] != call:
+                return None
+            self.at_s.append(desk.clock.monotonic())
+            return left.pop(0) if left else None
+
+        desk.calls.fail_with(fail)
+
+    @property
+    def pauses(self) -> list[float]:
+        return [later - earlier for earlier, later in zip(self.at_s, self.at_s[1:], strict=False)]
+
+
+async def ended_attempt(desk: Desk) -> None:
+    """A launched allocation whose attempt is to be torn down."""
+    await desk.assign()
+    await desk.handle()
+    await desk.cancel()
+    await desk.write("job", Event.TERMINATING)
+
+
+@pytest.mark.parametrize("kind", ["create", "delete"])
+def test_creates_and_deletes_are_retried_with_jitter_and_retry_after(kind: str) -> None:
+    """Pauses grow below a doubling ceiling, by chance; when the server says how long, it is at least that."""
+
+    async def story(desk: Desk) -> None:
+        call = PODS_CREATE if kind == "create" else PODS_DELETE
+        away = UnavailableError("away")
+        if kind == "create":
+            await desk.assign()
+        else:
+            await ended_attempt(desk)
+        tries = Tries(desk, call, away, away, away, ThrottledError("slow down", retry_after_s=7.0))
+        await desk.handle()
+        assert len(tries.at_s) == 5
+        for number, pause in enumerate(tries.pauses[:3]):
+            assert 0.0 <= pause <= 0.2 * 2**number
+        assert len(set(tries.pauses[:3])) == 3
+        assert 7.0 <= tries.pauses[3] <= 7.2
+        [pod] = await desk.pods()
+        assert (pod.metadata.deletion_timestamp is not None) is (kind == "delete")
+
+    at_a_desk(story)
+
+
+def test_a_delete_cancels_a_pending_create_without_a_call_to_kubernetes() -> None:
+    """Cancelled before its hint was worked on: nothing is created or deleted, not even tried. Before the admission it
+    costs the one read that says so."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        await desk.cancel()
+        await desk.handle()
+        assert desk.calls.writes == []
+        desk.calls.seen.clear()
+        await desk.kube.create(ALLOCATIONS, desk.a_body("other"), namespace="default")
+        await desk.cancel("other")
+        await desk.handle("other")
+        assert desk.calls.seen == [(Verb.GET, "allocations")]
+        assert (await desk.pods(), await desk.configmaps()) == ([], [])
+
+    at_a_desk(story)
+
+
+def test_a_delete_cancels_a_create_that_waits_for_its_next_try() -> None:
+    """A launch that is refused for now looks again before each try: after the cancel nothing more is asked for."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(UnavailableError("away"), PODS_CREATE)
+        waiting = asyncio.ensure_future(desk.handle())
+        await desk.clock.sleep(3)
+        tried = desk.calls.seen.count(PODS_CREATE)
+        await desk.cancel()
+        await waiting
+        assert desk.calls.seen.count(PODS_CREATE) == tried
+        assert (await desk.pods(), await desk.configmaps()) == ([], [])
+
+    at_a_desk(story)
+
+
+def test_a_delete_during_a_create_waits_for_it() -> None:
+    """The cancel comes while a pod is being created: the create is finished, then what it made is deleted."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        order: list[str] = []
+        is_creating = asyncio.Event()
+
+        async def meanwhile(verb: Verb, plural: str) -> None:
+            if (verb, plural) == PODS_CREATE:
+                order.append("create begins")
+                is_creating.set()
+                await desk.clock.sleep(2.0)
+                order.append("create ends")
+            elif verb is Verb.DELETE:
+                order.append("delete")
+
+        desk.calls.hook = meanwhile
+        creating = asyncio.ensure_future(desk.handle())
+        await is_creating.wait()
+        await desk.cancel()
+        deleting = asyncio.ensure_future(desk.handle())
+        await asyncio.gather(creating, deleting)
+        await desk.finish_deletes()
+        assert order.index("delete") > max(at for at, what in enumerate(order) if what == "create ends")
+        assert (await desk.pods(), await desk.configmaps()) == ([], [])
+
+    at_a_desk(story)
+
+
+def test_a_duplicate_create_is_ignored() -> None:
+    """A second hint, at the same time or later, in this process or another: each object is created once."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        await asyncio.gather(desk.handle(), desk.handle(), desk.handle())
+        assert (desk.calls.seen.count(CONFIGMAP_CREATE), desk.calls.seen.count(PODS_CREATE)) == (1, 2)
+        desk.calls.seen.clear()
+        await desk.handle()
+        assert desk.calls.seen == [(Verb.GET, "allocations")]
+        rival, calls = desk.another_worker()
+        await desk.handle(worker=rival)
+        assert calls.writes == []
+
+    at_a_desk(story)
+
+
+def test_a_five_way_pool_never_exceeds_its_concurrency() -> None:
+    """Forty launches at once, then forty teardowns, on a server that takes half a second a call: five creates, bindings
+    or deletes are under way at any time, and no fewer while there is work."""
+
+    async def story(desk: Desk) -> None:
+        settings = msgspec.structs.replace(SETTINGS, worker_calls=5, worker_patience_s=600.0)
+        worker, calls = desk.another_worker(settings)
+        under_way, most = 0, 0
+
+        async def slowly(verb: Verb, _plural: str) -> None:
+            nonlocal under_way, most
+            if verb in READS or verb is Verb.UPDATE:
+                return
+            under_way += 1
+            most = max(most, under_way)
+            await desk.clock.sleep(0.5)
+            under_way -= 1
+
+        names = [f"job{number}" for number in range(40)]
+        for name in names:
+            await desk.assign(name=name)
+        calls.hook = slowly
+        started_s = desk.clock.monotonic()
+        await asyncio.gather(*(desk.handle(name, worker=worker) for name in names))
+        assert most == 5
+        # ConfigMap, pod and binding of each, five at a time.
+        assert desk.clock.monotonic() - started_s == pytest.approx(40 * 3 * 0.5 / 5, abs=2.0)
+        for name in names:
+            await desk.cancel(name)
+            await desk.write(name, Event.TERMINATING)
+        most = 0
+        await asyncio.gather(*(desk.handle(name, worker=worker) for name in names))
+        assert most == 5
+        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+
+    at_a_desk(story)
+
+
+def test_a_configmap_created_and_a_pod_refused_leave_nothing() -> None:
+    """Refused for good: the watcher ends it in the server's words, and the ConfigMap goes with the end."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        desk.calls.fail(InvalidError("spec.containers[0].image: bad"), PODS_CREATE)
+        await desk.handle()
+        assert len(await desk.configmaps()) == 1
+        await desk.write("job", Event.TERMINATED, result=Result.INVALID)
+        desk.calls.fail_with(lambda _call, _moment: None)
+        await desk.handle()
+        assert (await desk.pods(), await desk.configmaps(), await desk.services()) == ([], [], [])
+
+    at_a_desk(story)
+
+
+def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised() -> None:
+    """Never the user's failure: the condition tells the server's words; with room the same launch is finished."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(QuotaExceededError('pods "x" is forbidden: exceeded quota: slipway-quota'), PODS_CREATE)
+        assert isinstance(await ended_with(desk.handle()), QuotaExceededError)
+        allocation = await look(desk.kube)
+        [told] = allocation.status.conditions
+        assert (told.type, told.status, told.reason) == ("Stuck", "Unknown", "QuotaExceeded")
+        assert "exceeded quota: slipway-quota" in told.message
+        assert (allocation.status.phase, allocation.status.attempt) == (Phase.ASSIGNED, 1)
+        desk.calls.fail_with(lambda _call, _moment: None)
+        await desk.handle()
+        allocation = await look(desk.kube)
+        assert (allocation.status.conditions, allocation.status.attempt) == ([], 1)
+        assert allocation.status.release is not None
+
+    at_a_desk(story)
+
+
+def test_an_invalid_answer_ends_with_the_servers_message() -> None:
+    """422 is never tried again: the server's words stand on the allocation, for the watcher to end it with."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        words = 'Pod "x" is invalid: spec.containers[0].resources.requests: Invalid value: "2": must be less than limit'
+        desk.calls.fail(InvalidError(words), PODS_CREATE)
+        await desk.handle()
+        assert desk.calls.seen.count(PODS_CREATE) == 1
+        [told] = (await look(desk.kube)).status.conditions
+        assert (told.type, told.status, told.reason, told.message) == ("Refused", "True", "InvalidSpec", words)
+
+    at_a_desk(story)
+
+
+def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay() -> None:
+    """Given up once the time is over; the letter's replay is the hint again, and finishes the launch."""
+
+    async def story(desk: Desk) -> None:
+        streams = MemoryStreams(MemoryServer(desk.clock))
+        allocation = await desk.assign()
+        desk.calls.fail(QuotaExceededError("exceeded quota: gpus"), PODS_CREATE)
+        await streams.hints.send([hint_for(allocation)])
+        async with asyncio.TaskGroup() as tasks:
+            stop = asyncio.Event()
+            tasks.create_task(desk.a_consumer(streams).run(stop))
+            await desk.clock.sleep(SETTINGS.worker_stuck_after_s + 120)
+            [letter] = await streams.dead.page()
+            assert "gave up after 600 s: exceeded quota: gpus" in letter.cause
+            [told] = (await look(desk.kube)).status.conditions
+            assert (told.type, told.status, told.reason) == ("Stuck", "True", "QuotaExceeded")
+            assert await streams.work_queue("x").backlog() == 0
+            desk.calls.fail_with(lambda _call, _moment: None)
+            await desk.clock.sleep(600)
+            assert await desk.pods() == []
+            assert await streams.dead.replay(letter.id)
+            await desk.clock.sleep(5)
+            assert (await look(desk.kube)).status.conditions == []
+            assert [pod.spec.node_name for pod in await desk.pods()] == ["n0"]
+            stop.set()
+
+    at_a_desk(story)
+
+
+# --- the whole system -------------------------------------------------------------------------------------------------
+
+
+def play(story: Callable[[World], Awaitable[None]], *, latency_s: float = 0.002, **setup: Any) -> None:
+    """A story on the whole system, each call of which takes up to `latency_s` there and back."""
+
+    async def told(world: World) -> None:
+        world.trouble.latency_s = latency_s
+        await story(world)
+        assert world.broken == []
+
+    run_world(told, Setup(**setup), seed=7)
+
+
+async def ours(world: World) -> list[str]:
+    """Every pod, ConfigMap and Service of an allocation that exists."""
+    found: list[str] = []
+    kinds: list[Resource[Any]] = [PODS, CONFIG_MAPS, SERVICES]
+    for kind in kinds:
+        listed = await world.kube.list(kind, label_selector="slipway.dev/allocation-uid")
+        found += [f"{kind.plural}/{item.metadata.name}" for item in listed.items]
+    return found
+
+
+async def create_and_delete(world: World) -> None:
+    """Fifteen launches, each cancelled at once."""
+    names = [f"job{number}" for number in range(COUNT)]
+    for name in names:
+        await world.launch(name, ranks=2)
+        await world.cancel(name)
+    for name in names:
+        ended = await world.when(lambda found: found.status.phase is Phase.TERMINATED, name=name)
+        assert ended.status.result is Result.CANCELED
+    await world.until(lambda: nothing(world), timeout_s=60)
+    assert [each for each in world.kubelets.containers if each.ended_at is None] == []
+
+
+async def nothing(world: World) -> bool:
+    return await ours(world) == []
+
+
+def test_fifteen_creates_and_fifteen_immediate_deletes_leave_nothing() -> None:
+    """All are Canceled, within a minute no object is left, and nothing runs."""
+    play(create_and_delete)
+
+
+def test_fifteen_creates_and_deletes_with_half_a_second_of_latency_leave_nothing() -> None:
+    """The same on an API server that takes half a second on average for every call, there and back."""
+    play(create_and_delete, latency_s=1.0)
+
+
+def test_fifteen_deletes_in_the_middle_of_their_creates_leave_nothing() -> None:
+    """With latency, each cancelled as soon as its first pod is there: the late creates are found and deleted."""
+
+    async def story(world: World) -> None:
+        world.kubelets.script = lambda _attempt, _rank: Script()
+        names = [f"job{number}" for number in range(COUNT)]
+        for name in names:
+            await world.launch(name, ranks=3, cpu="100m")
+
+        async def cancel(name: str) -> None:
+            await world.until(lambda: has_pod(world, name))
+            await world.cancel(name)
+
+        await asyncio.gather(*(cancel(name) for name in names))
+        for name in names:
+            await world.when(lambda found: found.status.phase is Phase.TERMINATED, name=name, timeout_s=300)
+        await world.until(lambda: nothing(world), timeout_s=60)
+        assert [each for each in world.kubelets.containers if each.ended_at is None] == []
+
+    play(story, latency_s=1.0)
+
+
+async def has_pod(world: World, name: str) -> bool:
+    pods = await world.kube.list(PODS, namespace="default")
+    return any(pod.metadata.name.startswith(f"{name}-") for pod in pods.items)
