@@ -250,6 +250,19 @@ async def _cancel_refused(world: World) -> None:
     await world.when(_has_ended)
 
 
+async def _forgotten(world: World) -> None:
+    """The machine dies and its Node object stays; the kill waits for it until an admin gives it up."""
+    await world.launch(ranks=2, cpu="3")
+    running = await world.when(_is_running)
+    node = (running.status.ranks or [])[0].node
+    world.kubelets.lose(node)
+    await world.cancel()
+    await asyncio.sleep(20.0)
+    assert not _has_ended(await world.when(lambda _found: True))
+    await _signal(world, {"lostNodes": [node]})
+    await world.when(_has_ended)
+
+
 async def _idle(world: World) -> None:
     """Nobody uses it."""
     await world.launch(ranks=2, idleTimeout="5s")
@@ -349,6 +362,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(name="pod-deleted", story=_pod_deleted, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="evict", story=_evict, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="pause", story=_pause, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="forgotten", story=_forgotten, ends=STOPPED),
         Scenario(name="idle", story=_idle, ends={"job": Ending(result=Result.TIMED_OUT, attempt=1)}),
         Scenario(name="time-is-up", story=_time_is_up, ends={"job": Ending(result=Result.TIMED_OUT, attempt=1)}),
         Scenario(name="daemons", story=_daemons, ends=DONE),

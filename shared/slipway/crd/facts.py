@@ -6,7 +6,7 @@ from typing import Any
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
 from slipway.crd.roleresources import object_of, objects_of
-from slipway.crd.transitions import is_admitted, is_released, stop_reason
+from slipway.crd.transitions import is_admitted, is_released, stop_reason, waiting_since
 from slipway.crd.v1alpha1 import (
     Allocation,
     AllocationStatus,
@@ -178,13 +178,15 @@ def _untouched(allocation: Allocation) -> Untouched | None:
 
 
 def deadlines_of(allocation: Allocation) -> dict[str, float]:
-    """The stored deadlines, and while it waits the pending timeout, which follows from the object itself."""
+    """The stored deadlines, and while it waits the pending timeout, which follows from the object itself.
+
+    What is held does not wait: its time begins again when it is resumed.
+    """
     status = allocation.status
     known = {name: _epoch(at) for name, at in status.deadlines.items()}
-    timeout = allocation.spec.pending_timeout
-    if timeout and status.phase is Phase.PENDING:
-        since = status.transitions[-1].time if status.transitions else allocation.metadata.creation_timestamp
-        known["pending"] = _epoch(since) + parse_duration(timeout)
+    timeout, since = allocation.spec.pending_timeout, waiting_since(allocation)
+    if timeout and since is not None:
+        known["pending"] = since + parse_duration(timeout)
     return known
 
 

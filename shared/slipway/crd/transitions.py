@@ -23,6 +23,8 @@ from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
 
 FIRST_SEQ = 1
+HELD = "held"
+"""In the data of `updated`: whether it is held from now on; told of what has a pending timeout."""
 
 
 def id_of(allocation: Allocation) -> AllocationId:
@@ -189,6 +191,34 @@ def stop_reason(allocation: Allocation, *, namespace_terminating: bool = False) 
     if stop is not None and stop.attempt == allocation.status.attempt:
         return Reason(stop.reason)
     return None
+
+
+def is_told_held(allocation: Allocation) -> bool:
+    """Whether the last that was told of this attempt is that it is held."""
+    for entry in reversed(ring_of(allocation)):
+        if entry.attempt != allocation.status.attempt or entry.type in (Event.REQUESTED, Event.RESTARTED):
+            return False
+        if HELD in entry.data:
+            return bool(entry.data[HELD])
+    return False
+
+
+def waiting_since(allocation: Allocation) -> float | None:
+    """Since when this attempt waits to be admitted (epoch seconds); None when it does not, or is held meanwhile."""
+    if allocation.status.phase is not Phase.PENDING or allocation.spec.hold:
+        return None
+    stamp = allocation.metadata.creation_timestamp or ""
+    for entry in reversed(ring_of(allocation)):
+        if HELD in entry.data:
+            if entry.data[HELD]:
+                # Resumed, but not told yet: when it began to wait again is not known.
+                return None
+            stamp = entry.time
+            break
+        if entry.type in (Event.REQUESTED, Event.RESTARTED):
+            stamp = entry.time
+            break
+    return parse_time(stamp) if stamp else None
 
 
 def _spent(admission: Admission | None) -> Admission | None:

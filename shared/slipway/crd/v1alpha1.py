@@ -26,8 +26,8 @@ SPEC_BYTES_MAX = 256 * 1024
 
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]
-Position = Annotated[str, Meta(max_length=63, pattern=POSITION_PATTERN)]
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
+Position = Annotated[str, Meta(max_length=63, pattern=POSITION_PATTERN)]
 EnvName = str
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Quantities = dict[str, QuantityValue]
@@ -127,6 +127,8 @@ class Signals(Wire, kw_only=True, frozen=True):
     """ranks that do not keep the gang alive"""
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
     """how far the work is"""
+    lost_nodes: Annotated[list[Annotated[str, Meta(max_length=253)]], Meta(max_length=RANKS_MAX)] = []
+    """nodes that an admin has given up: nothing of it runs there any more"""
     attempt: Annotated[int, Meta(ge=1)] = 1
     """the attempt that they belong to"""
 

@@ -130,6 +130,16 @@ def test_the_first_failure_stays_the_cause() -> None:
     assert (data["rank"], data["exitCode"]) == (2, 7)
 
 
+def test_what_an_admin_has_given_up_is_lost() -> None:
+    """A node that does not answer and is not deleted either: its ranks count as lost, in this attempt alone."""
+    story = a_running(2).with_spec(signals=Signals(attempt=1, lost_nodes=["n1"]))
+    done = once(story.it, a_pod(0).running(), a_pod(1).running())
+    assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.NODE_LOST)
+    assert [pod.metadata.name[-1] for pod in done.force_deletes] == ["1"]
+    later = a_running(2).with_spec(signals=Signals(attempt=2, lost_nodes=["n1"]))
+    assert once(later.it, a_pod(0).running(), a_pod(1).running()).allocation.status.phase is Phase.RUNNING
+
+
 # --- throttled pulls
 
 

@@ -7,7 +7,7 @@ resourceVersion too and is computed again when that has moved.
 Must not write status.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -120,6 +120,14 @@ class Changes:
             return msgspec.structs.replace(signals, preempt=asked)
 
         return await self.signal(allocation, raised)
+
+    async def forget(self, allocation: Allocation, nodes: Iterable[str]) -> Allocation:
+        """Give up for lost what this attempt has on these nodes: its pods count as ended and are deleted by force."""
+        return await self.signal(
+            allocation,
+            lambda signals: msgspec.structs.replace(signals, lost_nodes=sorted({*signals.lost_nodes, *nodes})),
+            attempt=allocation.status.attempt,
+        )
 
     async def pause(self, allocation: Allocation, reason: str) -> Allocation:
         """Hold it; ranks that are placed are asked to save their work and come back, once resumed, as another attempt.

@@ -62,10 +62,9 @@ def node_view(node: Node, live: Iterable[Allocation]) -> NodeView:
         for rank, role in _on(name, allocation):
             ranks.append(Held(id=id_of(allocation), rank=rank, phase=allocation.status.phase))
             asks.append(_asks(allocation, role))
-    ready = condition_of(node.status.conditions, "Ready")
     return NodeView(
         name=name,
-        ready=ready is not None and ready.status == "True",
+        ready=is_node_ready(node),
         schedulable=scheduling_of(node) == ENABLED,
         scheduling=scheduling_of(node),
         labels=node.metadata.labels,
@@ -74,6 +73,12 @@ def node_view(node: Node, live: Iterable[Allocation]) -> NodeView:
         used=total(asks).quantities(),
         ranks=ranks,
     )
+
+
+def is_node_ready(node: Node) -> bool:
+    """Whether its kubelet answers and has nothing to complain of."""
+    ready = condition_of(node.status.conditions, "Ready")
+    return ready is not None and ready.status == "True"
 
 
 def scheduling_of(node: Node) -> str:

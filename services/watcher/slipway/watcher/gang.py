@@ -244,6 +244,13 @@ def is_unrecorded(allocation: Allocation, found: Gang) -> bool:
     return any(rank.exit is not None and rank.uid not in recorded for rank in found.ranks)
 
 
+def given_up(allocation: Allocation) -> frozenset[str]:
+    """The nodes that an admin has given up for this attempt: nothing of it runs there any more."""
+    signals = allocation.spec.signals
+    is_current = signals is not None and signals.attempt == allocation.status.attempt
+    return frozenset(signals.lost_nodes) if signals is not None and is_current else frozenset()
+
+
 def attempt_of(pod: Pod) -> int:
     """The attempt that the pod's label names; 0 when it names none."""
     text = pod.metadata.labels.get(LABEL_ATTEMPT, "")

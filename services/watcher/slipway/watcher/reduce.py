@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from slipway.crd.meta import TEARDOWN_FINALIZER
-from slipway.crd.transitions import is_released, record, with_status
+from slipway.crd.transitions import HELD, is_released, is_told_held, record, with_status
 from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.objects import Pod
@@ -91,6 +91,7 @@ def reduce(
     after `allocation` was read; `written_at` is when the status was last written (None: at its last transition).
     """
     found = tuple(pods)
+    nodes_gone = nodes_gone | gang.given_up(allocation)
     view = View(
         allocation=allocation,
         pods=found,
@@ -129,11 +130,20 @@ def _unstarted(view: View) -> _Moved:
     )
     match decision:
         case None:
-            return _Moved(allocation=allocation, at=ends.stuck_until(allocation, view.policy))
+            return _Moved(allocation=_held(view, allocation), at=ends.stuck_until(allocation, view.policy))
         case End():
             return _Moved(allocation=_terminated(view, allocation, decision))
         case Again():
             return _unstarted_again(view, decision)
+
+
+def _held(view: View, allocation: Allocation) -> Allocation:
+    """Whether it is held is told of what has a pending timeout: while it is held it does not wait."""
+    hold = allocation.spec.hold
+    is_pending = allocation.status.phase is Phase.PENDING
+    if not allocation.spec.pending_timeout or not is_pending or hold == is_told_held(allocation):
+        return allocation
+    return record(allocation, Event.UPDATED, now=view.now, data={HELD: hold})
 
 
 def _unstarted_again(view: View, again: Again) -> _Moved:

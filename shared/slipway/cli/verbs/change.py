@@ -1,7 +1,7 @@
-"""`slipway kill`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `priority`: changes of what was launched."""
+"""`slipway kill`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `forget`, `priority`: changes after the launch."""
 
 import argparse
-from typing import Any
+from typing import Any, cast
 
 from slipway.cli import main, words
 from slipway.cli.follow import wait_until
@@ -98,6 +98,16 @@ def _post(arguments: argparse.Namespace, session: Session, call: str, done: str)
     return main.OK
 
 
+def forget(arguments: argparse.Namespace, session: Session) -> int:
+    """Give up what runs on machines that are off."""
+    for id_ in arguments.ids:
+        view: Json = session.api.post(f"/allocations/{id_}/forget")
+        signals = cast("Json", cast("Json", view["spec"]).get("signals") or {})
+        nodes = ", ".join(cast("list[str]", signals.get("lostNodes") or []))
+        session.terminal.line(f"{view['id']} has lost its ranks on {nodes}")
+    return main.OK
+
+
 def configure_priority(parser: argparse.ArgumentParser) -> None:
     """Arguments of `priority`."""
     parser.add_argument("id", metavar="ID")
@@ -118,5 +128,6 @@ VERBS = {
     "pause": Verb(_configure_ids, pause),
     "hold": Verb(_configure_ids, hold),
     "resume": Verb(_configure_ids, resume),
+    "forget": Verb(_configure_ids, forget),
     "priority": Verb(configure_priority, priority),
 }

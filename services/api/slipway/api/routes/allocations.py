@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.changes import has_ended
+from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.explain import explain
 from slipway.api.limits import Seen, is_watched
@@ -31,15 +32,17 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import NotFoundError, TransientError
-from slipway.kube.resources import ALLOCATIONS, JOBS, PODS
+from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS
 from slipway.kube.tracing import traceparent_of
-from slipway.model.lifecycle import Kind, Phase
+from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
 
 TAG = "allocations"
 ROOT = "/api/v1/allocations/{id}"
 PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
+ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
+NODES_SHOWN_MAX = 4
 
 
 async def get(request: Request, kind: Kind | None = None) -> Response:
@@ -117,6 +120,21 @@ async def hold(request: Request) -> Response:
     if is_live and stop_reason(found) is not None:
         raise ConflictError(f"allocation {id_of(found)} is being stopped; there is nothing to pause")
     return _answer(await parts.changes.pause(found, "paused"))
+
+
+async def forget(request: Request) -> Response:
+    """Give up the ranks on nodes that do not answer: for an admin who knows that those machines are off."""
+    parts, found = parts_of(request), await _found(request)
+    if has_ended(found):
+        raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to forget")
+    on = {rank.node for rank in found.status.ranks or () if rank.node and rank.phase not in ENDED_RANKS}
+    silent = {node.metadata.name for node in (await parts.kube.list(NODES)).items if not is_node_ready(node)}
+    if not on & silent:
+        where = f" ({', '.join(sorted(on)[:NODES_SHOWN_MAX])})" if on else ""
+        raise ConflictError(
+            f"every node that allocation {id_of(found)} is on{where} answers: nothing of it is lost; to end it, kill it"
+        )
+    return _answer(await parts.changes.forget(found, on & silent), status=202)
 
 
 async def resume(request: Request) -> Response:
@@ -280,6 +298,15 @@ ENDPOINTS = (
         summary="Ask it to save its work and end",
         tag=TAG,
         body=PreemptBody,
+        answer=AllocationView,
+        status=202,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/forget",
+        handler=forget,
+        summary="Give up its ranks on nodes that do not answer, as lost",
+        tag=TAG,
         answer=AllocationView,
         status=202,
     ),

@@ -1,0 +1,51 @@
+"""Since when an attempt waits: what is held does not, and begins again when it is resumed."""
+
+from slipway.crd.facts import deadlines_of
+from slipway.crd.transitions import HELD, is_told_held, waiting_since
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Reason, Result
+from tests.support.builders import T0, AllocationStory, an_allocation
+from tests.support.reductions import ending, once
+
+
+def waits(**spec: object) -> AllocationStory:
+    return an_allocation(pendingTimeout="10m", **spec)  # pyright: ignore[reportArgumentType] - a body
+
+
+def test_it_counts_from_the_request_or_the_restart() -> None:
+    """Each attempt has the whole of it; other news of a waiting one change nothing."""
+    story = waits()
+    assert deadlines_of(story.it) == {"pending": T0 + 600}
+    assert deadlines_of(story.recorded(Event.UPDATED, at_s=50).it) == {"pending": T0 + 600}
+    again = story.assigned().recorded(Event.RESTARTED, at_s=70)
+    assert deadlines_of(again.it)["pending"] == T0 + 670
+    assert waiting_since(story.assigned().it) is None
+
+
+def test_what_is_held_has_all_the_time() -> None:
+    """Told in the ring, because the object does not say when it was resumed; until then there is no deadline."""
+    held = waits(hold=True)
+    assert deadlines_of(held.it) == {}
+    told = AllocationStory(once(held.it, now=T0 + 5).allocation)
+    assert (told.it.status.transitions[-1].data, is_told_held(told.it)) == ({HELD: True}, True)
+    assert not once(told.it, now=T0 + 6).changed
+    resumed = told.with_spec(hold=False)
+    assert deadlines_of(resumed.it) == {}
+    noted = once(resumed.it, now=T0 + 5000).allocation
+    assert deadlines_of(noted) == {"pending": T0 + 5600}
+    assert not once(noted, now=T0 + 5001).changed
+
+
+def test_nobody_is_told_without_a_pending_timeout() -> None:
+    """It would be a write for nothing."""
+    assert not once(an_allocation(hold=True).it).changed
+
+
+def test_a_pause_does_not_use_up_its_time() -> None:
+    """The attempt that waits to be resumed is not timed out."""
+    paused = waits(hold=True).assigned().recorded(Event.RESTARTED, at_s=100)
+    assert not is_told_held(paused.it)
+    told = once(paused.it, now=T0 + 101).allocation
+    assert (is_told_held(told), deadlines_of(told)) == (True, {})
+    late = AllocationStory(told).with_spec(hold=False).stopped("PendingTimeout", at_s=5000)
+    assert ending(once(late.it).allocation)[1:] == (Result.TIMED_OUT, Reason.PENDING_TIMEOUT)
