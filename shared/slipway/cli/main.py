@@ -64,6 +64,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("listing", "nodes, and what is free on them"),
         "job": Entry("jobs", "groups of allocations: limits, priority, places in the queue"),
         "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
+        "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
     },
     "Change": {
         "kill": Entry("change", "end it"),

@@ -28,6 +28,7 @@ from slipway.api.routes import (
     queues,
     signals,
     templates,
+    usage,
     webhooks,
 )
 from slipway.runtime.health import Health, HealthApp
@@ -44,6 +45,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
     *jobs.ENDPOINTS,
+    *usage.ENDPOINTS,
     *templates.ENDPOINTS,
     *webhooks.ENDPOINTS,
     *dead.ENDPOINTS,

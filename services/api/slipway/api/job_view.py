@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from slipway.api.job_schemas import JobView, Member, QueueStats
-from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of
+from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of, waiting_since
 from slipway.api.schemas import Waiting
 from slipway.api.view import shown
-from slipway.crd.transitions import id_of, is_admitted, ring_of
+from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.model.lifecycle import Phase, has_reached
 from slipway.model.times import parse_time
@@ -110,7 +110,7 @@ def _stats(pool: str, queue: str, members: list[Allocation], now: float) -> Queu
     waiting = [each for each in members if is_waiting(each)]
     placed = [each for each in members if has_place(each)]
     running = [each for each in placed if has_reached(each.status.phase, Phase.RUNNING)]
-    since = [parse_time(time) for each in waiting if (time := ring_of(each)[-1].time)]
+    since = [parse_time(time) for each in waiting if (time := waiting_since(each))]
     return QueueStats(
         pool=pool,
         queue=queue,

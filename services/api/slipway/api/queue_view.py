@@ -11,7 +11,7 @@ from slipway.crd import facts
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, ring_of, user_of
 from slipway.crd.v1alpha1 import Allocation, Job
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import Event, Phase
 from slipway.model.position import WorkKey, default_position, work_key
 from slipway.model.reasons import Gate
 from slipway.model.times import parse_time
@@ -66,13 +66,20 @@ def waiting_of(allocations: Iterable[Allocation], jobs: Jobs) -> list[Waiting]:
                 code=code,
                 message=message,
                 slots=slots_of(allocation),
-                since=ring_of(allocation)[-1].time,
+                since=waiting_since(allocation),
                 job=allocation.spec.job or "",
                 jobs_ahead=jobs_ahead,
                 place=place_of(allocation, jobs),
             )
         )
     return found
+
+
+def waiting_since(allocation: Allocation) -> str:
+    """When its current attempt began to wait."""
+    ring = ring_of(allocation)
+    begun = [entry.time for entry in ring if entry.type in (Event.REQUESTED, Event.RESTARTED)]
+    return begun[-1] if begun else ring[-1].time
 
 
 def slots_of(allocation: Allocation) -> int:

@@ -1,11 +1,12 @@
 """The job queue: groups of allocations, their limits, and who goes before whom."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import job_changes
+from slipway.api import job_changes, usage_view
 from slipway.api.changes import has_ended
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
 from slipway.api.identity import user_of
@@ -13,6 +14,7 @@ from slipway.api.job_changes import Effects
 from slipway.api.job_schemas import (
     BatchBody,
     BatchView,
+    DayWaits,
     JobBody,
     JobChange,
     JobChanged,
@@ -24,8 +26,10 @@ from slipway.api.job_schemas import (
 from slipway.api.job_view import STATES, job_views, queue_stats
 from slipway.api.parts import Parts, parts_of
 from slipway.api.refusals import ConflictError, PreconditionError
+from slipway.api.routes.usage import days_of, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
 from slipway.api.strict import checked, read_object
+from slipway.api.usage_view import Spent
 from slipway.api.view import allocation_view
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import id_of
@@ -133,8 +137,25 @@ async def stats(request: Request) -> Response:
     live = [each for each in await _allocations(parts) if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")
     live = [each for each in live if pool in ("", each.spec.pool)]
+    spent = [each for each in await spent_on(parts, days_of(request, now)) if pool in ("", each.key[2])]
     queues, pools = queue_stats(live, now, by_queue=True), queue_stats(live, now, by_queue=False)
-    return json_response(StatsView(queues=queues, pools=pools, days=[]))
+    return json_response(StatsView(queues=queues, pools=pools, days=_waits(spent)))
+
+
+def _waits(spent: Iterable[Spent]) -> list[DayWaits]:
+    rows = usage_view.grouped(spent, ("day", "pool", "queue"))
+    return [
+        DayWaits(
+            day=row.by["day"],
+            pool=row.by["pool"],
+            queue=row.by["queue"],
+            admitted=row.admitted,
+            queued_seconds=row.waited_seconds,
+            average_queued_seconds=round(row.waited_seconds / row.admitted, 3),
+        )
+        for row in rows
+        if row.admitted
+    ]
 
 
 async def _allocations(parts: Parts) -> list[Allocation]:
@@ -262,7 +283,11 @@ ENDPOINTS = (
         handler=stats,
         summary="What waits and runs, per queue and pool, and how long it waited",
         tag="cluster",
-        query=(Query("pool", "only of this pool"),),
+        query=(
+            Query("pool", "only of this pool"),
+            Query("from", "first day of the waits (UTC); default: 30 days ago"),
+            Query("to", "last day, included; default: today"),
+        ),
         answer=StatsView,
     ),
 )

@@ -1,0 +1,161 @@
+"""What was used: sums by user, queue, pool, workspace, kind, day or month; and one line per allocation.
+
+Ended work counts from the daily totals, so also when its object is long gone; what is not in them yet, and what runs,
+is counted from the objects at the moment of the question.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import usage_view
+from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
+from slipway.api.parts import Parts, parts_of
+from slipway.api.usage_view import DIMENSIONS, RawView, Spent, UsageView
+from slipway.crd import totals
+from slipway.crd.figures import DayTotals
+from slipway.crd.usage import DAY_MS, day_of, ms_of
+from slipway.errors import NotFoundError, UnavailableError
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
+
+TAG = "usage"
+DAYS_DEFAULT = 30
+DAYS_MAX = 400
+READS_AT_ONCE = 8
+CSV_TYPE = "text/csv"
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_FILTERS = ("workspace", "user", "pool", "queue", "kind")
+_QUERY = (
+    Query("from", f"first day (UTC), such as 2026-01-02; default: {DAYS_DEFAULT} days ago"),
+    Query("to", "last day, included; default: today"),
+    *(Query(name, f"only of this {name}") for name in _FILTERS),
+    Query("format", "json or csv; default: what Accept says"),
+)
+
+
+async def usage(request: Request) -> Response:
+    """Sums by what was asked for."""
+    parts = parts_of(request)
+    by = _by(request.query_params.get("by", ""))
+    days = days_of(request, parts.clock.now())
+    is_csv = wants_csv(request)
+    wanted = _wanted(request)
+    spent = [each for each in await spent_on(parts, days) if usage_view.is_wanted(each, wanted)]
+    rows = usage_view.grouped(spent, by)
+    if is_csv:
+        return _csv(usage_view.usage_csv(rows, by), f"usage-{days[0]}-{days[-1]}.csv")
+    return json_response(UsageView(by=by, from_=days[0], to=days[-1], items=rows, total=usage_view.whole(spent)))
+
+
+async def raw(request: Request) -> Response:
+    """One line per allocation that is still kept."""
+    parts, now = parts_of(request), parts_of(request).clock.now()
+    days = days_of(request, now)
+    is_csv = wants_csv(request)
+    listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
+    rows = usage_view.raw_rows(listed.items, days, _wanted(request), now)
+    if is_csv:
+        return _csv(usage_view.raw_csv(rows), f"allocations-{days[0]}-{days[-1]}.csv")
+    return json_response(RawView(from_=days[0], to=days[-1], items=rows))
+
+
+async def spent_on(parts: Parts, days: Sequence[str]) -> list[Spent]:
+    """Everything of these days. The objects come first: what goes into the totals meanwhile is marked there."""
+    listed = await parts.kube.list(ALLOCATIONS)
+    stored = await _stored(parts, days)
+    return usage_view.gather(days, stored, listed.items, parts.clock.now())
+
+
+async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:
+    slots = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def read(day: str) -> DayTotals:
+        name = totals.name_of(day)
+        async with slots:
+            try:
+                found = await parts.kube.get(CONFIG_MAPS, name, namespace=parts.settings.namespace)
+            except NotFoundError:
+                return DayTotals()
+        try:
+            return totals.decode(found.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UnavailableError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
+
+    return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+
+
+def days_of(request: Request, now: float) -> list[str]:
+    """The days that were asked for, oldest first."""
+    today_ms = round(now * 1000) // DAY_MS * DAY_MS
+    to_ms = _day_ms(request, "to", today_ms)
+    from_ms = _day_ms(request, "from", to_ms - (DAYS_DEFAULT - 1) * DAY_MS)
+    if from_ms > to_ms:
+        raise bad_param("from", f"{day_of(from_ms)} is after {day_of(to_ms)}")
+    if to_ms - from_ms >= DAYS_MAX * DAY_MS:
+        raise bad_param("from", f"at most {DAYS_MAX} days at once; ask for {day_of(to_ms - (DAYS_MAX - 1) * DAY_MS)}")
+    return [day_of(at_ms) for at_ms in range(from_ms, to_ms + 1, DAY_MS)]
+
+
+def _day_ms(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    try:
+        if _DAY.fullmatch(text) is None:
+            raise ValueError(text)
+        return ms_of(f"{text}T00:00:00Z")
+    except ValueError as error:
+        raise bad_param(name, f"must be a day such as 2026-01-02, not {text[:64]!r}") from error
+
+
+def _by(text: str) -> list[str]:
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or ["user"]
+    for name in names:
+        if name not in DIMENSIONS:
+            raise bad_param("by", f"must be of {', '.join(DIMENSIONS)}, not {name[:64]!r}")
+    return names
+
+
+def wants_csv(request: Request) -> bool:
+    """Whether the answer is to be CSV: the parameter counts before Accept."""
+    given = request.query_params.get("format", "")
+    if given not in ("", "json", "csv"):
+        raise bad_param("format", f"must be json or csv, not {given[:64]!r}")
+    return given == "csv" or (not given and accepts(request, CSV_TYPE))
+
+
+def _wanted(request: Request) -> dict[str, str]:
+    return {name: request.query_params.get(name, "") for name in _FILTERS}
+
+
+def _csv(text: str, filename: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{filename}"', "Cache-Control": "no-store"}
+    return Response(text, media_type=CSV_TYPE, headers=headers)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/api/v1/usage",
+        handler=usage,
+        summary="What was used, summed",
+        tag=TAG,
+        query=(Query("by", f"of {', '.join(DIMENSIONS)}, several with commas; default: user"), *_QUERY),
+        answer=UsageView,
+        media_types=("application/json", CSV_TYPE),
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/usage/raw",
+        handler=raw,
+        summary="What each allocation used",
+        tag=TAG,
+        query=_QUERY,
+        answer=RawView,
+        media_types=("application/json", CSV_TYPE),
+    ),
+)

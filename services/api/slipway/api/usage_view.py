@@ -1,0 +1,243 @@
+"""What was used, by whom and where: sums over the daily totals and over what is not in them yet. Pure.
+
+Owns the grouping and the two forms of the answer. Milliseconds are summed as whole numbers and shown as seconds.
+
+Invariant: an allocation that the totals of a day hold does not count again for that day.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.crd import totals
+from slipway.crd.figures import DayTotals, DayUsage
+from slipway.crd.totals import Key
+from slipway.crd.transitions import id_of, user_of
+from slipway.crd.usage import day_of, ms_of, sum_of, used
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+
+PHASES = tuple(phase.value for phase in Phase if phase is not Phase.TERMINATED)
+_KEY_NAMES = ("workspace", "user", "pool", "queue", "kind")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What one key used on one day."""
+
+    day: str
+    key: Key
+    usage: DayUsage
+    ended: int = 0
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One group. `seconds` and `slotSeconds` are by phase."""
+
+    by: dict[str, str]
+    ended: int
+    admitted: int
+    waited_seconds: float
+    """how long what was admitted had waited"""
+    running_seconds: float
+    slot_seconds: float
+    """GPUs times seconds, from the admission on"""
+    seconds: dict[str, float]
+    slot_seconds_by_phase: dict[str, float]
+
+
+class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """Days are UTC, both included."""
+
+    by: list[str]
+    from_: str
+    to: str
+    items: list[UsageRow]
+    total: UsageRow
+
+
+class RawRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One allocation: what it used within the days that were asked for."""
+
+    id: str
+    workspace: str
+    user: str
+    pool: str
+    queue: str
+    kind: str
+    job: str
+    phase: str
+    result: str
+    attempts: int
+    created_at: str
+    started_at: str
+    ended_at: str
+    waited_seconds: float
+    running_seconds: float
+    slot_seconds: float
+    seconds: dict[str, float]
+
+
+class RawView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """What was deleted is only in the totals, not here."""
+
+    from_: str
+    to: str
+    items: list[RawRow]
+
+
+Wanted = Mapping[str, str]
+"""{workspace, user, pool, queue or kind: the only one that counts}"""
+DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
+    "day": lambda spent: spent.day,
+    "month": lambda spent: spent.day[:7],
+    "workspace": lambda spent: spent.key[0],
+    "user": lambda spent: spent.key[1],
+    "pool": lambda spent: spent.key[2],
+    "queue": lambda spent: spent.key[3],
+    "kind": lambda spent: spent.key[4],
+}
+
+
+def gather(
+    days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], now: float
+) -> list[Spent]:
+    """Everything of these days. `allocations` were listed before `stored` was read."""
+    found: list[Spent] = []
+    for day, kept in stored.items():
+        for row in kept.rows:
+            key = (row.workspace, row.user, row.pool, row.queue, row.kind)
+            found.append(Spent(day=day, key=key, usage=sum_of([row]), ended=row.ended))
+    wanted = frozenset(days)
+    for allocation in allocations:
+        if totals.is_booked(allocation):
+            continue
+        end, uid = _end_day(allocation), allocation.metadata.uid
+        by_day = {**({end: DayUsage()} if end else {}), **used(allocation, now)}
+        for day in by_day.keys() & wanted:
+            if uid not in stored.get(day, DayTotals()).booked:
+                key = totals.key_of(allocation)
+                found.append(Spent(day=day, key=key, usage=by_day[day], ended=int(day == end)))
+    return found
+
+
+def is_wanted(spent: Spent, wanted: Wanted) -> bool:
+    """Whether it is of the workspace, user, pool, queue and kind that were asked for."""
+    return all(wanted.get(name, "") in ("", value) for name, value in zip(_KEY_NAMES, spent.key, strict=True))
+
+
+def grouped(spent: Iterable[Spent], by: Sequence[str]) -> list[UsageRow]:
+    """One row for each group, in their order."""
+    groups: dict[tuple[str, ...], list[Spent]] = {}
+    for each in spent:
+        groups.setdefault(tuple(DIMENSIONS[name](each) for name in by), []).append(each)
+    return [_row(dict(zip(by, key, strict=True)), members) for key, members in sorted(groups.items())]
+
+
+def whole(spent: Iterable[Spent]) -> UsageRow:
+    """All of it together."""
+    return _row({}, list(spent))
+
+
+def raw_rows(allocations: Iterable[Allocation], days: Sequence[str], wanted: Wanted, now: float) -> list[RawRow]:
+    """One line for each allocation that used anything on these days, oldest first."""
+    span = frozenset(days)
+    found: list[RawRow] = []
+    for each in sorted(allocations, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
+        mine = [usage for day, usage in used(each, now).items() if day in span]
+        if mine and is_wanted(Spent(day="", key=totals.key_of(each), usage=DayUsage()), wanted):
+            found.append(_raw(each, sum_of(mine)))
+    return found
+
+
+def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(head)
+    writer.writerows([_safe(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def usage_csv(rows: Sequence[UsageRow], by: Sequence[str]) -> str:
+    """The groups as lines."""
+    phases = [f"{phase.lower()}_seconds" for phase in PHASES]
+    head = [*by, "ended", "admitted", "waited_seconds", "slot_seconds", *phases]
+    return as_csv(
+        head,
+        (
+            [
+                *(row.by[name] for name in by),
+                row.ended,
+                row.admitted,
+                row.waited_seconds,
+                row.slot_seconds,
+                *(row.seconds.get(phase, 0.0) for phase in PHASES),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def raw_csv(rows: Sequence[RawRow]) -> str:
+    """The allocations as lines."""
+    plain = [name for name in RawRow.__struct_fields__ if name != "seconds"]
+    phases = [f"{phase.lower()}_seconds" for phase in PHASES if phase != Phase.RUNNING.value]
+    others = [phase for phase in PHASES if phase != Phase.RUNNING.value]
+    return as_csv(
+        [*plain, *phases],
+        ([*(getattr(row, name) for name in plain), *(row.seconds.get(one, 0.0) for one in others)] for row in rows),
+    )
+
+
+def _row(by: dict[str, str], members: Sequence[Spent]) -> UsageRow:
+    usage = sum_of(each.usage for each in members)
+    return UsageRow(
+        by=by,
+        ended=sum(each.ended for each in members),
+        admitted=usage.admitted,
+        waited_seconds=usage.waited_ms / 1000,
+        running_seconds=usage.ms.get(Phase.RUNNING.value, 0) / 1000,
+        slot_seconds=sum(usage.slot_ms.values()) / 1000,
+        seconds=_seconds(usage.ms),
+        slot_seconds_by_phase=_seconds(usage.slot_ms),
+    )
+
+
+def _raw(allocation: Allocation, usage: DayUsage) -> RawRow:
+    spec, status = allocation.spec, allocation.status
+    return RawRow(
+        id=id_of(allocation),
+        workspace=allocation.metadata.namespace,
+        user=user_of(allocation),
+        pool=spec.pool,
+        queue=spec.queue,
+        kind=spec.kind.value,
+        job=spec.job or "",
+        phase=status.phase.value,
+        result=status.result.value if status.result else "",
+        attempts=status.attempt,
+        created_at=allocation.metadata.creation_timestamp or "",
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+        waited_seconds=usage.waited_ms / 1000,
+        running_seconds=usage.ms.get(Phase.RUNNING.value, 0) / 1000,
+        slot_seconds=sum(usage.slot_ms.values()) / 1000,
+        seconds=_seconds(usage.ms),
+    )
+
+
+def _seconds(ms: Mapping[str, int]) -> dict[str, float]:
+    return {phase: spent / 1000 for phase, spent in ms.items()}
+
+
+def _end_day(allocation: Allocation) -> str:
+    ended_at = allocation.status.ended_at
+    return day_of(ms_of(ended_at)) if ended_at and allocation.status.phase is Phase.TERMINATED else ""
+
+
+def _safe(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

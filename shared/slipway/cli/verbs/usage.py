@@ -1,0 +1,93 @@
+"""`slipway usage`: who used how much, summed or one line per allocation."""
+
+import argparse
+from typing import Any, cast
+
+from slipway.cli import main, output, table
+from slipway.cli.verb import Session, Verb
+from slipway.errors import InvalidError
+from slipway.model.duration import format_duration
+
+Json = dict[str, Any]
+_FILTERS = ("workspace", "owner", "pool", "queue", "kind")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `usage`."""
+    parser.add_argument(
+        "--by",
+        default="user",
+        metavar="WHAT",
+        help="user, queue, pool, workspace, kind, day, month; several with commas",
+    )
+    parser.add_argument("--raw", action="store_true", help="one line per allocation that is still kept")
+    parser.add_argument(
+        "--from", dest="from_", metavar="DAY", help="first day (UTC), such as 2026-01-02 (default: 30 days ago)"
+    )
+    parser.add_argument("--to", metavar="DAY", help="last day, included (default: today)")
+    parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
+    parser.add_argument("--owner", metavar="USER", help="only of this user")
+    for name in ("pool", "queue", "kind"):
+        parser.add_argument(f"--{name}", help=f"only of this {name}")
+    parser.add_argument("--csv", action="store_true", help="as CSV")
+    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
+
+
+def usage(arguments: argparse.Namespace, session: Session) -> int:
+    """What was used."""
+    if arguments.csv and arguments.output != "table":
+        raise InvalidError("say one of --csv and -o")
+    query = {"from": arguments.from_, "to": arguments.to}
+    query |= {("user" if name == "owner" else name): getattr(arguments, name) for name in _FILTERS}
+    if not arguments.raw:
+        query["by"] = arguments.by
+    if arguments.csv:
+        query["format"] = "csv"
+    answer = session.api.call("GET", "/usage/raw" if arguments.raw else "/usage", query=query)
+    if arguments.csv:
+        session.terminal.raw(answer.body.decode())
+        return main.OK
+    if arguments.output != "table":
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    body = cast("Json", answer.json())
+    items = cast("list[Json]", body["items"])
+    if not items:
+        session.terminal.note(f"nothing was used from {body['from']} to {body['to']}")
+        return main.OK
+    text = (
+        _raw_table(items)
+        if arguments.raw
+        else _table(items, cast("list[str]", body["by"]), cast("Json", body["total"]))
+    )
+    session.terminal.line(text)
+    return main.OK
+
+
+def _table(items: list[Json], by: list[str], total: Json) -> str:
+    head = [*(name.upper() for name in by), "ENDED", "STARTED", "GPU TIME", "RUNNING", "WAITED"]
+    rows = [[*(str(item["by"][name]) for name in by), *_figures(item)] for item in items]
+    if len(rows) > 1:
+        rows.append(["total", *([""] * (len(by) - 1)), *_figures(total)])
+    return table.render(head, rows)
+
+
+def _figures(item: Json) -> list[str]:
+    times = [format_duration(float(item[name])) for name in ("slotSeconds", "runningSeconds", "waitedSeconds")]
+    return [str(item["ended"]), str(item["admitted"]), *times]
+
+
+def _raw_table(items: list[Json]) -> str:
+    head = ["ID", "USER", "QUEUE", "KIND", "STATE", "GPU TIME", "RUNNING", "WAITED"]
+    rows = [
+        [
+            *(str(item[name]) for name in ("id", "user", "queue", "kind")),
+            str(item["result"] or item["phase"]),
+            *(format_duration(float(item[name])) for name in ("slotSeconds", "runningSeconds", "waitedSeconds")),
+        ]
+        for item in items
+    ]
+    return table.render(head, rows)
+
+
+VERBS = {"usage": Verb(configure, usage)}

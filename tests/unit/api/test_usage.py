@@ -1,0 +1,167 @@
+"""What was used: totals of what is gone, what is not in them yet, and what runs now, each once."""
+
+import csv
+import io
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.figures import DayTotals
+from slipway.crd.totals import ANNOTATION_USAGE, BOOKED, Bill, added, bills_of, manifest
+from slipway.crd.transitions import record
+from slipway.crd.usage import carried
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES
+from slipway.model.lifecycle import Event
+from slipway.model.times import format_time
+from tests.support.api_world import ApiWorld
+
+SYSTEM = "slipway-system"
+
+
+async def ended(world: ApiWorld, *, slots: int = 2, user: str = "ada", **body: Any) -> Allocation:
+    """Launched and ended, as scheduler and watcher write it."""
+    launched = await world.launch(headers={"x-slipway-user": user}, **body)
+    await world.step(launched["name"], Event.ASSIGNED)
+    running = await world.step(launched["name"], Event.RUNNING, slots=slots)
+    now = world.clock.now() + 10.0
+    over = record(running, Event.TERMINATED, now=now, ended_at=format_time(now))
+    return await world.kube.replace_status(ALLOCATIONS, carried(running, over))
+
+
+async def book(world: ApiWorld, *work: Allocation) -> None:
+    """Into the totals, as the watcher does."""
+    days: dict[str, list[Bill]] = {}
+    for each in work:
+        for day, bill in bills_of(each).items():
+            days.setdefault(day, []).append(bill)
+    await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+    for day, bills in days.items():
+        stored = added(DayTotals(), bills, world.clock.now(), lambda _uid: False)
+        assert stored is not None
+        await world.kube.create(CONFIG_MAPS, manifest(day, stored), namespace=SYSTEM)
+
+
+async def slot_seconds(world: ApiWorld, query: str = "") -> float:
+    answer = await world.get(f"/usage{query}")
+    assert answer.status_code == 200, answer.text
+    return float(answer.json()["total"]["slotSeconds"])
+
+
+async def test_ended_work_counts_once_before_and_after_it_is_booked(world: ApiWorld) -> None:
+    """From the object; from the totals, while the object is there unmarked; marked; and gone."""
+    work = await ended(world)
+    first = await slot_seconds(world, "?to=2099-01-01&from=2098-12-01")
+    assert first == 0.0
+    from_object = await slot_seconds(world, _around(world))
+    assert from_object >= 20.0
+    await book(world, work)
+    assert await slot_seconds(world, _around(world)) == from_object
+    meta = {"metadata": {"annotations": {ANNOTATION_USAGE: BOOKED}}}
+    await world.kube.patch(ALLOCATIONS, work.metadata.name, meta, namespace="default")
+    assert await slot_seconds(world, _around(world)) == from_object
+    gone: dict[str, Any] = {"metadata": {"finalizers": []}}
+    await world.kube.patch(ALLOCATIONS, work.metadata.name, gone, namespace="default")
+    await world.kube.delete(ALLOCATIONS, work.metadata.name, namespace="default")
+    assert await slot_seconds(world, _around(world)) == from_object
+    assert (await world.get(f"/usage{_around(world)}")).json()["total"]["ended"] == 1
+
+
+def _around(world: ApiWorld) -> str:
+    """A day around now, so that a midnight in the middle does no harm."""
+    return f"?to={format_time(world.clock.now() + 86_400)[:10]}"
+
+
+async def test_running_work_counts_up_to_now(world: ApiWorld) -> None:
+    """It grows with each look."""
+    launched = await world.launch()
+    await world.step(launched["name"], Event.ASSIGNED)
+    await world.step(launched["name"], Event.RUNNING, slots=1)
+    row = (await world.get(f"/usage{_around(world)}")).json()["total"]
+    later = (await world.get(f"/usage{_around(world)}")).json()["total"]
+    assert later["seconds"]["Running"] >= row["seconds"]["Running"]
+    assert (row["admitted"], row["ended"]) == (1, 0)
+
+
+async def test_sums_are_by_what_is_asked_for_and_agree(world: ApiWorld) -> None:
+    """One dimension, several, or filtered: each is a part of the same whole."""
+    await ended(world, user="ada", slots=1)
+    await ended(world, user="bob", slots=2, queue="other")
+    await ended(world, user="bob", slots=3, kind="training")
+    whole = await slot_seconds(world, _around(world))
+    for by in ("user", "queue", "pool", "workspace", "kind", "day", "month", "user,kind"):
+        body = (await world.get(f"/usage{_around(world)}&by={by}")).json()
+        assert sum(row["slotSeconds"] for row in body["items"]) == pytest.approx(whole)
+        assert body["by"] == by.split(",")
+        assert all(list(row["by"]) == by.split(",") for row in body["items"])
+    users = {row["by"]["user"]: row for row in (await world.get(f"/usage{_around(world)}")).json()["items"]}
+    assert (users["ada"]["ended"], users["bob"]["ended"]) == (1, 2)
+    bobs = await slot_seconds(world, _around(world) + "&user=bob")
+    assert bobs == pytest.approx(users["bob"]["slotSeconds"])
+    assert await slot_seconds(world, _around(world) + "&workspace=none") == 0.0
+
+
+async def test_csv_by_accept_or_by_parameter(world: ApiWorld) -> None:
+    """The same rows; names that a spreadsheet would calculate are only text."""
+    await ended(world, user="=cmd()")
+    for answer in (
+        await world.get(f"/usage{_around(world)}&by=user,day&format=csv"),
+        await world.get(f"/usage{_around(world)}&by=user,day", accept="text/csv"),
+    ):
+        assert answer.headers["content-type"].startswith("text/csv")
+        assert "attachment" in answer.headers["content-disposition"]
+        (row,) = csv.DictReader(io.StringIO(answer.text))
+        assert row["user"] == "'=cmd()"
+        assert (row["ended"], float(row["slot_seconds"]) >= 20.0) == ("1", True)
+    preferred = await world.get(f"/usage{_around(world)}&format=json", accept="text/csv")
+    assert preferred.headers["content-type"].startswith("application/json")
+
+
+async def test_raw_is_one_line_for_each_allocation(world: ApiWorld) -> None:
+    """With what it used in those days; also as CSV."""
+    work = await ended(world)
+    body = (await world.get(f"/usage/raw{_around(world)}")).json()
+    (row,) = body["items"]
+    assert row["id"].startswith(work.metadata.name)
+    assert row["slotSeconds"] == await slot_seconds(world, _around(world))
+    (line,) = csv.DictReader(io.StringIO((await world.get(f"/usage/raw{_around(world)}&format=csv")).text))
+    assert float(line["slot_seconds"]) == row["slotSeconds"]
+    assert (await world.get("/usage/raw?from=2020-01-01&to=2020-01-02")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("by=colour", "by"),
+        ("from=yesterday", "from"),
+        ("to=2026-13-45", "to"),
+        ("from=2026-02-01&to=2026-01-01", "from"),
+        ("from=2020-01-01&to=2026-01-01", "from"),
+        ("format=xml", "format"),
+    ],
+)
+async def test_bad_parameters_are_named(world: ApiWorld, query: str, name: str) -> None:
+    """400 with what would do."""
+    answer = await world.get(f"/usage?{query}")
+    assert answer.status_code == 400
+    assert f"?{name}=" in answer.json()["errors"][0]["detail"]
+
+
+async def test_totals_that_can_not_be_read_are_said_to_be(world: ApiWorld) -> None:
+    """Never a 500, and never a sum that lacks a day in silence."""
+    await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+    today = format_time(world.clock.now())[:10]
+    broken = {"metadata": {"name": f"slipway-usage-{today}"}, "data": {"totals": "oops"}}
+    await world.kube.create(CONFIG_MAPS, broken, namespace=SYSTEM)
+    answer = await world.get(f"/usage{_around(world)}")
+    assert (answer.status_code, today in answer.json()["detail"]) == (503, True)
+
+
+async def test_waits_are_averaged_by_day_and_queue(world: ApiWorld) -> None:
+    """Of what was admitted on the day."""
+    await ended(world)
+    (day,) = (await world.get(f"/queue-stats{_around(world)}")).json()["days"]
+    assert (day["pool"], day["queue"], day["admitted"]) == ("default", "default", 1)
+    assert day["averageQueuedSeconds"] == pytest.approx(day["queuedSeconds"])
+    assert msgspec.json.encode(day)

@@ -1,0 +1,40 @@
+"""`slipway usage`: sums, lines, CSV."""
+
+import csv
+import io
+
+from slipway.cli import main
+from slipway.model.lifecycle import Event
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+
+async def test_what_runs_is_summed_listed_and_written_as_csv(world: ApiWorld, desk: Desk) -> None:
+    """By user as a table with a total; raw with ids; CSV for spreadsheets; JSON for programs."""
+    ids: list[str] = []
+    for user in ("ada", "bob"):
+        launched = await world.launch(headers={"x-slipway-user": user})
+        await world.step(launched["name"], Event.ASSIGNED)
+        await world.step(launched["name"], Event.RUNNING, slots=1)
+        ids.append(launched["id"])
+    lines = (await desk.run("usage")).out.splitlines()
+    assert lines[0].split()[0] == "USER"
+    assert [line.split()[0] for line in lines[1:]] == ["ada", "bob", "total"]
+    raw = (await desk.run("usage", "--raw")).out
+    assert all(id_ in raw for id_ in ids)
+    rows = list(csv.DictReader(io.StringIO((await desk.run("usage", "--by", "user,kind", "--csv")).out)))
+    assert [(row["user"], row["kind"], row["admitted"]) for row in rows] == [
+        ("ada", "command", "1"),
+        ("bob", "command", "1"),
+    ]
+    only = (await desk.run("usage", "--owner", "ada", "-o", "json")).json
+    assert only["total"]["admitted"] == 1
+    assert "nothing was used" in (await desk.run("usage", "--to", "2020-01-01")).err
+
+
+async def test_bad_words_say_what_would_do(desk: Desk) -> None:
+    """The parameter and its values."""
+    wrong = await desk.run("usage", "--by", "colour")
+    assert (wrong.code, "user" in wrong.err) == (main.USAGE, True)
+    assert (await desk.run("usage", "--csv", "-o", "json")).code == main.USAGE
+    assert (await desk.run("usage", "--from", "soon")).code == main.USAGE
