@@ -5,8 +5,10 @@ import pytest
 
 from slipway.api.explain import explain
 from slipway.api.queue_view import in_order, waiting_of
+from slipway.crd.meta import Condition
+from slipway.crd.transitions import with_status
 from slipway.crd.v1alpha1 import Allocation, Job
-from slipway.kube.resources import JOBS, QUEUES
+from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Gate, Reason, Result
 from tests.support.api_world import ApiWorld
@@ -140,3 +142,35 @@ async def test_a_missing_queue_is_a_warning(world: ApiWorld) -> None:
     foreign = await world.launch(queue="q2")
     assert missing["warnings"] == ["there is no queue q1: the allocation waits until somebody creates it"]
     assert "belongs to pool other" in foreign["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "word", "said", "help_"),
+    [
+        (
+            "QuotaExceeded",
+            "Unknown",
+            "is tried again and again: exceeded quota: q",
+            "ResourceQuota that the message names",
+        ),
+        ("QuotaExceeded", "True", "is stuck: exceeded quota: q", "slipway dead replay"),
+        ("Unavailable", "Unknown", "is tried again and again", "wait: it is tried again by itself"),
+        ("Denied", "True", "is stuck", "given to Slipway's account"),
+    ],
+)
+async def test_a_launch_that_does_not_come_about_is_explained(
+    world: ApiWorld, reason: str, word: str, said: str, help_: str
+) -> None:
+    """It has its nodes, and the server refuses its pods: the server's words, and what would help."""
+    await world.launch(name="llm")
+    await world.step("llm", Event.ASSIGNED)
+    found = await world.stored("llm")
+    condition = Condition(
+        type="Stuck", status=word, reason=reason, message="exceeded quota: q", observed_generation=found.status.attempt
+    )
+    status = msgspec.structs.replace(found.status, conditions=[condition])
+    await world.kube.replace_status(ALLOCATIONS, with_status(found, status))
+    why = (await world.get("/allocations/llm/explain")).json()
+    assert why["code"] == reason
+    assert said in why["message"]
+    assert help_ in why["change"][0]["detail"]

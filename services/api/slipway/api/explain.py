@@ -6,6 +6,7 @@ waits now; `change` says what a person could do about it.
 
 from collections.abc import Iterable
 
+from slipway.api import stuck
 from slipway.api.limits import Seen, limits
 from slipway.api.queue_view import Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
@@ -49,6 +50,9 @@ def explain(
     """
     spec, status = allocation.spec, allocation.status
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
+    held_up = stuck.stuck_of(allocation)
+    if held_up is not None:
+        code, message = held_up.reason, stuck.sentence(held_up)
     before = _before(allocation, pending, jobs) if is_waiting(allocation) else []
     return ExplainView(
         id=id_of(allocation),
@@ -57,7 +61,7 @@ def explain(
         message=message or standing(allocation),
         position=len(before) + 1 if is_waiting(allocation) else 0,
         ahead=len(before),
-        change=_change(allocation, code),
+        change=_change(allocation, code) if held_up is None else [stuck.change(held_up)],
         jobs_ahead=[id_of(each) for each in before[:JOBS_SHOWN_MAX]],
         queue=spec.queue,
         pool=spec.pool,
