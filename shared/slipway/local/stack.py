@@ -72,6 +72,8 @@ class Stack:
         self.options = options
         self.layout = Layout(options.folder)
         self.children: dict[str, Child] = {}
+        self.doors: dict[str, str] = {}
+        """the tasks' door of each process of the api"""
         self.valkey: ValkeyProcess | None = None
         self._say = say
         self._clock = clock or SystemClock()
@@ -178,6 +180,10 @@ class Stack:
                 name = service if index == 0 else f"{service}-{index}"
                 listen = f"127.0.0.1:{port if name == 'api' else _free_port()}"
                 env = {"SLIPWAY_LISTEN": listen, "SLIPWAY_API_URL": f"http://127.0.0.1:{port}"}
+                if service == "api":
+                    # Ranks are told of the api itself, which on loopback serves them without a token too.
+                    door = env["SLIPWAY_TASK_LISTEN"] = f"127.0.0.1:{_free_port()}"
+                    self.doors[name] = f"http://{door}"
                 if service == "api":
                     env["SLIPWAY_WEBHOOK_NETWORKS"] = WEBHOOK_NETWORKS
                 await self._spawn(name, [f"slipway.{service}.main"], url=f"http://{listen}", env=env)

@@ -61,7 +61,7 @@ class Outcome(StrEnum):
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it stands. `version` rises when somebody loses a seat through another's doing."""
+    """Where it stands. `version` changes when somebody loses a seat through another's doing, or with everything."""
 
     outcome: Outcome
     peers: int

@@ -40,6 +40,8 @@ class MemoryGatherings:
             return self._answer(name, Outcome.FULL)
         if sat is not None and token_of(sat) != seat.token:
             self._add(name, "v", 1)
+        if "v" not in before:
+            self._server.hash_set(name, {"v": _text(int(self._server.clock.now() * 1_000))})
         numbers = {"n": _text(peers), "c": _text(others + 1), "b": _text(size)}
         seated = f"{owner} {seat.token} {seat.rank}".encode()
         self._server.hash_set(name, {**numbers, SEAT_FIELD + id_: seated, DATA_FIELD + id_: seat.data})

@@ -173,13 +173,15 @@ async def test_numbers_must_agree(world: ApiWorld) -> None:
     assert (await waiting).status_code == 200
 
 
-async def test_redis_is_lost_while_they_wait(world: ApiWorld) -> None:
-    """After FLUSHALL those who wait bring their data again by themselves."""
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_redis_is_lost_while_they_wait(world: ApiWorld, *, is_noticed: bool) -> None:
+    """After FLUSHALL those who wait bring their data again by themselves, also when another has begun anew."""
     _, path = await a_gang(world)
     waiting = [asyncio.ensure_future(world.http.post(path, json=a_peer(name, 3))) for name in ("a", "b")]
     await there(world, path, 2)
     world.server.flush()
-    await there(world, path, 2)
+    if is_noticed:
+        await there(world, path, 2)
     async with asyncio.timeout(5):
         answers = await asyncio.gather(world.http.post(path, json=a_peer("c", 3)), *waiting)
     assert all(answer.json()["requestIds"] == ["a", "b", "c"] for answer in answers)

@@ -1,5 +1,5 @@
 -- A gathering: peers bring data, and all get all of it once as many are there as each of them has said.
--- KEYS[1] a hash: n peers, c how many are there, b bytes of their data, v changes of seats by others than their owner,
+-- KEYS[1] a hash: n peers, c how many are there, b bytes of their data, v changes when a seat is lost by another's doing,
 -- s '1' once complete, o the processes that hold seats ('name=ms of the last sign of life ...'), w:<id> a seat ('process
 -- token rank'), d:<id> its data. ARGV[1] is what to do: join, look or leave; ARGV[2] the caller's time in ms (to read the
 -- server's own takes a permission that nothing else of ours needs). The twin of memory_gather.py.
@@ -63,6 +63,8 @@ if others > 0 and tonumber(redis.call('HGET', key, 'n')) ~= peers then return an
 local bytes = tonumber(redis.call('HGET', key, 'b') or 0) - redis.call('HSTRLEN', key, 'd:' .. id) + #data
 if bytes > tonumber(ARGV[8]) then return answer('full') end
 if seat and token ~= ARGV[4] then redis.call('HINCRBY', key, 'v', 1) end
+-- One that was lost and begun again has another version: who sat in the old one notices.
+redis.call('HSETNX', key, 'v', string.format('%.0f', now))
 local seated = ARGV[5] .. ' ' .. ARGV[4] .. ' ' .. ARGV[6]
 redis.call('HSET', key, 'n', peers, 'c', others + 1, 'b', bytes, 'w:' .. id, seated, 'd:' .. id, data)
 redis.call('EXPIRE', key, ARGV[9])
