@@ -22,7 +22,7 @@ again at its start, and ends when it does not know one.
 {{ $name }}: {{ $text | quote }}
 {{- end -}}
 {{- end -}}
-{{- if and (eq .component "podworker") (not $settings.apiUrl) }}
+{{- if and (has .component (list "podworker" "api")) (not $settings.apiUrl) }}
 {{- /* The tasks' door where there is one: the api itself listens on loopback. */}}
 {{- $api := .root.Values.api.settings }}
 SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" (default $api.listen $api.taskListen)) | quote }}

@@ -142,6 +142,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         topology=tuple(spec.topology),
         binding=spec.binding,
         backfill=spec.backfill,
+        workspaces=tuple(spec.workspaces),
     )
 
 

@@ -186,6 +186,20 @@ class Namespace(Wire, kw_only=True, frozen=True):
     status: NamespaceStatus = NamespaceStatus()
 
 
+class QuotaSpec(Wire, kw_only=True, frozen=True):
+    hard: dict[str, Any] = {}
+
+
+class QuotaStatus(Wire, kw_only=True, frozen=True):
+    used: dict[str, Any] = {}
+
+
+class ResourceQuota(Wire, kw_only=True, frozen=True):
+    metadata: ObjectMeta
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+
 class LeaseSpec(Wire, kw_only=True, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

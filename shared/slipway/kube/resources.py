@@ -94,6 +94,9 @@ TOKEN_REVIEWS = Resource(
     namespaced=False,
     struct=objects.TokenReview,
 )
+RESOURCE_QUOTAS = Resource(
+    group="", version="v1", plural="resourcequotas", kind="ResourceQuota", namespaced=True, struct=objects.ResourceQuota
+)
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.KubeEvent)
 LEASES = Resource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True, struct=objects.Lease

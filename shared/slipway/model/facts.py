@@ -190,6 +190,8 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology: tuple[str, ...] = ()
     binding: str = "direct"
     backfill: bool = True
+    workspaces: tuple[str, ...] = ()
+    """those that may use it; all when empty"""
 
 
 class WorkspaceFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

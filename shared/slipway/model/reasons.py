@@ -75,6 +75,7 @@ class Gate(StrEnum):
 
     INVALID = "Invalid"
     NOT_A_WORKSPACE = "NotAWorkspace"
+    POOL_NOT_FOR_WORKSPACE = "PoolNotForWorkspace"
     HELD = "Held"
     BACKOFF = "Backoff"
     UNKNOWN_POOL = "UnknownPool"

@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from slipway.api.admission import merged
 from slipway.api.capacity import capacity_warnings, offers_of
+from slipway.api.layers import merged
 from slipway.api.proxy.headers import request_fields, response_fields
 from slipway.api.race import first_of
 from slipway.api.recent import Recent, Seldom

@@ -1,14 +1,13 @@
-"""From a client's launch body to the Allocation that is created: merge, complete, judge. Pure.
+"""From a whole launch body to the Allocation that is created: complete, judge. Pure.
 
-Owns how a template is laid under a request, the short fields (`image`, `command`, `args`), and pointers that make
-sense to the client. The defaults and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go
-through as well.
+Owns the short fields (`image`, `command`, `args`), and pointers that make sense to the client. The defaults and limits
+themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
 
 Invariant: the spec is complete: resolving it again changes nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -32,20 +31,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     allocation: Allocation
     warnings: tuple[str, ...] = ()
-
-
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
-    """`over` laid over `under`: objects are merged, everything else is replaced, null takes away."""
-    result: Json = {name: value for name, value in under.items() if value is not None}
-    for name, value in over.items():
-        below = result.get(name)
-        if value is None:
-            result.pop(name, None)
-        elif isinstance(value, dict) and isinstance(below, dict):
-            result[name] = merged(cast("Json", below), cast("Json", value))
-        else:
-            result[name] = value
-    return result
 
 
 def draft(body: LaunchBody, name: str, pool: ResourcePool) -> Draft:

@@ -30,6 +30,7 @@ from slipway.api.routes import (
     templates,
     usage,
     webhooks,
+    workspaces,
 )
 from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.service import version
@@ -50,6 +51,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *webhooks.ENDPOINTS,
     *dead.ENDPOINTS,
     *contexts.ENDPOINTS,
+    *workspaces.ENDPOINTS,
 )
 """Every route of the REST API."""
 

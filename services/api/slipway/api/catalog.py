@@ -5,11 +5,14 @@ depends, may be some seconds old.
 """
 
 import asyncio
+from collections.abc import Sequence
+
+import msgspec
 
 from slipway.api.capacity import Offers, offers_of
 from slipway.api.ports import Kube
 from slipway.api.recent import Recent
-from slipway.crd.meta import LABEL_WORKSPACE
+from slipway.crd.meta import ANNOTATION_POOL, ANNOTATION_QUEUE, ANNOTATION_TEMPLATE, LABEL_WORKSPACE
 from slipway.crd.v1alpha1 import Queue, ResourcePool, Template
 from slipway.errors import FieldError, InvalidError, NotFoundError, TerminatingError, TransientError
 from slipway.kube.objects import Namespace, Node
@@ -20,6 +23,14 @@ TTL_S = 1.0
 NODES_TTL_S = 5.0
 NODES_DEADLINE_S = 1.0
 NAMES_SHOWN_MAX = 10
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a workspace; empty where it has none."""
+
+    pool: str = ""
+    queue: str = ""
+    template: str = ""
 
 
 class Catalog:
@@ -41,6 +52,31 @@ class Catalog:
             listed = await self._kube.list(RESOURCE_POOLS)
             have = _names([pool.metadata.name for pool in listed.items])
             raise _missing("/pool", f"there is no pool {name}; {have}") from error
+
+    async def pool_for(self, name: str, workspace: str) -> ResourcePool:
+        """The pool, for a launch in `workspace`. Raises InvalidError at `/pool` when it is not for that one."""
+        pool = await self.pool(name)
+        if pool.spec.workspaces and workspace not in pool.spec.workspaces:
+            raise _missing(
+                "/pool", f"pool {name} is not for workspace {workspace}; {_names(await self.pools_of(workspace))}"
+            )
+        return pool
+
+    async def pools_of(self, workspace: str) -> list[str]:
+        """The pools that a workspace may use."""
+        return (await self.pools_by_workspace([workspace]))[workspace]
+
+    async def pools_by_workspace(self, workspaces: Sequence[str]) -> dict[str, list[str]]:
+        """{workspace: the pools that it may use}."""
+        pools = sorted((await self._kube.list(RESOURCE_POOLS)).items, key=lambda pool: pool.metadata.name)
+        return {
+            name: [pool.metadata.name for pool in pools if not pool.spec.workspaces or name in pool.spec.workspaces]
+            for name in workspaces
+        }
+
+    def forget_workspace(self, name: str) -> None:
+        """It has just changed."""
+        self._namespaces.forget(name)
 
     async def queue_warning(self, name: str, pool: str) -> str:
         """Why an allocation will wait for its queue; empty when the queue is there."""
@@ -67,6 +103,19 @@ class Catalog:
                 f"namespace {name} is not a workspace; make it one with: kubectl label namespace {name} "
                 f"{LABEL_WORKSPACE}=true",
             )
+
+    async def defaults(self, workspace: str) -> Defaults:
+        """What launches in the workspace get when they do not say; nothing where there is no such workspace."""
+        try:
+            found = await self._namespaces.get(workspace, lambda: self._kube.get(NAMESPACES, workspace))
+        except NotFoundError:
+            return Defaults()
+        marks = found.metadata.annotations
+        return Defaults(
+            pool=marks.get(ANNOTATION_POOL, ""),
+            queue=marks.get(ANNOTATION_QUEUE, ""),
+            template=marks.get(ANNOTATION_TEMPLATE, ""),
+        )
 
     async def workspaces(self) -> list[str]:
         """The names of all workspaces."""

@@ -21,6 +21,7 @@ JOBS_SHOWN_MAX = 10
 _HELP: dict[str, tuple[str, str]] = {
     Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec can not be changed"),
     Gate.NOT_A_WORKSPACE: ("label", "label the namespace slipway.dev/workspace=true"),
+    Gate.POOL_NOT_FOR_WORKSPACE: ("move", "launch into a pool that the workspace may use: slipway pool lists them"),
     Gate.HELD: ("release", "release it: POST resume, or slipway resume"),
     Gate.BACKOFF: ("wait", "wait: it is tried again by itself"),
     Gate.UNKNOWN_POOL: ("create", "create that ResourcePool, or launch into one that exists"),

@@ -18,11 +18,14 @@ from slipway.api.admission import Draft
 from slipway.api.announce import Announcer
 from slipway.api.capacity import capacity_warnings
 from slipway.api.catalog import Catalog
+from slipway.api.compose import Composed, compose
 from slipway.api.contexts import Contexts
+from slipway.api.layers import blamed, with_defaults
 from slipway.api.ports import Kube
+from slipway.api.preview import Rehearsal
 from slipway.api.refusals import KeyReusedError
 from slipway.api.schemas import LaunchBody
-from slipway.api.strict import Json, checked
+from slipway.api.strict import Json
 from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
 from slipway.crd.meta import (
     ANNOTATION_IDEMPOTENCY_KEY,
@@ -44,7 +47,7 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.resources import ALLOCATIONS
-from slipway.model.lifecycle import Kind
+from slipway.model.lifecycle import Kind, Phase
 from slipway.runtime import retry, telemetry
 from slipway.runtime.clock import Clock, Random
 
@@ -99,8 +102,7 @@ class Launcher:
         """Create what is ordered, or find what the same key made before."""
         _check_key(order.key)
         try:
-            body = await self._body(order)
-            launched = await self._create_named(order, body)
+            launched = await self._create_named(order, await self._composed(order))
         except ControlPlaneError as error:
             earlier = await self._replayed(order) if isinstance(error, InvalidError) else None
             telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome="replayed" if earlier else "refused").inc()
@@ -113,39 +115,46 @@ class Launcher:
             self._announcer.launched(launched.allocation)
         return launched
 
-    async def rehearse(self, order: Order) -> Draft:
+    async def rehearse(self, order: Order) -> Rehearsal:
         """What `launch` would create; the API server judges it too, and nothing is kept."""
-        body = await self._body(order)
-        draft = await self._draft(body, body.name or self._made_up(body.kind))
+        composed = await self._composed(order)
+        body = composed.body
+        draft = await self._draft(composed, body.name or self._made_up(body.kind))
         try:
             await self._kube.create(ALLOCATIONS, _manifest(order, draft, body), dry_run=True)
         except AlreadyExistsError:
             taken = f"the name {draft.allocation.metadata.name} is taken in workspace {body.workspace}"
-            return msgspec.structs.replace(draft, warnings=(*draft.warnings, taken))
+            draft = msgspec.structs.replace(draft, warnings=(*draft.warnings, taken))
         except InvalidError as error:
             raise admission.client_errors(error) from error
-        return draft
+        pool = await self._catalog.pool(body.pool)
+        live = await self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
+        meta = msgspec.structs.replace(draft.allocation.metadata, annotations={ANNOTATION_USER: order.user})
+        return Rehearsal(
+            allocation=msgspec.structs.replace(draft.allocation, metadata=meta),
+            pool=pool,
+            sources=with_defaults(composed.sources, draft.allocation.spec, pool),
+            warnings=draft.warnings,
+            nodes=tuple(await self._catalog.nodes()),
+            live=tuple(live.items),
+        )
 
-    async def _body(self, order: Order) -> LaunchBody:
-        """The client's body, complete with its template, as a struct."""
+    async def _composed(self, order: Order) -> Composed:
+        """The client's body, complete with all that lies under it."""
         request = dict(order.body)
         if order.kind is not None:
             _check_kind(request, order.kind)
             request["kind"] = order.kind.value
-        template = request.get("template")
-        if not isinstance(template, str):
-            return checked(admission.merged({}, request), LaunchBody, what="the launch")
-        del request["template"]
-        # Bad fields are reported as the client wrote them, before the template adds its own.
-        own = checked({"kind": Kind.COMMAND.value, **admission.merged({}, request)}, LaunchBody)
-        found = await self._catalog.template(template, own.workspace)
-        complete = admission.merged(found.spec.body, request)
-        return checked(complete, LaunchBody, what=f"the launch with template {template}")
+        return await compose(self._catalog, request)
 
-    async def _draft(self, body: LaunchBody, name: str) -> Draft:
+    async def _draft(self, composed: Composed, name: str) -> Draft:
+        body = composed.body
         await self._catalog.check_workspace(body.workspace)
-        pool = await self._catalog.pool(body.pool)
-        draft = admission.draft(body, name, pool)
+        pool = await self._catalog.pool_for(body.pool, body.workspace)
+        try:
+            draft = admission.draft(body, name, pool)
+        except InvalidError as error:
+            raise blamed(error, composed.sources, "the launch") from error
         if body.context is not None:
             await self._contexts.use(body.context, body.workspace)
         warnings = list(draft.warnings)
@@ -156,10 +165,11 @@ class Launcher:
             warnings += capacity_warnings(draft.allocation, pool, offers)
         return msgspec.structs.replace(draft, warnings=tuple(warnings))
 
-    async def _create_named(self, order: Order, body: LaunchBody) -> Launched:
+    async def _create_named(self, order: Order, composed: Composed) -> Launched:
         """Create under the client's or the key's name; a made-up name that is taken is made up again."""
+        body = composed.body
         chosen = body.name or _key_name(order, body.workspace)
-        draft = await self._draft(body, chosen or self._made_up(body.kind))
+        draft = await self._draft(composed, chosen or self._made_up(body.kind))
         for _ in range(NAME_TRIES_MAX):
             try:
                 created = await self._create(_manifest(order, draft, body))

@@ -25,6 +25,7 @@ from slipway.api.tasks import TaskTokens
 from slipway.api.webhooks.addresses import parse_networks
 from slipway.api.webhooks.registry import Registry
 from slipway.api.webhooks.sender import Sender
+from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
@@ -49,6 +50,7 @@ class Parts:
     kube: Kube
     catalog: Catalog
     contexts: Contexts
+    workspaces: Workspaces
     lookup: Lookup
     launcher: Launcher
     changes: Changes
@@ -105,6 +107,7 @@ def connect(
         kube=kube,
         catalog=catalog,
         contexts=contexts,
+        workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
         lookup=lookup,
         launcher=Launcher(kube, catalog, announcer, contexts, clock=clock, random=random),
         changes=Changes(kube, lookup, announcer, clock),

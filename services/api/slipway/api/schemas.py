@@ -365,10 +365,6 @@ class ContextView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     unpacked_bytes: int
 
 
-class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True):
-    name: str
-
-
 class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """One queue; `waiting` is only filled in when one queue is asked for."""
 

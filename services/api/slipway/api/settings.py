@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from slipway.api.webhooks.addresses import parse_networks
+from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.settings import CommonSettings
 
@@ -51,6 +52,15 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Literal["none"],
         Meta(description="Who may call. none: everybody who can connect, therefore on loopback addresses only."),
     ] = "none"
+    api_url: Annotated[
+        str, Meta(description="Where ranks find the API, as the pod worker has it: a dry run shows the same pods.")
+    ] = ""
+    context_image: Annotated[
+        str, Meta(description="Image that unpacks uploaded files, as the pod worker has it: for dry runs.")
+    ] = ""
+    context_python: Annotated[
+        str, Meta(max_length=1024, description="The Python in that image, as the pod worker has it: for dry runs.")
+    ] = "python3"
     hosts: Annotated[
         tuple[str, ...],
         Meta(
@@ -163,6 +173,16 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         """The same again after a restart, so that it goes on with what it had in hand; no other process has it."""
         port = parse_listen(self.listen).port
         return f"{socket.gethostname()}-{port or f'pid-{os.getpid()}'}"
+
+    @property
+    def task_options(self) -> TaskOptions:
+        """What the pod worker tells the containers."""
+        return TaskOptions(
+            api_url=self.api_url or f"http://slipway-api.{self.namespace}.svc:8080",
+            token_audience=self.task_audience,
+            context_image=self.context_image,
+            context_python=self.context_python,
+        )
 
     def __post_init__(self) -> None:
         if self.task_listen and not self.task_audience:

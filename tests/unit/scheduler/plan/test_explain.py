@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from slipway.model.facts import AllocationFact, JobFact, PodFact, QueueFact
+from slipway.model.facts import AllocationFact, JobFact, PodFact, PoolFact, QueueFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.outcome import Change, Explanation, as_data
@@ -27,6 +28,16 @@ def test_a_namespace_that_is_no_workspace() -> None:
     found = why(AllocationFact(namespace="elsewhere", name="a", uid="a", version=1, roles=(a_role(),)))
     assert found.gate is Gate.NOT_A_WORKSPACE
     assert "slipway.dev/workspace=true" in found.message
+
+
+def test_a_pool_that_is_for_other_workspaces() -> None:
+    """Also an object that was applied by hand waits, and is told which ones."""
+    pool = PoolFact(name="default", workspaces=("a-team", "b-team"))
+    found = why(an_allocation("a"), pool=pool)
+    assert (found.gate, found.is_never) == (Gate.POOL_NOT_FOR_WORKSPACE, True)
+    assert found.message.endswith("a-team, b-team")
+    allowed = msgspec.structs.replace(pool, workspaces=(an_allocation("a").namespace,))
+    assert planned(a_snapshot(nodes(1), [an_allocation("a")], pool=allowed), 0.0).admits
 
 
 def test_held_and_what_releases_it() -> None:

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.capacity import requests_of
+from slipway.api import preview
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param
 from slipway.api.identity import user_of
 from slipway.api.launch import Order
@@ -12,7 +12,7 @@ from slipway.api.observe import REQUEST_ID_KEY, SPAN_KEY
 from slipway.api.parts import parts_of
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
 from slipway.api.strict import read_object
-from slipway.api.view import allocation_path, allocation_view, shown
+from slipway.api.view import allocation_path, allocation_view
 from slipway.crd.transitions import id_of
 from slipway.model.lifecycle import Kind, Phase
 from slipway.runtime import telemetry
@@ -32,7 +32,9 @@ LIST_QUERY = (
     Query("limit", f"items in a page, at most {PAGE_MAX}", "integer"),
     Query("continue", "metadata.continue of the page before"),
 )
-LAUNCH_QUERY = (Query("dryRun", "true: answer the complete spec and warnings, launch nothing", "boolean"),)
+LAUNCH_QUERY = (
+    Query("dryRun", "true: answer the complete spec, its sources, the objects and the room; launch nothing", "boolean"),
+)
 
 
 async def launch(request: Request, kind: Kind | None = None) -> Response:
@@ -48,15 +50,8 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
         traceparent=telemetry.current_traceparent(),
     )
     if flag_param(request, "dryRun"):
-        draft = await parts.launcher.rehearse(order)
-        answer = {
-            "name": draft.allocation.metadata.name,
-            "workspace": draft.allocation.metadata.namespace,
-            "spec": shown(draft.allocation.spec),
-            "requests": requests_of(draft.allocation),
-            "warnings": draft.warnings,
-        }
-        return json_response({"dryRun": True, **answer})
+        rehearsal = await parts.launcher.rehearse(order)
+        return json_response(preview.answer(rehearsal, parts.settings.task_options))
     launched = await parts.launcher.launch(order)
     allocation_id = id_of(launched.allocation)
     parts.lookup.remember(launched.allocation)

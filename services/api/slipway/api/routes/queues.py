@@ -8,7 +8,7 @@ from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import user_of
 from slipway.api.parts import parts_of
 from slipway.api.routes.allocations import pending_of
-from slipway.api.schemas import Items, Me, PoolView, QueueView, WorkspaceView
+from slipway.api.schemas import Items, Me, PoolView, QueueView
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
@@ -42,12 +42,6 @@ async def pools(request: Request) -> Response:
     return json_response(Items(items=[cluster_view.pool_view(pool, nodes, live) for pool in listed.items]))
 
 
-async def workspaces(request: Request) -> Response:
-    """The namespaces one may launch into."""
-    names = await parts_of(request).catalog.workspaces()
-    return json_response(Items(items=[WorkspaceView(name=name) for name in names]))
-
-
 async def me(request: Request) -> Response:
     """Who the caller is, and where it may launch."""
     parts = parts_of(request)
@@ -74,13 +68,5 @@ ENDPOINTS = (
         answer=QueueView,
     ),
     Endpoint(method="GET", path="/api/v1/pools", handler=pools, summary="Pools", tag="cluster", answer=Items[PoolView]),
-    Endpoint(
-        method="GET",
-        path="/api/v1/workspaces",
-        handler=workspaces,
-        summary="Workspaces",
-        tag="cluster",
-        answer=Items[WorkspaceView],
-    ),
     Endpoint(method="GET", path="/api/v1/me", handler=me, summary="Who the caller is", tag="cluster", answer=Me),
 )

@@ -11,6 +11,8 @@ from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
 
+WORKSPACES_SHOWN = 5
+
 
 def is_wanted(allocation: AllocationFact) -> bool:
     """Whether anybody still wants it to start."""
@@ -25,6 +27,13 @@ def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree,
         return Explanation(
             gate=Gate.NOT_A_WORKSPACE,
             message=f"namespace {allocation.namespace} is not a workspace; label it slipway.dev/workspace=true",
+        )
+    if snapshot.pool.workspaces and allocation.namespace not in snapshot.pool.workspaces:
+        return Explanation(
+            gate=Gate.POOL_NOT_FOR_WORKSPACE,
+            message=f"pool {snapshot.pool.name} is for other workspaces than {allocation.namespace}: "
+            + ", ".join(snapshot.pool.workspaces[:WORKSPACES_SHOWN]),
+            is_never=True,
         )
     if allocation.hold:
         change = (Change(kind="release"),)

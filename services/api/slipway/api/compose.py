@@ -1,0 +1,75 @@
+"""From a client's body to the whole launch body: the workspace's defaults, its templates, and the request over them.
+
+Owns which layers there are and in which order: defaults of the workspace, its default template, the template that the
+request names, the request. Defaults of pool and kind come later and lie under all of them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.api.catalog import Catalog
+from slipway.api.layers import REQUEST, Json, Layer, Sources, blamed, merged, stacked
+from slipway.api.schemas import LaunchBody
+from slipway.api.strict import checked
+from slipway.errors import FieldError, InvalidError
+from slipway.model.lifecycle import Kind
+
+DEFAULT_POOL = "default"
+DEFAULT_QUEUE = "default"
+
+
+class Composed(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole body, and who said what."""
+
+    body: LaunchBody
+    sources: Sources
+
+
+async def compose(catalog: Catalog, request: Json) -> Composed:
+    """The launch that `request` asks for. Raises InvalidError with pointers into the body and who is to blame."""
+    own = dict(request)
+    template = own.get("template")
+    if isinstance(template, str):
+        del own["template"]
+    # Bad fields are reported as the client wrote them, before templates add their own.
+    said = checked({"kind": Kind.COMMAND.value, **merged({}, own)}, LaunchBody, what="the launch")
+    layers = await _below(catalog, said.workspace, template if isinstance(template, str) else "")
+    body, sources = stacked([*layers, Layer(source=REQUEST, body=own)])
+    await _choose_queue(catalog, body, sources)
+    try:
+        return Composed(body=checked(body, LaunchBody, what="the launch"), sources=sources)
+    except InvalidError as error:
+        raise blamed(error, sources, "the launch") from error
+
+
+async def _below(catalog: Catalog, workspace: str, template: str) -> list[Layer]:
+    """What lies under the request."""
+    defaults = await catalog.defaults(workspace)
+    fields: dict[str, Any] = {"pool": defaults.pool, "queue": defaults.queue}
+    layers = [Layer(source=f"workspace {workspace}", body={name: value for name, value in fields.items() if value})]
+    if defaults.template:
+        try:
+            found = await catalog.template(defaults.template, workspace)
+        except InvalidError as error:
+            detail = f"its default template {defaults.template} is missing: {error.fields[0].detail}"
+            raise InvalidError(f"workspace: {detail}", fields=(FieldError("/workspace", detail),)) from error
+        layers.append(Layer(source=f"template {defaults.template} of workspace {workspace}", body=found.spec.body))
+    if template:
+        found = await catalog.template(template, workspace)
+        layers.append(Layer(source=f"template {template}", body=found.spec.body))
+    return layers
+
+
+async def _choose_queue(catalog: Catalog, body: Json, sources: Sources) -> None:
+    """A queue for who names a pool and no queue: the workspace's, if it is one of the pool, or the pool's own."""
+    pool, queue = body.get("pool", DEFAULT_POOL), body.get("queue")
+    is_chosen = queue is not None and not sources.get("/queue", "").startswith("workspace ")
+    if is_chosen or not isinstance(pool, str) or (pool == DEFAULT_POOL and queue is None):
+        return
+    for name, source in ((queue, sources.get("/queue", "")), (pool, f"pool {pool}")):
+        if isinstance(name, str) and not await catalog.queue_warning(name, pool):
+            body["queue"], sources["/queue"] = name, source
+            return
+    if queue is not None and pool == DEFAULT_POOL:
+        body["queue"], sources["/queue"] = DEFAULT_QUEUE, f"pool {pool}"

@@ -1,0 +1,110 @@
+"""A launch that does not happen: the complete spec, who said what, the very objects, and whether there is room. Pure.
+
+Owns the stand-ins for what is only known later: the uid, and where the ranks go.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from slipway.api.capacity import nodes_of, requests_of
+from slipway.api.cluster_view import node_view
+from slipway.api.layers import Sources
+from slipway.api.view import shown
+from slipway.crd.resolve import role_requests, template_of
+from slipway.crd.v1alpha1 import Admission, Allocation, AllocationStatus, Placement, ResourcePool
+from slipway.kube.objects import Node
+from slipway.model.lifecycle import Phase
+from slipway.model.resources import Resources
+from slipway.pods import manifest
+from slipway.pods.podspec import TaskOptions
+
+UID = "00000000-0000-4000-8000-000000000000"
+"""Stands for the uid, of which ids and names of pods carry the first eight characters."""
+PODS_SHOWN_MAX = 16
+Json = dict[str, Any]
+
+
+class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be created, and what is known about it."""
+
+    allocation: Allocation
+    pool: ResourcePool
+    sources: Sources
+    warnings: tuple[str, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    live: tuple[Allocation, ...] = ()
+
+
+def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
+    """The answer to a dry run."""
+    allocation = rehearsal.allocation
+    objects, total = objects_of(allocation, rehearsal.pool, options)
+    return {
+        "dryRun": True,
+        "name": allocation.metadata.name,
+        "workspace": allocation.metadata.namespace,
+        "spec": shown(allocation.spec),
+        "sources": rehearsal.sources,
+        "requests": requests_of(allocation),
+        "capacity": capacity_of(rehearsal),
+        "warnings": rehearsal.warnings,
+        "objects": objects,
+        "pods": {"total": total, "shown": min(total, PODS_SHOWN_MAX)},
+        "placeholders": {"uid": UID, "node": "decided later"},
+    }
+
+
+def objects_of(allocation: Allocation, pool: ResourcePool, options: TaskOptions) -> tuple[list[Json], int]:
+    """(ConfigMap, Service and the first pods as the pod worker makes them, how many pods there are).
+
+    Raises:
+        InvalidError, TooLargeError: no pods can be made of it.
+    """
+    roles = [role.name for role in allocation.spec.ranks for _ in range(role.count)]
+    placements = [Placement(rank=rank, role=role, node="") for rank, role in enumerate(roles)]
+    admission = Admission(decision_id="", epoch=0, attempt=1, placements=placements)
+    stand_in = msgspec.structs.replace(
+        allocation,
+        metadata=msgspec.structs.replace(allocation.metadata, uid=UID),
+        status=AllocationStatus(phase=Phase.ASSIGNED, attempt=1, admission=admission),
+    )
+    made = manifest.build(stand_in, stand_in.spec, pool, options=options)
+    shared = [made.configmap] + ([made.service] if made.service is not None else [])
+    return [*shared, *(pod.manifest for pod in made.pods[:PODS_SHOWN_MAX])], len(made.pods)
+
+
+def capacity_of(rehearsal: Rehearsal) -> Json:
+    """How many of the ranks the free part of the pool's nodes could hold, each rank where it fits first.
+
+    An estimate: the planner looks at more (queues, quota, topology, who else waits).
+    """
+    free = [_free(node, rehearsal.live) for node in nodes_of(rehearsal.pool, rehearsal.nodes)]
+    spec = rehearsal.allocation.spec
+    total = sum(role.count for role in spec.ranks)
+    fitting = 0
+    for role in spec.ranks:
+        asks = role_requests(role, template_of(spec, role))
+        for _ in range(role.count):
+            place = next((index for index, offer in enumerate(free) if asks.fits(offer)), None)
+            if place is None:
+                break
+            free[place] = free[place] - asks
+            fitting += 1
+    needed = spec.min_available or total
+    return {
+        "pool": rehearsal.pool.metadata.name,
+        "nodes": len(free),
+        "ranks": total,
+        "needed": needed,
+        "fitNow": fitting,
+        "startsNow": fitting >= needed,
+    }
+
+
+def _free(node: Node, live: Iterable[Allocation]) -> Resources:
+    view = node_view(node, live)
+    if not (view.ready and view.schedulable):
+        return Resources()
+    return Resources.parse(view.allocatable) - Resources.parse(view.used)

@@ -1,0 +1,87 @@
+"""Workspaces: list, show, make, change, remove."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.identity import user_of
+from slipway.api.parts import parts_of
+from slipway.api.schemas import Items
+from slipway.api.strict import checked, read_object
+from slipway.api.workspaces import WorkspaceBody, WorkspaceChange, WorkspaceView
+
+TAG = "workspaces"
+ROOT = "/api/v1/workspaces"
+
+
+async def list_workspaces(request: Request) -> Response:
+    """The namespaces one may launch into."""
+    return json_response(Items(items=await parts_of(request).workspaces.all()))
+
+
+async def get(request: Request) -> Response:
+    """One, with its defaults, its pools and its quota."""
+    return json_response(await parts_of(request).workspaces.one(request.path_params["name"]))
+
+
+async def create(request: Request) -> Response:
+    """Make a namespace that one may launch into."""
+    parts = parts_of(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), WorkspaceBody)
+    view = await parts.workspaces.create(body, user_of(request))
+    return json_response(view, status=201, headers={"Location": f"{ROOT}/{view.name}"})
+
+
+async def change(request: Request) -> Response:
+    """Its defaults and its quota; null takes one away."""
+    parts = parts_of(request)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), WorkspaceChange)
+    return json_response(await parts.workspaces.change(request.path_params["name"], body))
+
+
+async def remove(request: Request) -> Response:
+    """It is no workspace any more; a namespace that Slipway made is deleted with all that is in it."""
+    await parts_of(request).workspaces.remove(request.path_params["name"])
+    return Response(status_code=204)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=ROOT,
+        handler=list_workspaces,
+        summary="Workspaces",
+        tag=TAG,
+        answer=Items[WorkspaceView],
+    ),
+    Endpoint(
+        method="POST",
+        path=ROOT,
+        handler=create,
+        summary="Add a workspace",
+        tag=TAG,
+        body=WorkspaceBody,
+        answer=WorkspaceView,
+        status=201,
+    ),
+    Endpoint(
+        method="GET", path=f"{ROOT}/{{name}}", handler=get, summary="One workspace", tag=TAG, answer=WorkspaceView
+    ),
+    Endpoint(
+        method="PATCH",
+        path=f"{ROOT}/{{name}}",
+        handler=change,
+        summary="Change its defaults or its quota",
+        tag=TAG,
+        body=WorkspaceChange,
+        answer=WorkspaceView,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=f"{ROOT}/{{name}}",
+        handler=remove,
+        summary="Remove a workspace in which nothing goes on",
+        tag=TAG,
+        status=204,
+    ),
+)

@@ -1,0 +1,283 @@
+"""Workspaces: namespaces with our label, what launches there get when they do not say, and how much they may use.
+
+Owns the annotations and the quota of a workspace, and what may become one. A namespace that was there before is only
+borrowed: it is never deleted, and loses nothing but what we gave it.
+
+Invariants: a workspace in which something goes on is not removed; the namespaces of Kubernetes and of Slipway itself
+never become one.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from slipway.api.catalog import Catalog
+from slipway.api.ports import Kube
+from slipway.api.refusals import ConflictError
+from slipway.api.schemas import Request
+from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.meta import (
+    ANNOTATION_POOL,
+    ANNOTATION_QUEUE,
+    ANNOTATION_TEMPLATE,
+    ANNOTATION_USER,
+    LABEL_MANAGED_BY,
+    LABEL_WORKSPACE,
+    MANAGED_BY,
+    RawObject,
+)
+from slipway.crd.v1alpha1 import Name
+from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
+from slipway.kube.objects import Namespace, ResourceQuota
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
+from slipway.model.lifecycle import Phase
+from slipway.model.quantity import parse_quantity
+from slipway.model.resources import scale_of
+
+QUOTA = "slipway-quota"
+COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_RESERVED = re.compile(r"kube-.*|slipway-system")
+_ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
+
+Quantity = str | int
+Quota = Annotated[dict[str, Quantity], Meta(max_length=32, description="such as {nvidia.com/gpu: 8, pods: 100}")]
+
+
+class WorkspaceBody(Request, kw_only=True, frozen=True):
+    """A new workspace. `adopt` makes one of a namespace that exists."""
+
+    name: Name
+    default_pool: Name | None = None
+    default_queue: Name | None = None
+    default_template: Name | None = None
+    quota: Quota = {}
+    adopt: bool = False
+
+
+class WorkspaceChange(Request, kw_only=True, frozen=True):
+    """What may change; null takes a default, or the whole quota, away."""
+
+    default_pool: Name | UnsetType | None = UNSET
+    default_queue: Name | UnsetType | None = UNSET
+    default_template: Name | UnsetType | None = UNSET
+    quota: Quota | UnsetType | None = UNSET
+
+
+class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A namespace that one may launch into."""
+
+    name: str
+    phase: str
+    created_at: str
+    is_owned: bool
+    """made by Slipway, and deleted with the workspace"""
+    default_pool: str
+    default_queue: str
+    default_template: str
+    pools: list[str]
+    """those that it may use"""
+    quota: dict[str, Any]
+    used: dict[str, Any]
+
+
+class Workspaces:
+    """Reads and changes workspaces."""
+
+    def __init__(self, kube: Kube, catalog: Catalog, *, system_namespace: str) -> None:
+        self._kube = kube
+        self._catalog = catalog
+        self._system_namespace = system_namespace
+
+    async def all(self) -> list[WorkspaceView]:
+        """Every workspace, by name."""
+        listed = await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
+        quotas = {
+            item.metadata.namespace: item for item in (await self._kube.list(RESOURCE_QUOTAS)).items if _is_ours(item)
+        }
+        pools = await self._catalog.pools_by_workspace([item.metadata.name for item in listed.items])
+        found = [_view(item, quotas.get(item.metadata.name), pools[item.metadata.name]) for item in listed.items]
+        return sorted(found, key=lambda view: view.name)
+
+    async def one(self, name: str) -> WorkspaceView:
+        """One. Raises NotFoundError."""
+        found = await self._found(name)
+        return _view(found, await self._quota(name), await self._catalog.pools_of(name))
+
+    async def create(self, body: WorkspaceBody, user: str) -> WorkspaceView:
+        """A new one; with `adopt`, of a namespace that exists.
+
+        Raises:
+            InvalidError: a bad name, default or quota.
+            AlreadyExistsError: there is such a namespace, and it is not to be adopted.
+        """
+        if _RESERVED.fullmatch(body.name) or body.name == self._system_namespace:
+            raise _invalid("/name", f"{body.name} belongs to the system and never becomes a workspace; choose another")
+        hard = hard_of(body.quota)
+        await self._check_defaults(body.name, body.default_pool, body.default_queue)
+        metadata: RawObject = {
+            "name": body.name,
+            "labels": {LABEL_WORKSPACE: "true", LABEL_MANAGED_BY: MANAGED_BY},
+            "annotations": {**_given(body), ANNOTATION_USER: user},
+        }
+        try:
+            await self._kube.create(NAMESPACES, {"metadata": metadata})
+        except AlreadyExistsError as error:
+            await self._adopt(body, error)
+        await self._set_quota(body.name, hard)
+        self._catalog.forget_workspace(body.name)
+        return await self.one(body.name)
+
+    async def change(self, name: str, body: WorkspaceChange) -> WorkspaceView:
+        """Other defaults, another quota."""
+        found = await self._found(name)
+        hard = None if body.quota is UNSET else hard_of(body.quota or {})
+        marks = found.metadata.annotations
+        pool = marks.get(ANNOTATION_POOL) if body.default_pool is UNSET else body.default_pool
+        queue = marks.get(ANNOTATION_QUEUE) if body.default_queue is UNSET else body.default_queue
+        if body.default_pool is not UNSET or body.default_queue is not UNSET:
+            await self._check_defaults(name, pool, queue)
+        fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
+        annotations = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not UNSET}
+        if annotations:
+            await self._kube.patch(NAMESPACES, name, {"metadata": {"annotations": annotations}})
+        if hard is not None:
+            await self._set_quota(name, hard)
+        self._catalog.forget_workspace(name)
+        return await self.one(name)
+
+    async def remove(self, name: str) -> None:
+        """The workspace is none any more; its namespace goes too when we have made it.
+
+        Raises:
+            ConflictError: something goes on in it.
+        """
+        found = await self._found(name)
+        if name == "default":
+            raise ConflictError("the workspace `default` stays: launches that name none go there")
+        live = (
+            await self._kube.list(ALLOCATIONS, namespace=name, field_selector=f"status.phase!={Phase.TERMINATED}")
+        ).items
+        if live:
+            first = ", ".join(sorted(item.metadata.name for item in live)[:5])
+            raise ConflictError(
+                f"{len(live)} allocations of workspace {name} have not ended ({first}); kill them first"
+            )
+        meta = found.metadata
+        if meta.labels.get(LABEL_MANAGED_BY) == MANAGED_BY:
+            await self._kube.delete(NAMESPACES, name, uid=meta.uid)
+        else:
+            await self._set_quota(name, {})
+            marks = dict.fromkeys(_ANNOTATIONS.values())
+            await self._kube.patch(
+                NAMESPACES,
+                name,
+                {"metadata": {"uid": meta.uid, "labels": {LABEL_WORKSPACE: None}, "annotations": marks}},
+            )
+        self._catalog.forget_workspace(name)
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    async def _found(self, name: str) -> Namespace:
+        try:
+            found = await self._kube.get(NAMESPACES, name)
+        except NotFoundError:
+            found = None
+        if found is None or found.metadata.labels.get(LABEL_WORKSPACE) != "true":
+            raise NotFoundError(f"there is no workspace {name[:80]!r}; GET /api/v1/workspaces lists what there is")
+        return found
+
+    async def _adopt(self, body: WorkspaceBody, taken: AlreadyExistsError) -> None:
+        found = await self._kube.get(NAMESPACES, body.name)
+        if found.metadata.labels.get(LABEL_WORKSPACE) == "true":
+            raise AlreadyExistsError(
+                f"workspace {body.name} exists; PATCH /api/v1/workspaces/{body.name} changes it"
+            ) from taken
+        if not body.adopt:
+            raise AlreadyExistsError(
+                f"namespace {body.name} exists and is no workspace; set adopt to true to make it one"
+            ) from taken
+        meta = {"uid": found.metadata.uid, "labels": {LABEL_WORKSPACE: "true"}, "annotations": _given(body)}
+        await self._kube.patch(NAMESPACES, body.name, {"metadata": meta})
+
+    async def _check_defaults(self, name: str, pool: str | None, queue: str | None) -> None:
+        if pool is not None:
+            try:
+                await self._catalog.pool_for(pool, name)
+            except InvalidError as error:
+                raise _invalid("/defaultPool", error.fields[0].detail) from error
+        if queue is not None:
+            warning = await self._catalog.queue_warning(queue, pool or "default")
+            if warning:
+                raise _invalid("/defaultQueue", warning.partition(":")[0])
+
+    async def _quota(self, name: str) -> ResourceQuota | None:
+        try:
+            return await self._kube.get(RESOURCE_QUOTAS, QUOTA, namespace=name)
+        except NotFoundError:
+            return None
+
+    async def _set_quota(self, name: str, hard: Mapping[str, str]) -> None:
+        found = await self._quota(name)
+        if found is None and not hard:
+            return
+        if found is not None and not hard:
+            await self._kube.delete(RESOURCE_QUOTAS, QUOTA, namespace=name, uid=found.metadata.uid)
+        elif found is None:
+            meta = {"name": QUOTA, "namespace": name, "labels": {LABEL_WORKSPACE: "true"}}
+            await self._kube.create(RESOURCE_QUOTAS, {"metadata": meta, "spec": {"hard": dict(hard)}})
+        else:
+            gone = dict.fromkeys(found.spec.hard.keys() - hard.keys())
+            await self._kube.patch(RESOURCE_QUOTAS, QUOTA, {"spec": {"hard": {**gone, **hard}}}, namespace=name)
+
+
+def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
+    """The `hard` of a ResourceQuota: what is short for requests is spelled out. Raises InvalidError."""
+    findings = Findings()
+    hard: dict[str, str] = {}
+    for name, amount in quota.items():
+        at = "/quota" + pointer(name)
+        try:
+            if isinstance(amount, bool) or parse_quantity(amount, scale=scale_of(name)) < 0:
+                raise ValueError("must not be negative")
+        except (ValueError, ArithmeticError) as error:
+            findings.refuse(at, str(error))
+        if not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", name) or len(name) > 253:
+            findings.refuse(at, "is not the name of a resource; use cpu, memory, pods or such as nvidia.com/gpu")
+        is_short = name in COMPUTE or ("/" in name and not name.startswith(("requests.", "limits.", "count/")))
+        hard[f"requests.{name}" if is_short else name] = str(amount)
+    if findings.errors:
+        first = findings.errors[0]
+        raise InvalidError(f"quota: {first.detail}", fields=findings.errors)
+    return hard
+
+
+def _given(body: WorkspaceBody) -> dict[str, str]:
+    fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
+    return {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not None}
+
+
+def _is_ours(quota: ResourceQuota) -> bool:
+    return quota.metadata.name == QUOTA
+
+
+def _view(found: Namespace, quota: ResourceQuota | None, pools: list[str]) -> WorkspaceView:
+    meta = found.metadata
+    return WorkspaceView(
+        name=meta.name,
+        phase="Terminating" if meta.deletion_timestamp else found.status.phase,
+        created_at=meta.creation_timestamp or "",
+        is_owned=meta.labels.get(LABEL_MANAGED_BY) == MANAGED_BY,
+        default_pool=meta.annotations.get(ANNOTATION_POOL, ""),
+        default_queue=meta.annotations.get(ANNOTATION_QUEUE, ""),
+        default_template=meta.annotations.get(ANNOTATION_TEMPLATE, ""),
+        pools=pools,
+        quota=dict(quota.spec.hard) if quota else {},
+        used=dict(quota.status.used) if quota else {},
+    )
+
+
+def _invalid(at: str, detail: str) -> InvalidError:
+    return InvalidError(f"{at.removeprefix('/')}: {detail}", fields=(FieldError(at, detail),))

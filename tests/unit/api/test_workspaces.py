@@ -1,0 +1,118 @@
+"""Workspaces: made, found, changed, removed; what was there before is only borrowed."""
+
+from typing import Any
+
+import pytest
+
+from slipway.crd.transitions import record
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, QUEUES, RESOURCE_POOLS, RESOURCE_QUOTAS
+from slipway.model.lifecycle import Event
+from tests.support.api_world import COMMAND, ApiWorld
+
+Json = dict[str, Any]
+
+
+async def patch(world: ApiWorld, name: str, body: Json) -> Any:
+    """PATCH a workspace."""
+    return await world.http.patch(f"/api/v1/workspaces/{name}", json=body)
+
+
+async def test_a_workspace_from_nothing(world: ApiWorld) -> None:
+    """A labelled namespace with defaults and a quota; one may launch there at once."""
+    body = {
+        "name": "team",
+        "defaultPool": "default",
+        "defaultQueue": "default",
+        "quota": {"nvidia.com/gpu": 8, "pods": "20"},
+    }
+    made = await world.post("/workspaces", body)
+    assert (made.status_code, made.headers["location"]) == (201, "/api/v1/workspaces/team")
+    view = made.json()
+    assert (view["defaultPool"], view["isOwned"], view["pools"]) == ("default", True, ["default"])
+    assert view["quota"] == {"requests.nvidia.com/gpu": "8", "pods": "20"}
+    assert (await world.get("/workspaces/team")).json() == view
+    assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default", "team"]
+    quota = await world.kube.get(RESOURCE_QUOTAS, "slipway-quota", namespace="team")
+    assert quota.spec.hard["pods"] == "20"
+    assert (await world.launch(workspace="team"))["workspace"] == "team"
+
+
+async def test_defaults_and_quota_change(world: ApiWorld) -> None:
+    """What is not named stays; null takes away."""
+    await world.post("/workspaces", {"name": "team", "defaultPool": "default", "quota": {"pods": 5, "cpu": "4"}})
+    changed = (await patch(world, "team", {"quota": {"pods": 6}})).json()
+    assert (changed["quota"], changed["defaultPool"]) == ({"pods": "6"}, "default")
+    assert (await patch(world, "team", {"defaultPool": None, "quota": None})).json()["quota"] == {}
+    assert (await world.get("/workspaces/team")).json()["defaultPool"] == ""
+
+
+async def test_a_namespace_that_exists(world: ApiWorld) -> None:
+    """409 unless it is to be adopted; removing it then leaves the namespace as it was."""
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "labels": {"their": "own"}}})
+    refused = await world.post("/workspaces", {"name": "theirs"})
+    assert (refused.status_code, "set adopt to true" in refused.json()["detail"]) == (409, True)
+    taken = await world.post(
+        "/workspaces", {"name": "theirs", "adopt": True, "defaultPool": "default", "quota": {"pods": 1}}
+    )
+    assert (taken.status_code, taken.json()["isOwned"]) == (201, False)
+    again = await world.post("/workspaces", {"name": "theirs", "adopt": True})
+    assert (again.status_code, "PATCH" in again.json()["detail"]) == (409, True)
+    assert (await world.http.delete("/api/v1/workspaces/theirs")).status_code == 204
+    left = await world.kube.get(NAMESPACES, "theirs")
+    assert left.metadata.labels.get("their") == "own"
+    assert "slipway.dev/workspace" not in left.metadata.labels
+    assert left.metadata.annotations == {}
+    assert (await world.kube.list(RESOURCE_QUOTAS, namespace="theirs")).items == []
+
+
+async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
+    """409 with names; when all has ended it goes, namespace and all, if it was ours."""
+    await world.post("/workspaces", {"name": "team"})
+    launched = await world.launch(workspace="team", name="busy")
+    refused = await world.http.delete("/api/v1/workspaces/team")
+    assert (refused.status_code, "busy" in refused.json()["detail"]) == (409, True)
+    assert launched["name"] == "busy"
+    found = await world.stored("busy", "team")
+    await world.kube.replace_status(ALLOCATIONS, record(found, Event.TERMINATED, now=world.clock.now()))
+    assert (await world.http.delete("/api/v1/workspaces/team")).status_code == 204
+    assert (await world.get("/workspaces/team")).json()["phase"] == "Terminating"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "said"),
+    [
+        ({}, "/name", "is required"),
+        ({"name": "Bad Name"}, "/name", "regex"),
+        ({"name": "kube-public"}, "/name", "belongs to the system"),
+        ({"name": "slipway-system"}, "/name", "belongs to the system"),
+        ({"name": "a" * 64}, "/name", "<= 63"),
+        ({"name": "team", "defaultPool": "none"}, "/defaultPool", "there is no pool none"),
+        ({"name": "team", "defaultPool": "theirs"}, "/defaultPool", "is not for workspace team"),
+        ({"name": "team", "defaultQueue": "none"}, "/defaultQueue", "there is no queue none"),
+        ({"name": "team", "defaultQueue": "gpu"}, "/defaultQueue", "belongs to pool theirs"),
+        ({"name": "team", "quota": {"cpu": "many"}}, "/quota/cpu", "is not a quantity"),
+        ({"name": "team", "quota": {"cpu": "-1"}}, "/quota/cpu", "negative"),
+        ({"name": "team", "quota": {"a b": 1}}, "/quota/a b", "not the name of a resource"),
+        ({"name": "team", "quota": {"cpu": True}}, "/quota/cpu", "Expected"),
+        ({"name": "team", "defaultpool": "default"}, "/defaultpool", "did you mean defaultPool?"),
+    ],
+)
+async def test_what_is_wrong_is_named(world: ApiWorld, body: Json, pointer: str, said: str) -> None:
+    """422 with the pointer, and no namespace."""
+    await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "theirs"}, "spec": {"workspaces": ["them"]}})
+    await world.kube.create(QUEUES, {"metadata": {"name": "gpu"}, "spec": {"pool": "theirs"}})
+    response = await world.post("/workspaces", body)
+    errors = {error["pointer"]: error["detail"] for error in response.json()["errors"]}
+    assert response.status_code == 422
+    assert said in errors[pointer]
+    assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default"]
+
+
+async def test_what_is_not_there(world: ApiWorld) -> None:
+    """404 for a namespace that is no workspace, and for odd names; `default` stays."""
+    for name in ("kube-system", "nowhere", "No%20Such", "..%2fx"):
+        for method in ("GET", "PATCH", "DELETE"):
+            response = await world.http.request(method, f"/api/v1/workspaces/{name}", json={})
+            assert response.status_code in (404,), response.text
+    assert (await world.http.delete("/api/v1/workspaces/default")).status_code == 409
+    assert COMMAND["kind"] == "command"
