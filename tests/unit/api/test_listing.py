@@ -1,9 +1,12 @@
 """Lists: filters and pages."""
 
+import msgspec
 import pytest
 
-from slipway.kube.resources import NAMESPACES
+from slipway.crd.transitions import with_status
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES
 from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
 
 
@@ -69,3 +72,71 @@ async def test_pages_show_everything_once(world: ApiWorld) -> None:
             if not token:
                 break
         assert len(names) == len(set(names)) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("?result=Canceled", {"ended"}),
+        ("?result=Succeeded,Failed", set[str]()),
+        ("?endedAfter=2026-01-02T00:00:00Z&endedBefore=2026-01-03T00:00:00Z", {"ended"}),
+        ("?endedAfter=2026-01-03T00:00:00Z", set[str]()),
+        ("?createdBefore=2020-01-01T00:00:00Z", set[str]()),
+        ("?createdAfter=2020-01-01T00:00:00Z&phase=Running", {"plain"}),
+        ("?job=j", set[str]()),
+    ],
+)
+async def test_ended_work_is_found_by_its_end(crowd: ApiWorld, query: str, expected: set[str]) -> None:
+    """By result and by time; what has not ended has no time of its end."""
+    found = await crowd.stored("ended")
+    status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z", result=Result.CANCELED)
+    await crowd.kube.replace_status(ALLOCATIONS, with_status(found, status))
+    assert await listed(crowd, query) == expected
+
+
+async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> None:
+    """Several fields, each way; what comes and goes between pages neither repeats nor hides the others."""
+    for number in range(7):
+        await world.launch(name=f"a{number}", priority=number % 3)
+    seen: list[tuple[int, str]] = []
+    token = ""
+    while True:
+        page = (await world.get(f"/allocations?sort=-priority,name&limit=2&continue={token}")).json()
+        seen += [(item["priority"], item["name"]) for item in page["items"]]
+        token = page["metadata"].get("continue", "")
+        if not token:
+            break
+        if len(seen) == 2:
+            await world.launch(name="a9", priority=2)
+            await world.launch(name="z", priority=0)
+    assert seen == [(2, "a2"), (2, "a5"), (2, "a9"), (1, "a1"), (1, "a4"), (0, "a0"), (0, "a3"), (0, "a6"), (0, "z")]
+
+
+async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
+    """Whichever way one sorts by the end."""
+    found = await crowd.stored("ended")
+    status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z")
+    await crowd.kube.replace_status(ALLOCATIONS, with_status(found, status))
+    for sort in ("endedAt", "-endedAt"):
+        items = (await crowd.get(f"/allocations?sort={sort}")).json()["items"]
+        assert (items[0]["name"], len(items)) == ("ended", 5)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sort=colour",
+        "sort=--name",
+        "sort=name,user,queue,kind,phase",
+        "sort=name&continue=order.e30",
+        "sort=name&continue=x",
+        "sort=name&continue=order.WyItbmFtZSIsWyJhIl0sInUiXQ",
+        "result=Fine",
+        "endedAfter=yesterday",
+    ],
+)
+async def test_bad_orders_times_and_tokens_are_named(world: ApiWorld, query: str) -> None:
+    """400, with what would do; a token of another order is no token."""
+    answer = await world.get(f"/allocations?{query}")
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["errors"]

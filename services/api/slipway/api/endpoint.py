@@ -18,6 +18,7 @@ from slipway.api.parts import parts_of
 from slipway.api.refusals import MalformedError
 from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError
+from slipway.model.times import parse_time
 
 Handler = Callable[[Request], Awaitable[Response]]
 JSON_TYPE = "application/json"
@@ -122,6 +123,15 @@ def flag_param(request: Request, name: str, *, default: bool = False) -> bool:
     if text.lower() in _TRUE + _FALSE:
         return text.lower() in _TRUE
     raise bad_param(name, f"must be true or false, not {text[:64]!r}")
+
+
+def time_param(request: Request, name: str) -> float | None:
+    """An RFC 3339 time in epoch seconds, or None when it is absent."""
+    text = request.query_params.get(name, "")
+    try:
+        return parse_time(text) if text else None
+    except ValueError as error:
+        raise bad_param(name, f"must be a time such as 2026-01-02T03:04:05Z, not {text[:64]!r}") from error
 
 
 def bad_param(name: str, detail: str) -> MalformedError:

@@ -11,9 +11,27 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.ports import Listed
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Kind, Phase
+from slipway.model.reasons import Result
+from slipway.model.times import parse_time
 
 PAGES_READ_MAX = 20
 """A filter that only we can apply may leave pages empty: so many are skipped in one request."""
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Times from `after` to before `before` (epoch seconds); None: no bound. What has no time is in no bounded span."""
+
+    after: float | None = None
+    before: float | None = None
+
+    def has(self, time: str) -> bool:
+        """Whether an RFC 3339 time lies in it."""
+        if self.after is None and self.before is None:
+            return True
+        if not time:
+            return False
+        at = parse_time(time)
+        return (self.after is None or at >= self.after) and (self.before is None or at < self.before)
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +44,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     phases: frozenset[Phase] = frozenset()
     kind: Kind | None = None
     is_active: bool = False
+    job: str = ""
+    results: frozenset[Result] = frozenset()
+    created: Span = Span()
+    ended: Span = Span()
     label_selector: str = ""
 
     def has(self, allocation: Allocation) -> bool:
@@ -33,6 +55,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         if self.phases and allocation.status.phase not in self.phases:
             return False
         if self.kind is not None and allocation.spec.kind is not self.kind:
+            return False
+        if self.job and allocation.spec.job != self.job:
+            return False
+        if self.results and allocation.status.result not in self.results:
+            return False
+        if not self.created.has(allocation.metadata.creation_timestamp or ""):
+            return False
+        if not self.ended.has(allocation.status.ended_at):
             return False
         return not self.user or user_of(allocation) == self.user
 

@@ -4,17 +4,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import preview
-from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param
+from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
 from slipway.api.identity import user_of
 from slipway.api.launch import Order
-from slipway.api.listing import Filter, list_page
+from slipway.api.listing import Filter, Span, list_page
 from slipway.api.observe import REQUEST_ID_KEY, SPAN_KEY
+from slipway.api.ordered import Sorting, ordered_page
 from slipway.api.parts import parts_of
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
 from slipway.api.strict import read_object
 from slipway.api.view import allocation_path, allocation_view
 from slipway.crd.transitions import id_of
 from slipway.model.lifecycle import Kind, Phase
+from slipway.model.reasons import Result
 from slipway.runtime import telemetry
 
 PAGE_MAX = 500
@@ -28,6 +30,13 @@ LIST_QUERY = (
     Query("phase", "only in these phases, separated by commas"),
     Query("kind", "only of this kind"),
     Query("active", "true: only what has not ended", "boolean"),
+    Query("job", "only of this job"),
+    Query("result", "only with these results, separated by commas"),
+    Query("createdAfter", "only created at this time (RFC 3339) or later"),
+    Query("createdBefore", "only created before this time"),
+    Query("endedAfter", "only ended at this time or later"),
+    Query("endedBefore", "only ended before this time"),
+    Query("sort", "fields with commas, - for descending, such as -endedAt,name"),
     Query("labelSelector", "Kubernetes label selector"),
     Query("limit", f"items in a page, at most {PAGE_MAX}", "integer"),
     Query("continue", "metadata.continue of the page before"),
@@ -74,9 +83,17 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         kind=kind or _kind(query.get("kind", "")),
         is_active=flag_param(request, "active"),
         label_selector=query.get("labelSelector", ""),
+        job=query.get("job", ""),
+        results=_results(query.get("result", "")),
+        created=_span(request, "created"),
+        ended=_span(request, "ended"),
     )
     limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
-    page = await list_page(parts.kube, wanted, limit=limit, continue_=query.get("continue", ""))
+    order, continue_ = Sorting.parse(query.get("sort", "")), query.get("continue", "")
+    if order.fields:
+        page = await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
+    else:
+        page = await list_page(parts.kube, wanted, limit=limit, continue_=continue_)
     return json_response(
         AllocationList(
             items=[allocation_view(each) for each in page.items],
@@ -99,6 +116,17 @@ def _phases(text: str) -> frozenset[Phase]:
         return frozenset(Phase(part) for part in text.split(",") if part)
     except ValueError as error:
         raise bad_param("phase", f"must be of {', '.join(Phase)}, not {text[:64]!r}") from error
+
+
+def _results(text: str) -> frozenset[Result]:
+    try:
+        return frozenset(Result(part) for part in text.split(",") if part)
+    except ValueError as error:
+        raise bad_param("result", f"must be of {', '.join(Result)}, not {text[:64]!r}") from error
+
+
+def _span(request: Request, what: str) -> Span:
+    return Span(after=time_param(request, f"{what}After"), before=time_param(request, f"{what}Before"))
 
 
 def _kind(text: str) -> Kind | None:

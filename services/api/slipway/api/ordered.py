@@ -1,0 +1,133 @@
+"""Lists in an order that the client chooses, page by page. Pure but for the one LIST.
+
+The cluster pages in the order of names, so an order of ours needs the whole list. A page ends with the keys of
+its last item (the token says them), so that the next one goes on right behind it, whatever was added or taken away.
+
+Invariant: following `continue` to its end shows every allocation that matches throughout, once.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from functools import cmp_to_key
+
+import msgspec
+
+from slipway.api.endpoint import bad_param
+from slipway.api.listing import Filter
+from slipway.api.ports import Kube
+from slipway.crd.transitions import user_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.ports import Listed
+from slipway.kube.resources import ALLOCATIONS
+
+TOKEN = "order."  # noqa: S105 - the beginning of a page token, not a secret
+FIELDS_MAX = 4
+Value = str | int
+Row = tuple[list[Value], str]
+"""The values to sort by, and the uid, which decides between equals."""
+
+FIELDS: Mapping[str, Callable[[Allocation], Value]] = {
+    "createdAt": lambda each: each.metadata.creation_timestamp or "",
+    "startedAt": lambda each: each.status.started_at,
+    "endedAt": lambda each: each.status.ended_at,
+    "name": lambda each: each.metadata.name,
+    "workspace": lambda each: each.metadata.namespace,
+    "user": user_of,
+    "queue": lambda each: each.spec.queue,
+    "kind": lambda each: each.spec.kind.value,
+    "phase": lambda each: each.status.phase.value,
+    "result": lambda each: each.status.result.value if each.status.result else "",
+    "priority": lambda each: each.spec.priority,
+    "attempt": lambda each: each.status.attempt,
+}
+"""What one may sort by; what is empty comes last, whichever way."""
+
+
+class Sorting(msgspec.Struct, frozen=True):
+    """`-endedAt,name`: fields in turn, each ascending or descending."""
+
+    fields: tuple[tuple[str, bool], ...]
+    """(field, whether descending)"""
+
+    @classmethod
+    def parse(cls, text: str) -> "Sorting":
+        """Raises MalformedError when it names something else."""
+        found: list[tuple[str, bool]] = []
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            name = part.lstrip("-")
+            if name not in FIELDS or part.count("-") > 1:
+                raise bad_param("sort", f"must be of {', '.join(FIELDS)}, with - for descending, not {part[:64]!r}")
+            found.append((name, part.startswith("-")))
+        if len(found) > FIELDS_MAX:
+            raise bad_param("sort", f"at most {FIELDS_MAX} fields")
+        return cls(tuple(found))
+
+    def row(self, allocation: Allocation) -> Row:
+        """What an allocation is sorted by."""
+        return [FIELDS[name](allocation) for name, _ in self.fields], allocation.metadata.uid
+
+    def compare(self, one: Row, other: Row) -> int:
+        """Negative when `one` comes first."""
+        for (_, descending), mine, theirs in zip(self.fields, one[0], other[0], strict=True):
+            if mine == theirs:
+                continue
+            if mine == "" or theirs == "":
+                return 1 if mine == "" else -1
+            is_before = str(mine) < str(theirs) if isinstance(mine, str) else int(mine) < int(theirs)
+            return -1 if is_before is not descending else 1
+        return (one[1] > other[1]) - (one[1] < other[1])
+
+
+async def ordered_page(kube: Kube, wanted: Filter, order: Sorting, *, limit: int, continue_: str) -> Listed[Allocation]:
+    """The next page in this order."""
+    after = _read(continue_, order) if continue_ else None
+    listed = await kube.list(
+        ALLOCATIONS,
+        namespace=wanted.workspace or None,
+        label_selector=wanted.label_selector,
+        field_selector=wanted.field_selector,
+    )
+    key = cmp_to_key(order.compare)
+    rows = sorted(((order.row(each), each) for each in listed.items if wanted.has(each)), key=lambda item: key(item[0]))
+    rest = [item for item in rows if after is None or order.compare(item[0], after) > 0]
+    page = rest[:limit]
+    more = len(rest) > limit
+    return msgspec.structs.replace(
+        listed,
+        items=[each for _, each in page],
+        continue_=_token(page[-1][0], order) if more else "",
+        remaining_item_count=len(rest) - limit if more else None,
+    )
+
+
+def _token(row: Row, order: Sorting) -> str:
+    raw = msgspec.json.encode([_name(order), row[0], row[1]])
+    return TOKEN + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _read(token: str, order: Sorting) -> Row:
+    refused = bad_param("continue", "is not from a page of this list in this order; begin again without it")
+    if not token.startswith(TOKEN):
+        raise refused
+    text = token.removeprefix(TOKEN)
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        name, values, uid = msgspec.json.decode(raw, type=tuple[str, list[Value], str])
+    except (binascii.Error, ValueError, msgspec.DecodeError) as error:
+        raise refused from error
+    if name != _name(order) or not _fits(values, order):
+        raise refused
+    return values, uid
+
+
+def _fits(values: Sequence[Value], order: Sorting) -> bool:
+    numbers = ("priority", "attempt")
+    kinds = [
+        isinstance(value, int) == (name in numbers) for (name, _), value in zip(order.fields, values, strict=False)
+    ]
+    return len(values) == len(order.fields) and all(kinds)
+
+
+def _name(order: Sorting) -> str:
+    return ",".join(f"-{name}" if descending else name for name, descending in order.fields)
