@@ -1,0 +1,192 @@
+"""The library for ranks, against a server that answers oddly: what passes is tried again, what is refused is told."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slipway.inside.client import Client, NotInTimeError, Peer, Preemption, RefusedError
+from tests.support.http_stub import HttpStub, serve
+
+NOT_ASKED: dict[str, Any] = {"preempt": False, "n": 0, "reason": "", "at": "", "attempt": 2, "acks": {}}
+ASKED: dict[str, Any] = {
+    **NOT_ASKED,
+    "preempt": True,
+    "n": 3,
+    "reason": "maintenance",
+    "deadline": "D",
+    "requeue": True,
+}
+
+
+def problem(status: int, code: str, detail: str = "words", after: str = "") -> Response:
+    headers = {"Retry-After": after} if after else None
+    return JSONResponse({"status": status, "code": code, "detail": detail}, status, headers)
+
+
+class Api:
+    """Answers what it is told to, in order; the last one for ever."""
+
+    def __init__(self) -> None:
+        self.answers: list[Response] = []
+
+    async def __call__(self, request: Request) -> Response:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+async def stub(api: Api) -> AsyncGenerator[HttpStub]:
+    async with serve(api) as listening:
+        yield listening
+
+
+def a_client(stub: HttpStub, tmp_path: Path, **more: str) -> Client:
+    token = tmp_path / "token"
+    token.write_text("first\n", encoding="utf-8")
+    env = {"SLIPWAY_API": f"{stub.url}/", "SLIPWAY_ALLOCATION_ID": "run-12345678", "SLIPWAY_ATTEMPT": "2"}
+    ranks = {"SLIPWAY_RANK": "5", "RANK": "1", "WORLD_SIZE": "2", "SLIPWAY_TOKEN_FILE": str(token)}
+    return Client({**env, **ranks, **more})
+
+
+async def test_a_note_says_who_says_it(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """The attempt, so that a late one is refused; the token as its file holds it now."""
+    api.answers = [JSONResponse({})]
+    client = a_client(stub, tmp_path)
+    assert await asyncio.to_thread(client.ready)
+    (tmp_path / "token").write_text("second", encoding="utf-8")
+    assert await asyncio.to_thread(client.progress, 0.5)
+    assert await asyncio.to_thread(client.daemon)
+    assert await asyncio.to_thread(client.activity)
+    root = "/api/v1/allocations/run-12345678"
+    assert [(request.target, request.json) for request in stub.requests] == [
+        (f"{root}/ready", {"value": True, "attempt": 2}),
+        (f"{root}/progress", {"progress": 0.5, "attempt": 2}),
+        (f"{root}/ranks/5/daemon", {"value": True, "attempt": 2}),
+        (f"{root}/activity", {}),
+    ]
+    tokens = [request.headers["authorization"] for request in stub.requests]
+    assert tokens == ["Bearer first", *["Bearer second"] * 3]
+
+
+async def test_what_may_pass_is_tried_again(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """Also one 401: the token in the file may be newer than the one that was read."""
+    api.answers = [
+        problem(503, "unavailable"),
+        problem(429, "throttled"),
+        problem(401, "unauthorized"),
+        JSONResponse({}),
+    ]
+    assert await asyncio.to_thread(a_client(stub, tmp_path).waiting)
+    assert len(stub.requests) == 4
+
+
+async def test_what_is_refused_is_told(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """With the words of the API, and at once."""
+    api.answers = [problem(403, "forbidden", "not yours")]
+    with pytest.raises(RefusedError, match="not yours") as refused:
+        await asyncio.to_thread(a_client(stub, tmp_path).ready)
+    assert (refused.value.status, refused.value.code, len(stub.requests)) == (403, "forbidden", 1)
+
+
+async def test_nobody_answers(tmp_path: Path) -> None:
+    """The time is kept, and what was tried is said."""
+    client = Client({"SLIPWAY_API": "http://127.0.0.1:9", "SLIPWAY_ALLOCATION_ID": "run-12345678"})
+    with pytest.raises(NotInTimeError, match=r"no answer of http://127\.0\.0\.1:9/api/v1/allocations/run-12345678"):
+        await asyncio.to_thread(client.rendezvous, 0.5)
+
+
+async def test_gathering_goes_on_until_all_are_there(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """A peer that waits asks again under the same id; each call of a name is a round of its own."""
+    missing = problem(408, "peers-missing", "1 of 2 are there", "1")
+    api.answers = [missing, problem(503, "redis-unavailable"), missing, JSONResponse({"data": ["a", "b"]})]
+    client = a_client(stub, tmp_path)
+    assert await asyncio.to_thread(client.allgather, "b") == ["a", "b"]
+    assert await asyncio.to_thread(client.allgather, "c") == ["a", "b"]
+    sent = [request.json for request in stub.requests]
+    assert {(each["requestId"], each["numPeers"], each["rank"], each["attempt"]) for each in sent} == {
+        ("rank-1", 2, 1, 2)
+    }
+    assert [each["group"] for each in sent] == [*["default"] * 4, "default#1"]
+    assert all(0 < each["timeoutSeconds"] <= 60 for each in sent)
+
+
+async def test_gathering_ends_in_time(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """With what the API says of who is missing; a replaced peer is told so."""
+    api.answers = [problem(408, "peers-missing", "rank 1 is missing")]
+    with pytest.raises(NotInTimeError, match="rank 1 is missing"):
+        await asyncio.to_thread(lambda: a_client(stub, tmp_path).allgather(timeout_s=0.2))
+    api.answers = [problem(409, "replaced", "came again")]
+    with pytest.raises(RefusedError, match="came again"):
+        await asyncio.to_thread(lambda: a_client(stub, tmp_path).allgather(timeout_s=5))
+
+
+async def test_where_the_others_are(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """Asked again until all have an address."""
+    addresses = [{"rank": 0, "role": "worker", "host": "10.0.0.1"}]
+    not_yet: dict[str, Any] = {"ready": False, "message": "rank 5 (Pending)", "addresses": []}
+    api.answers = [JSONResponse(not_yet), JSONResponse({"ready": True, "addresses": addresses})]
+    assert await asyncio.to_thread(a_client(stub, tmp_path).rendezvous) == [Peer(0, "worker", "10.0.0.1")]
+    assert stub.requests[0].target.endswith("&rank=5&attempt=2")
+    api.answers = [JSONResponse(not_yet)]
+    with pytest.raises(NotInTimeError, match=r"rank 5 \(Pending\)"):
+        await asyncio.to_thread(a_client(stub, tmp_path).rendezvous, 0.2)
+
+
+async def test_a_preemption_is_heard_behind_the_scenes(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """`preempted` never waits; a thread asks, through trouble, and calls who wants to know."""
+    api.answers = [problem(503, "unavailable"), JSONResponse(ASKED)]
+    client, heard, calls = a_client(stub, tmp_path), threading.Event(), list[Preemption]()
+    assert not client.preempted()
+
+    def then(asked: Preemption) -> None:
+        calls.append(asked)
+        heard.set()
+
+    client.watch(then)
+    assert await asyncio.to_thread(heard.wait, 10)
+    assert client.preempted()
+    assert calls == [Preemption(3, "maintenance", "D", True)]
+    api.answers = [JSONResponse({})]
+    await asyncio.to_thread(client.ack, 3)
+    assert stub.requests[-1].json == {"rank": 5, "attempt": 2, "n": 3}
+
+
+async def test_asking_once(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+    """Without a time the answer is the moment's."""
+    api.answers = [JSONResponse(NOT_ASKED), JSONResponse(ASKED)]
+    client = a_client(stub, tmp_path)
+    assert await asyncio.to_thread(client.preemption) is None
+    assert await asyncio.to_thread(client.preemption, 30) == Preemption(3, "maintenance", "D", True)
+
+
+async def test_by_file(tmp_path: Path) -> None:
+    """A file says it too, for what can only look at files."""
+    file = tmp_path / "preempted"
+    client = Client({"SLIPWAY_PREEMPT_FILE": str(file)})
+    assert not client.preempted()
+    file.write_text(json.dumps({}), encoding="utf-8")
+    assert client.preempted()
+
+
+async def test_outside_of_an_allocation() -> None:
+    """The same script runs on a laptop: notes go nowhere, nobody is preempted, one meets alone."""
+    client = Client({})
+    assert not any(
+        [client.ready(), client.waiting(), client.progress(1), client.activity(), client.daemon(), client.ack()]
+    )
+    assert (client.preempted(), client.preemption(5)) == (False, None)
+    assert client.allgather("x") == ["x"]
+    assert client.rendezvous() == [Peer(0, "", "127.0.0.1")]
+    with pytest.raises(RefusedError, match="this is no rank"):
+        client.allgather("x", peers=2)
