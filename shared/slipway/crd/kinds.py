@@ -40,10 +40,14 @@ def _of_ours(*words: str) -> list[str]:
 KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
     Kind.NOTEBOOK: KindDefaults(
         image="jupyter/minimal-notebook:latest",
-        command=[
+        command=_of_ours(
+            "notebook",
+            str(NOTEBOOK_PORT),
             "jupyter",
             "lab",
             "--no-browser",
+            # Where a pool lets pods run as root, that was somebody's choice; so it is on a laptop.
+            "--allow-root",
             f"--ServerApp.ip=$({ENV_POD_IP})",
             f"--ServerApp.port={NOTEBOOK_PORT}",
             f"--ServerApp.base_url=$({ENV_PROXY_PREFIX})",
@@ -51,7 +55,11 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
             "--ServerApp.allow_remote_access=True",
             "--ServerApp.trust_xheaders=True",
             "--IdentityProvider.token=",
-        ],
+            # No page asks other hosts by itself.
+            "--LabApp.news_url=None",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+            "--LabApp.extension_manager=readonly",
+        ),
         resources={"cpu": "500m", "memory": "1Gi"},
         port=NOTEBOOK_PORT,
     ),
@@ -64,13 +72,14 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
     Kind.COMMAND: KindDefaults(resources={"cpu": "100m", "memory": "256Mi"}),
     Kind.TENSORBOARD: KindDefaults(
         image="tensorflow/tensorflow:latest",
-        command=[
+        command=_of_ours(
+            "tensorboard",
             "tensorboard",
             f"--host=$({ENV_POD_IP})",
             f"--port={TENSORBOARD_PORT}",
             f"--path_prefix=$({ENV_PROXY_PREFIX})",
             "--logdir=$(TENSORBOARD_LOGDIR)",
-        ],
+        ),
         env={"TENSORBOARD_LOGDIR": "/tmp/tensorboard"},  # noqa: S108 - a path inside the user's container
         resources={"cpu": "250m", "memory": "1Gi"},
         port=TENSORBOARD_PORT,

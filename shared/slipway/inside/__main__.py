@@ -13,10 +13,14 @@ def main() -> int:
         from slipway.inside import terminal
 
         return terminal.main()
+    if sys.argv[1:2] in (["notebook"], ["tensorboard"]):
+        from slipway.inside import beside
+
+        return beside.main(sys.argv[1:])
     try:
         from slipway.inside import command
     except ImportError:
-        sys.stderr.write("usage: python -m slipway.inside terminal\n")
+        sys.stderr.write("usage: python -m slipway.inside terminal|notebook|tensorboard ...\n")
         return 2
     return command.main()
 

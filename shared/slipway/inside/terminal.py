@@ -28,6 +28,7 @@ import time
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from slipway.inside.client import Client, NotInTimeError, RefusedError
 from slipway.inside.sessions import Session
 from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
 
@@ -39,6 +40,8 @@ CONNECTIONS_MAX = 64
 HEAD_S, PING_S = 10.0, 20.0
 KEPT_S = 600.0
 LEAVE_S = 2.0
+REPORT_S = 30.0
+"""How often it is told that a program runs, which is use though nothing passes."""
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,"><link rel="stylesheet" href="{assets}terminal.css"></head>
@@ -80,6 +83,10 @@ class Server:
             self._connections -= 1
             with contextlib.suppress(OSError, RuntimeError):
                 writer.close()
+
+    def is_busy(self) -> bool:
+        """Whether a program runs in a session, which need not print anything."""
+        return any(each.is_busy() for each in self.sessions.values())
 
     async def quiet(self) -> None:
         """Returns when no program of a session runs any more."""
@@ -277,7 +284,13 @@ async def _run(env: dict[str, str], host: str, port: int) -> None:
     # Not as a context: since Python 3.12 its end would wait for every connection.
     listening = await asyncio.start_server(server.serve, host, port, limit=HEAD_BYTES_MAX)
     sys.stderr.write(f"terminals at http://{host}:{port}\n")
-    await over.wait()
+    client = Client(env)
+    while not over.is_set():
+        with contextlib.suppress(*LATE):
+            await asyncio.wait_for(over.wait(), REPORT_S)
+        if server.is_busy() and not over.is_set():
+            with contextlib.suppress(RefusedError, NotInTimeError, OSError, *LATE):
+                await asyncio.wait_for(asyncio.to_thread(client.activity), REPORT_S)
     listening.close()
     for how in (signal.SIGHUP, signal.SIGKILL):
         for session in server.sessions.values():

@@ -98,6 +98,8 @@ def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
     if reached is None or reached["phase"] == "Terminated":
         terminal.note(f"{id_} did not start; see: slipway describe {id_}")
         return main.FAILED
+    if reached.get("waiting"):
+        terminal.note(f"{id_} has nothing to show yet; its page does as soon as there is something")
     terminal.line(id_ if arguments.quiet else f"{id_}  {session.api.server.url}{reached['links']['proxy']}")
     if arguments.open:
         reach.browse(session, reached)

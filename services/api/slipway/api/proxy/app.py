@@ -67,7 +67,7 @@ async def _serve_http(request: Request, send: Send) -> None:
             parts.targets.forget(given)
             if not is_browser:
                 raise
-            found = NotYet(allocation=found.allocation, phase=Phase.RUNNING, message=str(error))
+            found = NotYet(allocation=found.allocation, kind=found.kind, phase=Phase.RUNNING, message=str(error))
     response = waiting_response(found, request.url.path, is_browser=is_browser)
     await response(request.scope, request.receive, send)
 

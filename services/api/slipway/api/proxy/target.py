@@ -54,6 +54,7 @@ class NotYet(msgspec.Struct, frozen=True, kw_only=True):
     """There is nothing to talk to, now or any more."""
 
     allocation: AllocationId
+    kind: Kind
     phase: Phase
     message: str
     has_ended: bool = False
@@ -161,4 +162,10 @@ def _ports(allocation: Allocation) -> list[PortSpec]:
 def _not_yet(allocation: Allocation) -> NotYet:
     has_ended = allocation.status.phase is Phase.TERMINATED
     message = gate_of(allocation)[1] if is_waiting(allocation) else standing(allocation)
-    return NotYet(allocation=id_of(allocation), phase=allocation.status.phase, message=message, has_ended=has_ended)
+    return NotYet(
+        allocation=id_of(allocation),
+        kind=allocation.spec.kind,
+        phase=allocation.status.phase,
+        message=message,
+        has_ended=has_ended,
+    )

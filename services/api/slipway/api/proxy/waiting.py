@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 <link rel="stylesheet" href="{root}assets/waiting/waiting.css"></head>
 <body data-id="{id}" data-phase="{phase}" data-root="{root}" data-ended="{ended}">
 <main><h1>{title}</h1><p class="id"><code>{id}</code></p>
-<ol class="steps" aria-label="Progress">{steps}</ol>
+{steps}
 <p class="message" role="status">{message}</p>
 <p class="more"><a href="{root}{link}/explain">Why</a> <a href="{root}{link}/logs">Log</a>
 <a href="{root}{link}">Details</a></p></main>
@@ -42,16 +42,17 @@ def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Respo
     if not is_browser:
         detail = f"{state.allocation} ({state.phase}): {state.message}"
         return problem_response(row, detail, instance, retry_after_s=None if state.has_ended else AGAIN_S)
-    page = _page(state, row.title, "../" * (instance.count("/") - 1))
+    page = _page(state, "../" * (instance.count("/") - 1))
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": _POLICY}
     if not state.has_ended:
         headers["Retry-After"] = str(AGAIN_S)
     return Response(page, status_code=row.status, headers=headers, media_type="text/html")
 
 
-def _page(state: NotYet, title: str, root: str) -> str:
+def _page(state: NotYet, root: str) -> str:
     """The page; `root` leads from it to where the API begins."""
-    steps = "".join(
+    title = f"The {state.kind} has ended" if state.has_ended else f"The {state.kind} is on its way"
+    items = "".join(
         f'<li data-phase="{phase}"{_standing(phase, state)}>{words}<time></time></li>'
         for phase, words in _STEPS.items()
     )
@@ -65,13 +66,11 @@ def _page(state: NotYet, title: str, root: str) -> str:
         id=escape(state.allocation),
         root=root,
         link=escape(allocation_path(state.allocation)).removeprefix("/"),
-        steps=steps,
+        steps="" if state.has_ended else f'<ol class="steps" aria-label="Progress">{items}</ol>',
     )
 
 
 def _standing(phase: str, state: NotYet) -> str:
-    if state.has_ended:
-        return ' class="ended"'
     order = list(_STEPS)
     place = order.index(state.phase) if state.phase in order else len(order)
     here = order.index(phase)

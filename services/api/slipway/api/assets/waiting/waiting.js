@@ -15,6 +15,7 @@ function show() {
   const place = STEPS.indexOf(now);
   STEPS.forEach((name, index) => {
     const item = steps.get(name);
+    if (!item) return;
     item.classList.toggle("done", index < place);
     item.classList.toggle("now", index === place && !ended);
     if (index === place) item.setAttribute("aria-current", "step");

@@ -1,0 +1,140 @@
+"""A service of a pod, and a reporter that runs beside it: notebooks tell whether they are used, TensorBoards whether
+there is anything to see.
+
+Owns the service's process: signals are passed on, orphans are reaped, its exit code is ours. What is reported is a
+hint; a report that fails is made again with the next look, and never disturbs the service. Standard library only.
+
+Source: Jupyter Server REST API, `/api/kernels` and `/api/terminals`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from slipway.inside.client import Client, NotInTimeError, RefusedError
+
+NOTEBOOK_LOOK_S = 20.0
+BOARD_LOOK_S = 1.0
+ANSWER_S = 5.0
+EVENTS_MARK = "tfevents"
+IDLE_TYPES = ("activity", "kernels_or_terminals", "kernel_connections")
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+Report = Callable[[], bool]
+"""Looks once, and tells what there is to tell; False: there is nothing more to look for."""
+
+
+def main(words: list[str]) -> int:
+    """`notebook PORT PROGRAM...` or `tensorboard PROGRAM...`: run it, with its reporter."""
+    what, *rest = words
+    client = Client()
+    if what == "notebook":
+        port, *argv = rest
+        return run(argv, Notebook(client, dict(os.environ), port).look, every_s=NOTEBOOK_LOOK_S)
+    return run(rest, Board(client, os.environ.get("TENSORBOARD_LOGDIR", "")).look, every_s=BOARD_LOOK_S)
+
+
+def run(argv: list[str], look: Report, *, every_s: float) -> int:
+    """The service to its end; its exit code."""
+    try:
+        child = subprocess.Popen(argv)  # noqa: S603 - the service that the pod is for
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]} can not be run: {error.strerror}; is it in this image?\n")
+        return 127
+    for each in _PASSED_ON:
+        signal.signal(each, lambda number, _frame: _pass_on(child.pid, number))
+    over = threading.Event()
+    threading.Thread(target=_report, args=(look, every_s, over), daemon=True, name="reporter").start()
+    while True:
+        # Everything that ends is waited for: in a container, orphans come to its first process.
+        pid, status = os.waitpid(-1, 0)
+        if pid == child.pid:
+            over.set()
+            child.returncode = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            return child.returncode
+
+
+def _pass_on(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _report(look: Report, every_s: float, over: threading.Event) -> None:
+    while True:
+        try:
+            if not look():
+                return
+        except (RefusedError, NotInTimeError, OSError, ValueError):
+            pass  # the next look tells it
+        if over.wait(every_s):
+            return
+
+
+class Notebook:
+    """Whether somebody uses a Jupyter server, by what its kernels and terminals do.
+
+    `NOTEBOOK_IDLE_TYPE` says what counts: `activity` (a kernel computes, or something happened in a kernel or a
+    terminal), `kernels_or_terminals` (there is one), `kernel_connections` (a page is open on one).
+    """
+
+    def __init__(self, client: Client, env: dict[str, str], port: str) -> None:
+        self._client = client
+        self._root = f"http://{env.get('SLIPWAY_POD_IP', '127.0.0.1')}:{port}{env.get('SLIPWAY_PROXY_PREFIX', '')}/api"
+        self._type = env.get("NOTEBOOK_IDLE_TYPE", IDLE_TYPES[0])
+        self._last = ""
+
+    def look(self) -> bool:
+        kernels, terminals = self._get("kernels"), self._get("terminals")
+        if self._is_used(kernels, terminals):
+            self._client.activity()
+        return True
+
+    def _is_used(self, kernels: list[dict[str, Any]], terminals: list[dict[str, Any]]) -> bool:
+        if self._type == "kernels_or_terminals":
+            return bool(kernels or terminals)
+        if self._type == "kernel_connections":
+            return any(kernel.get("connections", 0) for kernel in kernels)
+        last = max((str(each.get("last_activity", "")) for each in (*kernels, *terminals)), default="")
+        has_moved, self._last = last > self._last, max(last, self._last)
+        return has_moved or any(kernel.get("execution_state") == "busy" for kernel in kernels)
+
+    def _get(self, what: str) -> list[dict[str, Any]]:
+        try:
+            with _OPENER.open(f"{self._root}/{what}", timeout=ANSWER_S) as answer:
+                found: list[dict[str, Any]] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            error.close()
+            return []  # a server without terminals has no such list
+
+
+class Board:
+    """Whether there is an event file to show; it is looked for until there is one."""
+
+    def __init__(self, client: Client, folder: str) -> None:
+        self._client, self._folder = client, folder
+        self._told = False
+
+    def look(self) -> bool:
+        if "://" in self._folder or self._has_events():
+            if self._told:
+                self._client.waiting(False)
+            return False
+        if not self._told:
+            self._client.waiting(True)
+            self._told = True
+        return True
+
+    def _has_events(self) -> bool:
+        return any(EVENTS_MARK in name for _, _, names in os.walk(self._folder, followlinks=True) for name in names)

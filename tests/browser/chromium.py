@@ -1,0 +1,213 @@
+"""A real Chromium without a screen, driven over its DevTools protocol.
+
+Owns the browser's process, its pages, and what they said on their console. Needs no driver of its own: the protocol is
+JSON over a WebSocket. Source: Chrome DevTools Protocol, domains Target, Page, Runtime, Input, Emulation.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+START_S = 30.0
+CALL_S = 30.0
+WAIT_S = 30.0
+POLL_S = 0.05
+_FLAGS = (
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-proxy-server",
+    "--password-store=basic",
+    "--remote-debugging-port=0",
+)
+
+
+def find() -> str:
+    """The path of a Chromium; empty without one."""
+    return next((path for path in map(shutil.which, NAMES) if path), "")
+
+
+class Page:
+    """One tab, in a context of its own: no cookies of another."""
+
+    def __init__(self, browser: "Browser", context: str) -> None:
+        self._browser = browser
+        self.context = context
+        target = browser.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        self._session = str(browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        self.errors: list[str] = []
+        """exceptions of scripts, and what a policy or a missing file made the browser complain of"""
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Json:
+        """One command of the protocol, to this tab."""
+        return self._browser.call(method, self._session, self, **parameters)
+
+    def heard(self, event: Json) -> None:
+        """Something happened in the tab."""
+        told: Json = event.get("params", {})
+        if event["method"] == "Runtime.exceptionThrown":
+            details = told["exceptionDetails"]
+            self.errors.append(str(details.get("exception", {}).get("description") or details["text"]))
+        elif event["method"] == "Log.entryAdded" and told["entry"]["level"] == "error":
+            if "status of 503" in told["entry"]["text"]:
+                return  # what a waiting page sees until there is something to see
+            self.errors.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+
+    def goto(self, url: str) -> None:
+        """Begin to load a page."""
+        told = self.call("Page.navigate", url=url)
+        assert "errorText" not in told, told
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression, once a promise that it is has been kept."""
+        told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    def wait_for(self, script: str, *, timeout_s: float = WAIT_S) -> Any:
+        """Ask until the expression is true; a page that is just being replaced is asked again."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+            value = told["result"].get("value") if "exceptionDetails" not in told else None
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"waited {timeout_s:.0f} s for: {script}\n{told}\n{self.errors}\n{self.text()[:2000]}"
+                )
+            time.sleep(POLL_S)
+
+    def text(self) -> str:
+        """What can be read on the page."""
+        return str(self.run("document.body ? document.body.innerText : ''"))
+
+    def type(self, text: str) -> None:
+        """Type on the keyboard; a newline is Enter."""
+        for part in text.splitlines(keepends=True):
+            line = part.rstrip("\n")
+            if line:
+                self.call("Input.insertText", text=line)
+            if part.endswith("\n"):
+                self.press("Enter", 13, "\r")
+
+    def press(self, key: str, code: int, text: str = "", *, modifiers: int = 0) -> None:
+        """One key, by its name and its Windows code; modifiers: 2 is Ctrl, 8 is Shift."""
+        about: Json = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def click(self, selector: str) -> None:
+        """The mouse, in the middle of an element."""
+        self.wait_for(f"!!document.querySelector({json.dumps(selector)})")
+        box = self.run(
+            f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            "return [b.x + b.width / 2, b.y + b.height / 2] })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def look(self, *, width: int = 1200, height: int = 800, is_dark: bool = False) -> None:
+        """The size of the window, and the colours that its user prefers; a narrow one is a phone's."""
+        is_phone = width < 600
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
+        )
+        self.call("Emulation.setTouchEmulationEnabled", enabled=is_phone)
+        scheme = "dark" if is_dark else "light"
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def picture(self, path: Path) -> Path:
+        """What it looks like, as a PNG."""
+        told = self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(told["data"]))
+        return path
+
+
+class Browser:
+    """A browser that runs."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._number = 0
+        self._pages: dict[str, Page] = {}
+
+    def call(self, method: str, session: str = "", page: Page | None = None, **parameters: Any) -> Json:
+        """One command; what happens meanwhile is passed to the page that it happens in."""
+        self._number += 1
+        if page is not None:
+            self._pages[session] = page
+        message: Json = {"id": self._number, "method": method, "params": parameters}
+        self._socket.send(json.dumps(message | ({"sessionId": session} if session else {})))
+        deadline = time.monotonic() + CALL_S
+        while True:
+            told: Json = json.loads(self._socket.recv(max(0.1, deadline - time.monotonic())))
+            if told.get("id") == self._number:
+                assert "error" not in told, f"{method}: {told['error']}"
+                result: Json = told["result"]
+                return result
+            owner = self._pages.get(str(told.get("sessionId", "")))
+            if owner is not None and "method" in told:
+                owner.heard(told)
+
+    @contextmanager
+    def page(self) -> Generator[Page]:
+        """A new tab, with nothing of the others."""
+        context = str(self.call("Target.createBrowserContext")["browserContextId"])
+        try:
+            yield Page(self, context)
+        finally:
+            self.call("Target.disposeBrowserContext", browserContextId=context)
+
+
+@contextmanager
+def running_browser(program: str) -> Generator[Browser]:
+    """A browser, ended at the end."""
+    with tempfile.TemporaryDirectory(prefix="slipway-chromium-", ignore_cleanup_errors=True) as folder:
+        # As root, and in containers without user namespaces, its sandbox can not be had; it loads our own pages only.
+        argv = [program, *_FLAGS, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
+        env = {**os.environ, "HOME": folder}
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            told = Path(folder) / "DevToolsActivePort"
+
+            def where() -> list[str]:
+                assert process.poll() is None, log.read_text(errors="replace")
+                lines = told.read_text().splitlines() if told.exists() else []
+                return lines if len(lines) == 2 else []
+
+            port, path = wait_until(where, "the browser to listen", timeout_s=START_S)
+            with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
+                yield Browser(socket)
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
