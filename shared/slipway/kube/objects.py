@@ -222,14 +222,23 @@ class ObjectReference(Wire, kw_only=True, frozen=True):
     uid: str = ""
 
 
+class EventSeries(Wire, kw_only=True, frozen=True):
+    count: int = 0
+    last_observed_time: str | None = None
+
+
 class KubeEvent(Wire, kw_only=True, frozen=True):
+    """Older sources fold repeats into `count`, newer ones into `series`."""
+
     metadata: ObjectMeta
     involved_object: ObjectReference = ObjectReference()
     reason: str = ""
     message: str = ""
     type: str = "Normal"
-    count: int = 1
+    count: int | None = 1
     last_timestamp: str | None = None
+    event_time: str | None = None
+    series: EventSeries | None = None
 
 
 class Secret(Wire, kw_only=True, frozen=True):

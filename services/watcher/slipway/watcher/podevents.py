@@ -1,23 +1,40 @@
 """What Kubernetes says about our pods (its Events) -> lines in their logs, for people.
 
-Best effort: only what comes while this runs, each once per watch; nothing depends on it. Holds nothing in memory.
+Owns whose an Event is and what has been said already. The words are those of `sayings.py`.
+
+Promises: a line carries the time that the Event itself has, so that whoever reads the same Event again makes the same
+line; at the start of a term everything recent is read, and what is stored already is not stored again; repeats of an
+Event are said when their number has doubled. Best effort: nothing depends on it.
 """
 
+from collections import OrderedDict
 from contextlib import aclosing
 from typing import Protocol, cast
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.errors import ControlPlaneError, InvariantError
-from slipway.kube.objects import KubeEvent
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
+from slipway.crd.transitions import id_of
+from slipway.errors import ControlPlaneError, InvariantError, TransientError
+from slipway.kube.objects import KubeEvent, ObjectReference
 from slipway.kube.ports import KubeReader, WatchType
 from slipway.kube.resources import EVENTS
+from slipway.model.ids import AllocationId, split_allocation_id
+from slipway.model.times import format_time, parse_time
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
-from slipway.watcher.podlogs import event_line
-from slipway.watcher.ports import LineSink
+from slipway.streams.ports import LogLine
+from slipway.watcher import sayings
+from slipway.watcher.gang import attempt_of
+from slipway.watcher.podlogs import LogStore
 from slipway.watcher.world import World
 
 RETRY_S = 10.0
+UNSYNCED_PAUSE_S = 0.05
+RECENT_S = 900.0
+"""Older Events are not looked at again at the start of a term."""
+SAID_MAX = 20_000
+TAIL_LINES = 500
 
 _log = log.get_logger(__name__)
 
@@ -26,38 +43,131 @@ class _Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class PodEvents:
-    """Follows the Events of pods."""
+class Whose(msgspec.Struct, frozen=True):
+    """The rank that an Event is about."""
 
-    def __init__(self, reader: KubeReader, sink: LineSink, world: World, clock: Clock) -> None:
+    allocation: AllocationId
+    attempt: int
+    rank: int
+
+
+class PodEvents:
+    """Follows the Events of pods, one term at a time."""
+
+    def __init__(
+        self, reader: KubeReader, store: LogStore, world: World, clock: Clock, *, enabled: bool = True
+    ) -> None:
         self._reader = reader
-        self._sink = sink
+        self._sink = store.sink
+        self._tail = store.tail
+        self._enabled = enabled
         self._world = world
         self._clock = clock
+        self._said: OrderedDict[str, int] = OrderedDict()
+        """{uid of an Event: how often it had happened when that was said}"""
 
     async def run(self) -> None:
         """Until cancelled. Raises InvariantError only."""
-        while True:
+        while self._enabled:
             try:
-                await self._watch()
+                while not self._world.is_synced:
+                    await self._clock.sleep(UNSYNCED_PAUSE_S)
+                version = await self._catch_up()
+                await self._watch(version)
             except InvariantError:
                 raise
             except ControlPlaneError as error:
                 _log.debug("events interrupted", error=str(error))
             await self._clock.sleep(RETRY_S)
 
-    async def _watch(self) -> None:
-        start = (await self._reader.list(EVENTS, limit=1)).resource_version
-        watch = self._reader.watch(EVENTS, resource_version=start)
-        async with aclosing(cast("_Closable", watch)):
-            async for event in watch:
-                if event.object is not None and event.type is not WatchType.DELETED:
-                    self._tell(event.object)
+    async def _catch_up(self) -> str:
+        """Say what happened while nobody listened; answers where to go on."""
+        listed = await self._reader.list(EVENTS, field_selector="involvedObject.kind=Pod")
+        since = self._clock.now() - RECENT_S
+        by_allocation: dict[AllocationId, list[tuple[KubeEvent, Whose]]] = {}
+        for event in listed.items:
+            whose = self._whose(event.involved_object)
+            if whose is not None and _epoch(event) >= since:
+                by_allocation.setdefault(whose.allocation, []).append((event, whose))
+        for allocation, found in by_allocation.items():
+            known = await self._stored(allocation)
+            for event, whose in sorted(found, key=lambda each: _epoch(each[0])):
+                said = known.get((whose.attempt, whose.rank, sayings.text_of(event)), 0)
+                self._remember(event, max(said, self._said.get(event.metadata.uid, 0)))
+                self._tell(event, whose)
+        return listed.resource_version
 
-    def _tell(self, event: KubeEvent) -> None:
-        about = event.involved_object
-        pod = self._world.pods.by_uid(about.uid) if about.kind == "Pod" else None
-        if pod is None or LABEL_ALLOCATION_UID not in pod.metadata.labels:
+    async def _watch(self, version: str) -> None:
+        watch = self._reader.watch(EVENTS, resource_version=version)
+        async with aclosing(cast("_Closable", watch)):
+            async for change in watch:
+                event = change.object
+                if event is None or change.type is WatchType.DELETED or event.involved_object.kind != "Pod":
+                    continue
+                whose = self._whose(event.involved_object)
+                if whose is not None:
+                    self._tell(event, whose)
+
+    def _tell(self, event: KubeEvent, whose: Whose) -> None:
+        count = sayings.count_of(event)
+        if not sayings.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
             return
-        allocation, line = event_line(pod, f"{event.reason}: {event.message}", self._clock.now())
-        self._sink.offer_line(allocation, line)
+        self._remember(event, count)
+        line = _line(event, whose, count)
+        if line.text:
+            self._sink.offer_line(whose.allocation, line)
+
+    def _remember(self, event: KubeEvent, count: int) -> None:
+        self._said[event.metadata.uid] = count
+        self._said.move_to_end(event.metadata.uid)
+        if len(self._said) > SAID_MAX:
+            self._said.popitem(last=False)
+
+    async def _stored(self, allocation: AllocationId) -> dict[tuple[int, int, str], int]:
+        """{(attempt, rank, text): how often it was said to have happened} of what its log has of this kind."""
+        try:
+            stored = await self._tail.tail(allocation, limit=TAIL_LINES)
+        except TransientError:
+            return {}
+        known: dict[tuple[int, int, str], int] = {}
+        for line in (item.line for item in stored if item.line.stream == sayings.STREAM):
+            text, count = sayings.without_count(line.text)
+            key = (line.attempt, line.rank, text)
+            known[key] = max(count, known.get(key, 0))
+        return known
+
+    def _whose(self, about: ObjectReference) -> Whose | None:
+        """From the pod's labels; when it is gone already, or not seen yet, from its name."""
+        pod = self._world.pods.by_uid(about.uid)
+        if pod is not None:
+            labels = pod.metadata.labels
+            rank = labels.get(LABEL_RANK, "")
+            if LABEL_ALLOCATION_UID not in labels or not rank.isdigit():
+                return None
+            return Whose(AllocationId(labels.get(LABEL_ALLOCATION, "")), attempt_of(pod), int(rank))
+        id_, _, rest = about.name.rpartition("-")
+        id_, _, attempt = id_.rpartition("-")
+        parts = split_allocation_id(id_)
+        if parts is None or not (attempt.isdigit() and rest.isdigit()):
+            return None
+        found = self._world.allocations.get(parts[0], about.namespace)
+        if found is None or id_of(found) != id_:
+            return None
+        return Whose(AllocationId(id_), int(attempt), int(rest))
+
+
+def _line(event: KubeEvent, whose: Whose, count: int) -> LogLine:
+    text = sayings.text_of(event)
+    return LogLine(
+        attempt=whose.attempt,
+        rank=whose.rank,
+        stream=sayings.STREAM,
+        time=format_time(_epoch(event)),
+        text=sayings.with_count(text, count) if text else "",
+    )
+
+
+def _epoch(event: KubeEvent) -> float:
+    """When it happened last; an Event without any time happened long ago."""
+    text = sayings.time_of(event)
+    return parse_time(text) if text else 0.0

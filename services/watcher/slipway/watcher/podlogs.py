@@ -19,7 +19,6 @@ from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.errors import ControlPlaneError, InvariantError, PermanentError, TransientError
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.model.ids import AllocationId
-from slipway.model.times import format_time
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.streams.ports import LogLine
@@ -254,12 +253,6 @@ class _Cursor:
             return None
         self._known = self._met
         return LogLine(attempt=self._attempt, rank=self._rank, stream=STREAM, time=at, text=text.rstrip("\r"))
-
-
-def event_line(pod: Pod, text: str, at: float) -> tuple[AllocationId, LogLine]:
-    """A line that tells what Kubernetes says about a pod."""
-    line = LogLine(attempt=attempt_of(pod), rank=_rank_of(pod), stream="event", time=format_time(at), text=text)
-    return _allocation_of(pod), line
 
 
 def _container_to_read(pod: Pod) -> str | None:

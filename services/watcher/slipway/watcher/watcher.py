@@ -278,7 +278,13 @@ class Watcher:
                 is_stale=self._is_stale,
             ),
             logs=self._logs,
-            events=PodEvents(parts.kube, parts.behind, self.world, clock),
+            events=PodEvents(
+                parts.kube,
+                LogStore(sink=parts.behind, tail=parts.streams.logs),
+                self.world,
+                clock,
+                enabled=bool(settings.redis_url),
+            ),
             sweeper=Sweeper(parts.kube, clock),
             archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
             retention=Retention(

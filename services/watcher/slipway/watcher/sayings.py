@@ -1,0 +1,154 @@
+"""What Kubernetes says about a pod, in words for whoever started it.
+
+Owns the table from reasons to sentences, and when a repeat is worth saying. Pure: an Event in, a line's text out. What
+is not in the table is said in Kubernetes' own words: nothing is kept back but what says the same as another line.
+
+Source: pkg/kubelet/events/event.go, pkg/kubelet/images/image_manager.go (reasons and messages, v1.36).
+"""
+
+import re
+from collections.abc import Callable
+
+from slipway.kube.objects import KubeEvent
+
+TEXT_CHARS_MAX = 400
+STREAM = "event"
+"""How such lines are told apart from those of the ranks."""
+_QUOTED = re.compile(r'image "([^"]*)"')
+_TOOK = re.compile(r" in ([0-9.]+)(ms|s|m)?")
+_CONTAINER = re.compile(r"container:? \"?([a-z0-9][-a-z0-9]*)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_COUNT = re.compile(r" \((\d{1,9}) times\)$")
+_RUNTIME_ERROR = re.compile(r"rpc error: code = \w+ desc = ")
+
+Say = Callable[[str], str]
+
+
+def text_of(event: KubeEvent) -> str:
+    """The line's text; empty when other lines say it already."""
+    say = _SAYINGS.get(event.reason)
+    message = _RUNTIME_ERROR.sub("", event.message.strip())
+    text = say(message) if say is not None else f"{_words(event.reason)}: {message}" if message else event.reason
+    return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - 1] + "…"
+
+
+def count_of(event: KubeEvent) -> int:
+    """How often it happened."""
+    if event.series is not None and event.series.count:
+        return event.series.count
+    return max(1, event.count or 1)
+
+
+def time_of(event: KubeEvent) -> str:
+    """When it happened last, as the source says: the same for every reader."""
+    last = event.series.last_observed_time if event.series is not None else None
+    return last or event.last_timestamp or event.event_time or event.metadata.creation_timestamp or ""
+
+
+def is_worth_saying(count: int, said: int) -> bool:
+    """Whether `count` times is news to somebody who was told of `said`: the first, then each doubling."""
+    return count > said and (said == 0 or count >= 2 * said)
+
+
+def with_count(text: str, count: int) -> str:
+    """The text of a repeat."""
+    return f"{text} ({count} times)" if count > 1 else text
+
+
+def without_count(line: str) -> tuple[str, int]:
+    """A line taken apart again: (text, how often)."""
+    found = _COUNT.search(line)
+    return (line[: found.start()], int(found.group(1))) if found else (line, 1)
+
+
+def _pulled(message: str) -> str:
+    image = _image(message)
+    if "already present" in message:
+        return f"image {image} was there already" if image else "the image was there already"
+    took = _TOOK.search(message)
+    if took is None:
+        return f"image {image} pulled"
+    seconds = float(took.group(1)) * _UNITS.get(took.group(2) or "s", 1.0)
+    shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0")
+    return f"image pulled in {shown} s"
+
+
+def _failed(message: str) -> str:
+    """`Failed` is said thrice of one thing: what went wrong, and twice how the container is called that waits."""
+    if message.startswith("Failed to pull image"):
+        image, _, why = message.removeprefix("Failed to pull image ").partition(": ")
+        return f"image {image.strip(chr(34))} could not be pulled: {why}"
+    if message in ("Error: ErrImagePull", "Error: ImagePullBackOff"):
+        return ""
+    return f"a container could not be started: {message.removeprefix('Error: ')}"
+
+
+def _back_off(message: str) -> str:
+    image = _image(message)
+    if image:
+        return f"Waiting for image {image}: it could not be pulled, and is tried again"
+    return f"Waiting to start again: {message}"
+
+
+def _unhealthy(message: str) -> str:
+    if message.startswith("Readiness"):
+        return f"not ready yet: {message.partition(': ')[2] or message}"
+    return message
+
+
+def _container_said(verb: str) -> Say:
+    def say(message: str) -> str:
+        found = _CONTAINER.search(message)
+        return f"container {found.group(1)} {verb}" if found else f"a container {verb}"
+
+    return say
+
+
+def _after(prefix: str) -> Say:
+    return lambda message: f"{prefix}: {message}" if message else prefix
+
+
+def _image(message: str) -> str:
+    found = _QUOTED.search(message)
+    return found.group(1) if found else ""
+
+
+def _words(reason: str) -> str:
+    """`FailedToDoIt` as words."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", reason).lower()
+
+
+_SAYINGS: dict[str, Say] = {
+    "Scheduled": lambda message: f"placed on {message.rpartition(' to ')[2]}" if " to " in message else "placed",
+    "FailedScheduling": _after("Waiting for resources"),
+    "Pulling": lambda message: f"Pulling image {_image(message)}",
+    "Pulled": _pulled,
+    "Failed": _failed,
+    "BackOff": _back_off,
+    "InspectFailed": _after("the name of the image is wrong"),
+    "ErrImageNeverPull": _after("the image is not on the node, and may not be pulled"),
+    "Created": lambda _message: "",
+    "Started": _container_said("started"),
+    "Killing": _container_said("is stopped"),
+    "Unhealthy": _unhealthy,
+    "FailedMount": _after("Waiting for a volume"),
+    "FailedAttachVolume": _after("Waiting for a volume"),
+    "SuccessfulAttachVolume": lambda _message: "volume attached",
+    "FailedBinding": _after("Waiting for a volume"),
+    "FailedCreatePodSandBox": _after("Waiting for the node to set the pod up"),
+    "FailedCreatePodContainer": _after("a container could not be created"),
+    "NetworkNotReady": _after("Waiting for the node's network"),
+    "Evicted": _after("evicted"),
+    "EvictionByEvictionAPI": _after("evicted"),
+    "TaintManagerEviction": _after("evicted from the node"),
+    "Preempted": _after("evicted for other work"),
+    "Preempting": _after("evicted for other work"),
+    "ExceededGracePeriod": _after("killed: it did not end within its grace period"),
+    "NodeNotReady": lambda _message: "the node does not answer",
+    "NodeShutdown": _after("evicted, because the node is shut down"),
+    "NodeAffinity": _after("refused by the node"),
+    "OutOfcpu": _after("refused by the node"),
+    "OutOfmemory": _after("refused by the node"),
+    "OutOfpods": _after("refused by the node"),
+    "OOMKilling": _after("out of memory"),
+}

@@ -1,0 +1,140 @@
+"""Events of pods become lines of their logs: each once, whoever watches, and told apart from what ranks print."""
+
+import asyncio
+from typing import Any
+
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.kube.resources import EVENTS
+from slipway.model.lifecycle import Phase
+from slipway.model.times import format_time
+from slipway.runtime.service import Stop
+from slipway.streams.ports import LogLine
+from tests.support.watch_post import Post, play
+
+
+async def happen(post: Post, pod: Pod, name: str, reason: str, message: str, **fields: Any) -> None:
+    """What a kubelet writes."""
+    now = format_time(post.clock.now(), "seconds")
+    about = {"kind": "Pod", "namespace": "default", "name": pod.metadata.name, "uid": pod.metadata.uid}
+    body = {
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
+        "type": "Normal",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        **fields,
+    }
+    await post.kube.create(EVENTS, body)
+
+
+async def again(post: Post, name: str, count: int) -> None:
+    """It happened once more."""
+    now = format_time(post.clock.now(), "seconds")
+    await post.kube.patch(EVENTS, name, {"count": count, "lastTimestamp": now}, namespace="default")
+
+
+async def lines(post: Post, allocation: Allocation) -> list[LogLine]:
+    return [item.line for item in await post.streams.logs.read(id_of(allocation)) if item.line.stream == "event"]
+
+
+async def a_running_pod(post: Post) -> tuple[Allocation, Pod]:
+    await post.launch("n0")
+    allocation = await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+    [pod] = await post.pods()
+    return allocation, pod
+
+
+def test_an_event_of_a_pod_is_a_line_of_its_rank() -> None:
+    """In words, with the Event's own time, rank and attempt, and marked as no line of the rank itself."""
+
+    async def story(post: Post) -> None:
+        allocation, pod = await a_running_pod(post)
+        at = format_time(post.clock.now(), "seconds")
+        await happen(post, pod, "e1", "Pulling", 'Pulling image "python:3.11"')
+        await happen(post, pod, "e2", "Created", "Created container: main")
+        await post.clock.sleep(1)
+        [line] = await lines(post, allocation)
+        assert (line.text, line.rank, line.attempt) == ("Pulling image python:3.11", 0, 1)
+        assert line.time[:19] == at[:19]
+
+    play(story)
+
+
+def test_what_happens_to_pods_of_others_is_nobodys_line() -> None:
+    """Only our pods have a log of ours; events of other kinds of objects are not told either."""
+
+    async def story(post: Post) -> None:
+        allocation, pod = await a_running_pod(post)
+        other = pod.metadata
+        await happen(post, pod, "e1", "Pulled", "x", involvedObject={"kind": "Node", "name": "n0", "uid": other.uid})
+        about = {"kind": "Pod", "namespace": "default", "name": "web-0", "uid": "other"}
+        await happen(post, pod, "e2", "Pulled", "x", involvedObject=about)
+        about = {"kind": "Pod", "namespace": "default", "name": f"{id_of(allocation)[:-1]}0-1-0", "uid": "other"}
+        await happen(post, pod, "e3", "Pulled", "x", involvedObject=about)
+        await post.clock.sleep(1)
+        assert await lines(post, allocation) == []
+
+    play(story)
+
+
+def test_an_event_of_a_pod_that_is_gone_is_still_told() -> None:
+    """Its name says whose it was."""
+
+    async def story(post: Post) -> None:
+        allocation, pod = await a_running_pod(post)
+        about = {"kind": "Pod", "namespace": "default", "name": pod.metadata.name, "uid": "an earlier pod"}
+        await happen(post, pod, "e1", "Evicted", "The node was low on memory.", involvedObject=about)
+        await post.clock.sleep(1)
+        [line] = await lines(post, allocation)
+        assert line.text == "evicted: The node was low on memory."
+
+    play(story)
+
+
+def test_repeats_are_folded() -> None:
+    """Told at the first, then whenever their number has doubled."""
+
+    async def story(post: Post) -> None:
+        allocation, pod = await a_running_pod(post)
+        await happen(post, pod, "e1", "BackOff", 'Back-off pulling image "a"')
+        for count in range(2, 11):
+            await post.clock.sleep(1)
+            await again(post, "e1", count)
+        await post.clock.sleep(1)
+        said = "Waiting for image a: it could not be pulled, and is tried again"
+        found = [line.text for line in await lines(post, allocation)]
+        assert found == [said, f"{said} (2 times)", f"{said} (4 times)", f"{said} (8 times)"]
+
+    play(story)
+
+
+def test_a_restart_of_the_watcher_repeats_nothing_and_misses_nothing() -> None:
+    """What happened meanwhile is told; what was told is not told again, also not how often it had happened."""
+
+    async def story(post: Post) -> None:
+        stop = Stop()
+        watching = asyncio.ensure_future(post.run(post.watcher, stop))
+        allocation, pod = await a_running_pod(post)
+        await happen(post, pod, "e1", "Pulling", 'Pulling image "a"')
+        await happen(post, pod, "e2", "BackOff", 'Back-off pulling image "a"')
+        await again(post, "e2", 4)
+        await post.clock.sleep(1)
+        before = [line.text for line in await lines(post, allocation)]
+        stop.set()
+        await watching
+        await happen(post, pod, "e3", "Pulled", 'Successfully pulled image "a" in 2s')
+        await again(post, "e2", 6)
+        await post.clock.sleep(30)
+        stop = Stop()
+        watching = asyncio.ensure_future(post.run(post.another("two"), stop))
+        await post.clock.sleep(30)
+        assert [line.text for line in await lines(post, allocation)] == [*before, "image pulled in 2 s"]
+        stop.set()
+        await watching
+
+    play(story, watches=False)
