@@ -118,6 +118,15 @@ class Cluster:
             await source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
         for node in (target, source):
             await node.command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+        # The next move takes the highest epoch that its target has heard of: one that has not heard of this one takes
+        # the same, and the two point at each other until that is resolved.
+        await until(lambda: self._agree(slot, target_id), "the nodes to agree on the owner of the slot")
+
+    async def _agree(self, slot: int, owner_id: str) -> bool:
+        told = [await node.command("CLUSTER", "INFO") for node in self.nodes[:MASTERS]]
+        epochs = {line for info in told for line in info.splitlines() if line.startswith(b"cluster_current_epoch:")}
+        owners = {await _owner_id(node, slot) for node in self.nodes[:MASTERS]}
+        return len(epochs) == 1 and owners == {owner_id}
 
     async def stop(self) -> None:
         """End all nodes."""
@@ -149,6 +158,12 @@ async def until(is_so: Callable[[], Any], what: str) -> None:
 async def _is_ready(node: Node) -> bool:
     info = await node.command("CLUSTER", "INFO")
     return b"cluster_state:ok" in info and f"cluster_size:{MASTERS}".encode() in info
+
+
+async def _owner_id(node: Node, slot: int) -> str:
+    """Who serves the slot, as this node knows it."""
+    ranges = await node.command("CLUSTER", "SLOTS")
+    return next((master[2].decode() for first, last, master, *_ in ranges if first <= slot <= last), "")
 
 
 async def _knows(node: Node, name: str) -> bool:
