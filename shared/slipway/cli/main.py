@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "pool": Entry("listing", "pools"),
         "nodes": Entry("listing", "nodes, and what is free on them"),
         "job": Entry("jobs", "groups of allocations: limits, priority, places in the queue"),
+        "history": Entry("history", "what has ended; --at TIME: who stood where then"),
         "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
         "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
     },

@@ -1,0 +1,142 @@
+"""Which allocations stood where at a moment of the past. Pure.
+
+From what the objects remember (the ring), what their streams remember beyond it, and what the firehose remembers of
+objects that are gone. What none of them remembers is not made up: it is said to be unknown.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.crd.transitions import event_of, id_of, ring_of, user_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.times import parse_time
+
+UNKNOWN = "Unknown"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One allocation as it stood."""
+
+    id: str
+    name: str
+    workspace: str
+    user: str
+    kind: str
+    pool: str
+    queue: str
+    phase: str
+    """Unknown when the transitions of that time are no longer kept"""
+    attempt: int
+    since: str
+    """since when it stood so"""
+    reason: str
+    nodes: list[str]
+    source: str
+    """object, stream or firehose: who remembers it"""
+
+
+class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """`counts` is by phase. `lossy` says what this answer can not know."""
+
+    at: str
+    items: list[Standing]
+    counts: dict[str, int]
+    lossy: list[str]
+
+
+def needs_stream(allocation: Allocation, at: float) -> bool:
+    """Whether the object itself no longer remembers the moment."""
+    first = ring_of(allocation)[0]
+    return first.seq > 1 and parse_time(first.time) > at
+
+
+def existed(allocation: Allocation, at: float) -> bool:
+    """Whether it was there."""
+    stamp = allocation.metadata.creation_timestamp
+    return bool(stamp) and parse_time(stamp or "") <= at
+
+
+def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEvent] = ()) -> Standing | None:
+    """How it stood; None when it had ended. `stream` is read where the object is not enough."""
+    events = list(stream) or [event_of(allocation, entry) for entry in ring_of(allocation)]
+    spec = allocation.spec
+    found = _at(events, at)
+    if found is not None and found.phase is Phase.TERMINATED:
+        return None
+    return Standing(
+        id=id_of(allocation),
+        name=allocation.metadata.name,
+        workspace=allocation.metadata.namespace,
+        user=user_of(allocation),
+        kind=spec.kind.value,
+        pool=spec.pool,
+        queue=spec.queue,
+        phase=found.phase.value if found else UNKNOWN,
+        attempt=found.attempt if found else 0,
+        since=found.time if found else "",
+        reason=found.reason if found else "",
+        nodes=_nodes(events, found),
+        source="stream" if stream else "object",
+    )
+
+
+def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: float) -> list[Standing]:
+    """Those without an object: from the firehose alone, at least once and in no order over allocations."""
+    by_id: dict[str, dict[int, AllocationEvent]] = {}
+    for event in events:
+        if event.allocation_id not in known:
+            by_id.setdefault(event.allocation_id, {})[event.seq] = event
+    found = [_of_events([each[seq] for seq in sorted(each)], at) for each in by_id.values()]
+    return [standing for standing in found if standing is not None]
+
+
+def counts(items: Iterable[Standing]) -> dict[str, int]:
+    """How many stood in each phase."""
+    found: dict[str, int] = {}
+    for each in items:
+        found[each.phase] = found.get(each.phase, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def _of_events(events: list[AllocationEvent], at: float) -> Standing | None:
+    found = _at(events, at)
+    if found is None or found.phase is Phase.TERMINATED:
+        return None
+    requested = next((event for event in events if event.type is Event.REQUESTED), None)
+    born: dict[str, Any] = requested.data if requested is not None else {}
+    return Standing(
+        id=found.allocation_id,
+        name=found.name,
+        workspace=found.namespace,
+        user=str(born.get("user", "")),
+        kind=str(born.get("kind", "")),
+        pool=str(born.get("pool", "")),
+        queue="",
+        phase=found.phase.value,
+        attempt=found.attempt,
+        since=found.time,
+        reason=found.reason,
+        nodes=_nodes(events, found),
+        source="firehose",
+    )
+
+
+def _at(events: Sequence[AllocationEvent], at: float) -> AllocationEvent | None:
+    """The last that had happened."""
+    before = [event for event in events if event.time and parse_time(event.time) <= at]
+    return before[-1] if before else None
+
+
+def _nodes(events: Sequence[AllocationEvent], found: AllocationEvent | None) -> list[str]:
+    """Where it stood: the admission of that attempt names the nodes."""
+    if found is None or found.phase is Phase.PENDING:
+        return []
+    for event in reversed(events):
+        nodes = event.data.get("nodes")
+        if event.attempt == found.attempt and event.type is Event.ASSIGNED and isinstance(nodes, dict):
+            return sorted(map(str, nodes))  # pyright: ignore[reportUnknownArgumentType] - JSON keys are text
+    return []

@@ -1,0 +1,96 @@
+"""The queue and the cluster as they stood at a moment of the past."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import history
+from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
+from slipway.api.history import UNKNOWN, HistoryView, Standing
+from slipway.api.parts import Parts, parts_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import TransientError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.events import AllocationEvent
+from slipway.model.times import format_time, parse_time
+
+PAGE = 500
+EVENTS_MAX = 50_000
+STREAMS_AT_ONCE = 16
+AHEAD_S = 60.0
+"""A clock of a client may be ahead of ours by so much."""
+
+
+async def at_moment(request: Request) -> Response:
+    """Which allocations stood where at that time."""
+    parts, query = parts_of(request), request.query_params
+    now = parts.clock.now()
+    at = time_param(request, "at")
+    at = now if at is None else at
+    if at > now + AHEAD_S:
+        raise bad_param("at", "is in the future; nobody knows")
+    workspace = query.get("workspace", "")
+    listed = await parts.kube.list(ALLOCATIONS, namespace=workspace or None)
+    lossy: list[str] = []
+    items = await _of_objects(parts, [each for each in listed.items if history.existed(each, at)], at)
+    known = frozenset(id_of(each) for each in listed.items)
+    try:
+        events, is_whole = await _firehose(parts)
+        gone = history.of_the_gone(events, known, at)
+        items += [each for each in gone if workspace in ("", each.workspace)]
+        if not is_whole or not events or min(parse_time(event.time) for event in events if event.time) > at:
+            lossy.append("what was deleted since is only known as far as the event streams go back, and they do not")
+    except TransientError:
+        lossy.append("what was deleted since is not shown: the event streams are in Redis, which can not be reached")
+    if any(each.phase == UNKNOWN for each in items):
+        lossy.append("of some allocations the transitions of that time are no longer kept: their phase is Unknown")
+    items = [each for each in items if query.get("queue", "") in ("", each.queue)]
+    items = [each for each in items if query.get("pool", "") in ("", each.pool)]
+    items.sort(key=lambda each: (each.workspace, each.name, each.id))
+    return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
+
+
+async def _of_objects(parts: Parts, allocations: list[Allocation], at: float) -> list[Standing]:
+    slots = asyncio.Semaphore(STREAMS_AT_ONCE)
+
+    async def standing(allocation: Allocation) -> Standing | None:
+        if not history.needs_stream(allocation, at):
+            return history.of_object(allocation, at)
+        async with slots:
+            return history.of_object(allocation, at, await parts.event_feed.page(allocation))
+
+    found = await asyncio.gather(*map(standing, allocations))
+    return [each for each in found if each is not None]
+
+
+async def _firehose(parts: Parts) -> tuple[list[AllocationEvent], bool]:
+    """What the firehose holds, and whether that was all of it."""
+    found: list[AllocationEvent] = []
+    cursor: str | None = None
+    while len(found) < EVENTS_MAX:
+        page = await parts.firehose.read(after=cursor, limit=PAGE)
+        if not page:
+            return found, True
+        found += [each.event for each in page]
+        cursor = page[-1].cursor
+    return found, False
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/api/v1/history",
+        handler=at_moment,
+        summary="Which allocations stood where at a time",
+        tag="allocations",
+        query=(
+            Query("at", "RFC 3339; default: now"),
+            Query("workspace", "only of this workspace"),
+            Query("queue", "only of this queue"),
+            Query("pool", "only of this pool"),
+        ),
+        answer=HistoryView,
+    ),
+)

@@ -1,0 +1,133 @@
+"""`slipway history`: what has ended, newest first; or who stood where at a moment of the past."""
+
+import argparse
+import re
+from datetime import timedelta
+from typing import Any, cast
+
+from slipway.cli import main, output, table, words
+from slipway.cli.verb import Session, Verb
+from slipway.errors import InvalidError
+from slipway.model.duration import format_duration, parse_duration
+
+Json = dict[str, Any]
+_AGO = re.compile(r"-?((\d+(\.\d+)?)(ms|s|m|h|d))+")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `history`."""
+    parser.add_argument(
+        "--at", metavar="TIME", help="2026-01-02T03:04:05Z, or how long ago: 10m, 2h (write --at=-2h or --at 2h)"
+    )
+    parser.add_argument("--since", metavar="TIME", help="only what ended later: a time, or how long ago")
+    parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
+    parser.add_argument("--queue", help="only of this queue")
+    parser.add_argument("--owner", metavar="USER", help="only of this user (not with --at)")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="so many of what ended (default 50)")
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
+def history(arguments: argparse.Namespace, session: Session) -> int:
+    """What was."""
+    return _at(arguments, session) if arguments.at else _ended(arguments, session)
+
+
+def _ended(arguments: argparse.Namespace, session: Session) -> int:
+    if not 1 <= arguments.limit <= 500:
+        raise InvalidError("--limit: from 1 to 500")
+    query = {
+        "phase": "Terminated",
+        "sort": "-endedAt,name",
+        "limit": arguments.limit,
+        "workspace": arguments.workspace,
+        "queue": arguments.queue,
+        "user": arguments.owner,
+        "endedAfter": moment_of(arguments.since, "--since") if arguments.since else None,
+    }
+    answer = session.api.call("GET", "/allocations", query=query)
+    items = output.items_of(answer)
+    if _is_plain(arguments, session, answer, items):
+        return main.OK
+    if not items:
+        session.terminal.note("nothing has ended that is still kept")
+        return main.OK
+    now = table.now()
+    rows = [
+        [
+            str(each["id"]),
+            str(each["kind"]),
+            words.state_of(each),
+            str(each["user"]),
+            table.age(str(each["endedAt"] or ""), now),
+            _ran(each),
+            words.note_of(each),
+        ]
+        for each in items
+    ]
+    session.terminal.line(table.render(["ID", "KIND", "RESULT", "USER", "ENDED", "RAN", "NOTE"], rows))
+    return main.OK
+
+
+def _at(arguments: argparse.Namespace, session: Session) -> int:
+    query = {"at": moment_of(arguments.at, "--at"), "workspace": arguments.workspace, "queue": arguments.queue}
+    answer = session.api.call("GET", "/history", query=query)
+    body = cast("Json", answer.json())
+    items = cast("list[Json]", body["items"])
+    if _is_plain(arguments, session, answer, items):
+        return main.OK
+    counts = ", ".join(f"{count} {phase}" for phase, count in cast("Json", body["counts"]).items())
+    session.terminal.note(f"at {body['at']}: {counts or 'nothing was there'}")
+    if items:
+        rows = [
+            [
+                *(str(each[name]) for name in ("id", "kind", "phase")),
+                str(each["attempt"]),
+                str(each["queue"]),
+                str(each["user"]),
+                str(each["since"]),
+                " ".join(cast("list[str]", each["nodes"])),
+            ]
+            for each in items
+        ]
+        head = ["ID", "KIND", "PHASE", "ATTEMPT", "QUEUE", "USER", "SINCE", "NODES"]
+        session.terminal.line(table.render(head, rows))
+    for each in cast("list[str]", body["lossy"]):
+        session.terminal.note(f"note: {each}")
+    return main.OK
+
+
+def _is_plain(arguments: argparse.Namespace, session: Session, answer: Any, items: list[Json]) -> bool:
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return True
+    if arguments.quiet or arguments.output == "name":
+        for each in items:
+            session.terminal.line(str(each["id"]))
+        return True
+    return False
+
+
+def _ran(view: Json) -> str:
+    started, ended = view.get("startedAt"), view.get("endedAt")
+    if not (started and ended):
+        return "-"
+    return format_duration((table.moment_of(str(ended)) - table.moment_of(str(started))).total_seconds())
+
+
+def moment_of(text: str, option: str) -> str:
+    """RFC 3339 of a time, or of so long ago."""
+    if _AGO.fullmatch(text):
+        ago = timedelta(seconds=parse_duration(text.removeprefix("-")))
+        return (table.now() - ago).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        moment = table.moment_of(text)
+    except ValueError as error:
+        raise InvalidError(
+            f"{option}: {text!r} is no time; write 2026-01-02T03:04:05Z, or 2h for two hours ago"
+        ) from error
+    if moment.tzinfo is None:
+        raise InvalidError(f"{option}: say the time zone too: {text}Z is UTC")
+    return text
+
+
+VERBS = {"history": Verb(configure, history)}

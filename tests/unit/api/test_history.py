@@ -1,0 +1,112 @@
+"""Time travel: who stood where, from the objects, their streams, and what is remembered of what is gone."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import RING_LENGTH, Allocation
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Event
+from slipway.model.times import format_time
+from tests.support.api_world import ApiWorld
+
+HOUR_S = 3600.0
+
+
+async def moved(world: ApiWorld, name: str, *steps: tuple[Event, float, dict[str, Any]]) -> Allocation:
+    """Transitions that many seconds after its creation, written and told."""
+    found = await world.stored(name)
+    for event, after_s, data in steps:
+        from_start = world.clock.now() + after_s
+        changes: dict[str, Any] = {"ended_at": format_time(from_start)} if event is Event.TERMINATED else {}
+        found = await world.kube.replace_status(ALLOCATIONS, record(found, event, now=from_start, data=data, **changes))
+        await world.publish_if_up(found, found.status.seq - 1)
+    return found
+
+
+def at(world: ApiWorld, after_s: float) -> str:
+    return format_time(world.clock.now() + after_s)
+
+
+async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phase, the attempt and the nodes of that time, not of now; not what had ended or was not there yet."""
+    runs, waits = await world.launch(name="runs"), await world.launch(name="waits", queue="other")
+    for launched in (runs, waits):
+        await world.publish(await world.stored(launched["name"]))
+    await moved(
+        world,
+        "runs",
+        (Event.ASSIGNED, 100, {"nodes": {"n2": 1, "n1": 2}}),
+        (Event.RUNNING, 200, {}),
+        (Event.TERMINATED, 300, {}),
+    )
+    _travel(world, monkeypatch, HOUR_S)
+    start = -HOUR_S
+    for after_s, expected in (
+        (50, {"runs": ("Pending", []), "waits": ("Pending", [])}),
+        (150, {"runs": ("Assigned", ["n1", "n2"]), "waits": ("Pending", [])}),
+        (250, {"runs": ("Running", ["n1", "n2"]), "waits": ("Pending", [])}),
+        (350, {"waits": ("Pending", [])}),
+        (-50, {}),
+    ):
+        body = (await world.get(f"/history?at={at(world, start + after_s)}")).json()
+        assert {each["name"]: (each["phase"], each["nodes"]) for each in body["items"]} == expected
+        assert sum(body["counts"].values()) == len(expected)
+    only = (await world.get(f"/history?at={at(world, start + 250)}&queue=other")).json()["items"]
+    assert [each["name"] for each in only] == ["waits"]
+    assert [each["name"] for each in (await world.get("/history")).json()["items"]] == ["waits"]
+
+
+async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And without a stream it is said to be unknown, not made up."""
+    await world.launch(name="old")
+    await world.publish(await world.stored("old"))
+    flips: list[tuple[Event, float, dict[str, Any]]] = [
+        (Event.UPDATED, 300.0 + number, {}) for number in range(RING_LENGTH)
+    ]
+    await moved(world, "old", (Event.ASSIGNED, 100, {"nodes": {"n1": 1}}), (Event.RUNNING, 200, {}), *flips)
+    _travel(world, monkeypatch, HOUR_S)
+    moment = at(world, -HOUR_S + 150)
+    (known,) = (await world.get(f"/history?at={moment}")).json()["items"]
+    assert (known["phase"], known["nodes"], known["source"]) == ("Assigned", ["n1"], "stream")
+    world.server.absent = True
+    body = (await world.get(f"/history?at={moment}")).json()
+    assert [each["phase"] for each in body["items"]] == ["Unknown"]
+    assert any("Redis" in each for each in body["lossy"])
+    assert any("Unknown" in each for each in body["lossy"])
+
+
+async def test_what_is_deleted_is_remembered_by_the_firehose(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far back as it goes; further back the answer says that it can not know."""
+    await world.launch(name="gone", headers={"x-slipway-user": "ada"})
+    await world.publish(await world.stored("gone"))
+    await moved(world, "gone", (Event.ASSIGNED, 100, {"nodes": {"n1": 1}}), (Event.TERMINATED, 300, {}))
+    found = await world.stored("gone")
+    assert found.metadata.finalizers
+    bare: dict[str, Any] = {"metadata": {"finalizers": []}}
+    await world.kube.patch(ALLOCATIONS, "gone", bare, namespace="default")
+    await world.kube.delete(ALLOCATIONS, "gone", namespace="default")
+    _travel(world, monkeypatch, HOUR_S)
+    body = (await world.get(f"/history?at={at(world, -HOUR_S + 150)}")).json()
+    (known,) = body["items"]
+    assert (known["name"], known["phase"], known["user"], known["nodes"]) == ("gone", "Assigned", "ada", ["n1"])
+    assert (known["source"], known["kind"], body["lossy"]) == ("firehose", "command", [])
+    before = (await world.get(f"/history?at={at(world, -HOUR_S - 500)}")).json()
+    assert (before["items"], len(before["lossy"])) == ([], 1)
+
+
+@pytest.mark.parametrize("value", ["yesterday", "2026-01-02", "2999-01-01T00:00:00Z"])
+async def test_a_time_is_an_instant_of_the_past(world: ApiWorld, value: str) -> None:
+    """400 that names the parameter."""
+    answer = await world.get(f"/history?at={value}")
+    assert answer.status_code == 400
+    assert "?at=" in answer.json()["errors"][0]["detail"]
+
+
+def _travel(world: ApiWorld, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The api's clock goes on."""
+    now = world.clock.now
+    monkeypatch.setattr(world.clock, "now", lambda: now() + seconds)
+    assert msgspec.json.encode(now())
