@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from slipway.crd.figures import DayTotals, DayUsage, Row
-from slipway.crd.meta import API_GROUP, LABEL_MANAGED_BY, MANAGED_BY, RawObject
+from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.transitions import user_of
 from slipway.crd.usage import day_of, ms_of, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
@@ -100,9 +100,8 @@ def decode(data: Mapping[str, str]) -> DayTotals:
 
 
 def manifest(day: str, totals: DayTotals) -> RawObject:
-    """The ConfigMap of a day that has none yet."""
-    labels = {LABEL_USAGE: "true", LABEL_MANAGED_BY: MANAGED_BY}
-    return {"metadata": {"name": name_of(day), "labels": labels}, "data": encode(totals)}
+    """The ConfigMap of a day that has none yet. It bears no label of what belongs to allocations: it outlives them."""
+    return {"metadata": {"name": name_of(day), "labels": {LABEL_USAGE: "true"}}, "data": encode(totals)}
 
 
 def _key_of(row: Row) -> Key:

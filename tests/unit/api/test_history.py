@@ -63,9 +63,8 @@ async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monk
     """And without a stream it is said to be unknown, not made up."""
     await world.launch(name="old")
     await world.publish(await world.stored("old"))
-    flips: list[tuple[Event, float, dict[str, Any]]] = [
-        (Event.UPDATED, 300.0 + number, {}) for number in range(RING_LENGTH)
-    ]
+    nothing: dict[str, Any] = {}
+    flips = [(Event.UPDATED, 300.0 + number, nothing) for number in range(RING_LENGTH)]
     await moved(world, "old", (Event.ASSIGNED, 100, {"nodes": {"n1": 1}}), (Event.RUNNING, 200, {}), *flips)
     _travel(world, monkeypatch, HOUR_S)
     moment = at(world, -HOUR_S + 150)

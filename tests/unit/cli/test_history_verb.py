@@ -20,10 +20,9 @@ async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk
     for number, name in enumerate(("first", "second")):
         await world.launch(name=name)
         now = world.clock.now() + number
-        ended = {"ended_at": format_time(now), "result": Result.CANCELED}
-        await world.kube.replace_status(
-            ALLOCATIONS, record(await world.stored(name), Event.TERMINATED, now=now, **ended)
-        )
+        found = await world.stored(name)
+        over = record(found, Event.TERMINATED, now=now, ended_at=format_time(now), result=Result.CANCELED)
+        await world.kube.replace_status(ALLOCATIONS, over)
     await world.launch(name="lives")
     lines = (await desk.run("history")).out.splitlines()
     assert [line.split()[0].rsplit("-", 1)[0] for line in lines[1:]] == ["second", "first"]
