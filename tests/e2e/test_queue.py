@@ -1,0 +1,168 @@
+"""The job queue, nodes, usage and history on a whole local stack, through the command."""
+
+import csv
+import io
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+SLEEPER = ["python", "-u", "-c", "import time; print('up', flush=True); time.sleep(300)"]
+OBEDIENT = ["python", "-u", "-c", "import signal, time; signal.signal(15, lambda *_: exit(0)); time.sleep(300)"]
+
+
+@pytest.fixture
+def spent(stack: RunningStack) -> Generator[None]:
+    """Every node is used again afterwards, whatever a test did."""
+    yield
+    stack.command("node", "enable", "--all")
+
+
+def launched(stack: RunningStack, **body: Any) -> str:
+    """A launch of something that stays; its id."""
+    api = stack.api()
+    try:
+        return str(api.launch({"kind": "command", "command": SLEEPER, **body})["id"])
+    finally:
+        api.close()
+
+
+def until(stack: RunningStack, id_: str, check: Callable[[Json], bool], what: str) -> Json:
+    """The allocation once it is so."""
+
+    def reached() -> Json | None:
+        view = stack.view(id_)
+        return view if check(view) else None
+
+    found = wait_until(reached, f"{id_} {what}", timeout_s=40.0)
+    assert found is not None
+    return found
+
+
+def is_running(view: Json) -> bool:
+    return bool(view["phase"] == "Running")
+
+
+def nodes_of(view: Json) -> set[str]:
+    return {rank["node"] for rank in view["status"]["ranks"]}
+
+
+def test_a_disabled_node_is_left_and_not_used_again(stack: RunningStack, spent: None) -> None:
+    """What ran there begins again elsewhere, as an attempt that does not count; then the node is used again."""
+    id_ = launched(stack, name="moves")
+    before = nodes_of(until(stack, id_, is_running, "running"))
+    (node,) = before
+    assert stack.command("node", "disable", node).code == 0
+    after = until(stack, id_, lambda view: view["attempt"] == 2 and is_running(view), "running elsewhere")
+    assert node not in nodes_of(after)
+    assert (after["status"].get("restarts", 0), "NodeDisabled" in stack.command("describe", id_).out) == (0, True)
+    assert f"{node}  Disabled" in stack.command("nodes").out
+    assert stack.command("node", "enable", node).code == 0
+    stack.command("kill", id_, "--wait")
+
+
+def test_draining_lets_finish_and_says_so(stack: RunningStack, spent: None) -> None:
+    """What runs goes on; what waits says which node is draining; enabled again, it starts."""
+    stays = launched(stack, name="stays")
+    until(stack, stays, is_running, "running")
+    assert stack.command("node", "drain", "--all").code == 0
+    waits = launched(stack, name="waits")
+    until(stack, waits, lambda view: "draining" in str(view["status"].get("conditions")), "explained")
+    assert "draining" in stack.command("explain", waits).out
+    assert (stack.view(stays)["phase"], stack.view(stays)["attempt"]) == ("Running", 1)
+    assert stack.command("node", "enable", "--all").code == 0
+    until(stack, waits, is_running, "running")
+    stack.command("kill", stays, waits, "--wait")
+
+
+def test_the_order_of_the_queue_is_the_order_of_the_starts(stack: RunningStack, spent: None) -> None:
+    """Moved ahead, it is the first to get the room; a job is moved whole."""
+    stack.command("node", "drain", "--all")
+    assert stack.command("job", "create", "sweep").code == 0
+    first, second = launched(stack, name="first"), launched(stack, name="second")
+    member = launched(stack, name="member", job="sweep")
+    assert stack.command("move", second, "--ahead-of", first).code == 0
+    assert stack.command("job", "move", "sweep", "--ahead-of", second).code == 0
+    lines = stack.command("queue", "show").out.splitlines()[1:]
+    assert [line.split()[1] for line in lines] == [member, second, first]
+    assert stack.command("node", "enable", "--all").code == 0
+    starts = {
+        id_: until(stack, id_, lambda view: view["status"].get("admission") is not None, "admitted")["status"][
+            "admission"
+        ]
+        for id_ in (first, second, member)
+    }
+    order = [starts[id_]["decisionId"].rsplit("-", 1) for id_ in (member, second, first)]
+    assert order == sorted(order, key=lambda each: (each[0], int(each[1])))
+    stack.command("kill", first, second, member, "--wait")
+
+
+def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningStack) -> None:
+    """The preemptible is asked to save its work and comes back; what can not be preempted refuses the change."""
+    assert stack.command("job", "create", "urgent", "--priority", "10").code == 0
+    id_ = launched(
+        stack,
+        name="preemptible",
+        kind="training",
+        job="urgent",
+        preemptible=True,
+        preemptionGrace="1s",
+        command=OBEDIENT,
+    )
+    until(stack, id_, is_running, "running")
+    changed = stack.command("job", "update", "urgent", "--priority", "90")
+    assert (changed.code, f"{id_} was asked to save its work" in changed.out) == (0, True)
+    again = until(stack, id_, lambda view: view["attempt"] == 2 and is_running(view), "running again")
+    assert again["status"].get("restarts", 0) == 0
+    fixed = launched(stack, name="fixed", job="urgent")
+    until(stack, fixed, is_running, "running")
+    refused = stack.command("job", "update", "urgent", "--priority", "20")
+    assert (refused.code, fixed in refused.err) == (1, True)
+    assert stack.view(fixed)["attempt"] == 1
+    stack.command("kill", id_, fixed, "--wait")
+
+
+def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None:
+    """Exact seconds per user, also after the object was deleted and the watcher killed; as CSV too."""
+    id_ = launched(stack, name="counted", queue="default")
+    until(stack, id_, is_running, "running")
+    stack.command("kill", id_, "--wait")
+    (line,) = [row for row in _csv(stack, "usage", "--raw", "--csv") if row["id"] == id_]
+    ran_s = float(line["running_seconds"])
+    assert ran_s > 0
+
+    def seconds() -> float:
+        return sum(float(row["running_seconds"]) for row in _csv(stack, "usage", "--by", "user,day", "--csv"))
+
+    before = seconds()
+    stack.kill("watcher")
+    api = stack.api()
+    api.call("DELETE", f"/allocations/{id_}")
+    api.close()
+    wait_until(lambda: stack.command("get", id_).code == 3, "the object is gone", timeout_s=40.0)
+    assert seconds() == pytest.approx(before)
+    assert id_ not in stack.command("usage", "--raw").out
+
+
+def test_history_shows_what_stood_where(stack: RunningStack) -> None:
+    """A moment of its life, later; and what has ended, newest first."""
+    id_ = launched(stack, name="past")
+    node = nodes_of(until(stack, id_, is_running, "running"))
+    moment = stack.view(id_)["startedAt"]
+    stack.command("kill", id_, "--wait")
+    (then,) = [line for line in stack.command("history", "--at", moment).out.splitlines() if id_ in line]
+    assert "Running" in then
+    assert then.split()[-1] in node
+    assert id_ not in stack.command("history", "--at", "0s").out
+    assert stack.command("history").out.splitlines()[1].split()[0] == id_
+    assert id_ in stack.command("ps", "-a").out
+
+
+def _csv(stack: RunningStack, *words: str) -> list[dict[str, str]]:
+    ran = stack.command(*words)
+    assert ran.code == 0, ran.err
+    return list(csv.DictReader(io.StringIO(ran.out)))
