@@ -137,19 +137,7 @@ class Watcher:
             wrote=self.duty.stand_in,
             acts_first=lambda: self.duty.delay_s == 0,
         )
-        self._elector = LeaseElector(
-            parts.kube,
-            LEASE,
-            parts.identity,
-            namespace=settings.namespace,
-            clock=clock,
-            random=parts.random,
-            timing=LeaseTiming(
-                duration_s=settings.lease_duration_s,
-                renew_deadline_s=settings.lease_renew_deadline_s,
-                retry_s=settings.lease_retry_s,
-            ),
-        )
+        self._elector = _elector(parts)
 
     def why_not_ready(self) -> str | None:
         """None when the view is complete and fresh."""
@@ -320,6 +308,24 @@ class Watcher:
             max_backoff_s=max_backoff_s,
             deadline_s=FOREVER_S,
         )
+
+
+def _elector(parts: Parts) -> LeaseElector:
+    """Competes for being the primary."""
+    settings = parts.settings
+    return LeaseElector(
+        parts.kube,
+        LEASE,
+        parts.identity,
+        namespace=settings.namespace,
+        clock=parts.clock,
+        random=parts.random,
+        timing=LeaseTiming(
+            duration_s=settings.lease_duration_s,
+            renew_deadline_s=settings.lease_renew_deadline_s,
+            retry_s=settings.lease_retry_s,
+        ),
+    )
 
 
 def _until(stop: StopSignal, step: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
