@@ -12,6 +12,7 @@ import msgspec
 from slipway.crd.transitions import with_status
 from slipway.crd.v1alpha1 import Allocation, Stop
 from slipway.kube.resources import ALLOCATIONS, NODES, PODS
+from slipway.model.facts import DISABLED, SCHEDULING_LABEL
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
 from slipway.model.times import format_time
@@ -195,6 +196,17 @@ async def _node_lost(world: World) -> None:
     await world.when(_has_ended)
 
 
+async def _node_disabled(world: World) -> None:
+    """An operator takes a node out of use: the gang that has a rank there runs again, whole, without that node."""
+    world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    await world.launch(ranks=2)
+    running = await world.when(_is_running)
+    node = (running.status.ranks or [])[0].node
+    await world.kube.patch(NODES, node, {"metadata": {"labels": {SCHEDULING_LABEL: DISABLED}}})
+    ended = await world.when(_has_ended)
+    assert node not in {rank.node for rank in ended.status.ranks or []}
+
+
 async def _pod_deleted(world: World) -> None:
     """Somebody deletes a pod by hand: the gang begins again, whole."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
@@ -359,6 +371,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)},
             setup=Setup(nodes=3),
         ),
+        Scenario(name="node-disabled", story=_node_disabled, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="pod-deleted", story=_pod_deleted, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="evict", story=_evict, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="pause", story=_pause, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
