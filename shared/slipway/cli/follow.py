@@ -66,7 +66,9 @@ class Following:
                     self._has_ended = True
                     until = time.monotonic() + LOGS_END_S
                 case "logs":
-                    terminal.line(line_text(self.session, news.value.data, prefix=self._many))
+                    text = line_text(self.session, news.value.data, prefix=self._many)
+                    # What Kubernetes says is progress; what a rank prints is the result.
+                    (terminal.note if is_event(news.value.data) else terminal.line)(text)
                 case _:
                     self._logs_over = True
         terminal.clear()
@@ -119,13 +121,20 @@ class Following:
 
 
 def line_text(session: Session, line: Json, *, prefix: bool) -> str:
-    """A log line, with its rank in front where there are several."""
+    """A log line, with its rank in front where there are several; what Kubernetes says about it is marked."""
     text = str(line.get("text", ""))
+    if is_event(line):
+        text = session.terminal.paint(f"-- {text}", "dim", to_err=False)
     if not prefix:
         return text
     rank = int(line.get("rank", 0))
     mark = session.terminal.paint(f"[{rank}]", RANK_COLOURS[rank % len(RANK_COLOURS)], to_err=False)
     return f"{mark} {text}"
+
+
+def is_event(line: Json) -> bool:
+    """Whether it is no line of the rank itself."""
+    return line.get("stream") == "event"
 
 
 def progress_of(why: Json) -> str:

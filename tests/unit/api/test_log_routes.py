@@ -150,3 +150,70 @@ async def test_a_shell_escape_stays_one_line(world: ApiWorld) -> None:
         await follow(url, f"/allocations/{answer['id']}/logs", found, accept="text/event-stream")
     data: list[Any] = [line for line in found if line.startswith("data:")]
     assert len(data) == 1
+
+
+async def a_gang_with_events(world: ApiWorld) -> AllocationId:
+    """Four ranks that print, and what Kubernetes says about one of them."""
+    answer = await world.launch(name="gang", ranks=[{"count": 4}])
+    lines = [a_line(f"epoch {rank}: loss=0.{rank}", rank=rank, second=rank) for rank in range(4)]
+    said = LogLine(attempt=1, rank=0, stream="event", time="2026-01-02T03:04:00Z", text="Pulling image a")
+    await world.streams.logs.append({answer["id"]: [said, *lines]})
+    return AllocationId(answer["id"])
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("rank=1", "1"),
+        ("rank=0,2&stream=stdout", "02"),
+        ("rank=1-3", "123"),
+        ("rank=0&rank=3&stream=stdout", "03"),
+        ("rank=9", ""),
+        ("stream=event", "P"),
+        ("stream=stdout", "0123"),
+        ("stream=stdout,event", "P0123"),
+        ("search=LOSS=0.2", "2"),
+        ("search=loss=0\\.[12]&regex=true", "12"),
+        ("search=(?i)^EPOCH 3&regex=true", "3"),
+        ("search=^loss&regex=true", ""),
+        ("order=desc", "3210P"),
+        ("order=desc&tail=2", "32"),
+        ("order=asc&tail=2", "23"),
+    ],
+)
+async def test_lines_are_chosen_by_rank_source_and_pattern(world: ApiWorld, query: str, expected: str) -> None:
+    """Several ranks, either source, a text or a pattern, in either order; `tail` means the newest in both."""
+    gang = await a_gang_with_events(world)
+    found = await texts(world, f"/allocations/{gang}/logs?{query.replace('+', '%2B')}")
+    assert "".join(text[0] if text[0] == "P" else text[6] for text in found) == expected
+
+
+async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
+    """Nobody takes it for the rank's own words; in JSON the stream says so."""
+    gang = await a_gang_with_events(world)
+    assert (await world.get(f"/allocations/{gang}/logs?rank=0")).text == "-- Pulling image a\nepoch 0: loss=0.0\n"
+    items = (await world.get(f"/allocations/{gang}/logs?rank=0", **JSON)).json()["items"]
+    assert [item["stream"] for item in items] == ["event", "stdout"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("rank=two", "such as 3, 0,2 or 4-7"),
+        ("rank=3-1", "must rise"),
+        ("rank=0-9999", "at most"),
+        ("rank=-1", "such as 3"),
+        ("stream=stderr", "there are stdout and event"),
+        ("search=(a&regex=true", "a ( is not closed (at character 2)"),
+        ("search=(a)%5C1&regex=true", "not supported"),
+        ("order=newest", "asc (oldest first) or desc"),
+        ("order=desc&follow=true", "comes in its order"),
+        ("regex=perhaps", "true or false"),
+    ],
+)
+async def test_bad_filters_are_named(world: ApiWorld, query: str, said: str) -> None:
+    """400, with the parameter and what it takes."""
+    gang = await a_gang_with_lines(world)
+    response = await world.get(f"/allocations/{gang}/logs?{query}")
+    assert (response.status_code, response.json()["code"]) == (400, "malformed")
+    assert said in response.json()["errors"][0]["detail"]

@@ -7,12 +7,13 @@ Not promised: lines beyond the stream's cap, and lines of a pod that is gone whi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from slipway.api.lookup import Lookup
+from slipway.api.pattern import Pattern
 from slipway.api.ports import Kube
 from slipway.api.schemas import LogLineView
 from slipway.api.view import number_label
@@ -29,6 +30,8 @@ from slipway.streams.ports import LogLines, StoredLine
 
 LINES_MAX = 10_000
 LINES_DEFAULT = 1000
+CHARS_AT_ONCE = 65_536
+"""How much is searched before others get their turn."""
 LOOK_S = 0.5
 """How often following looks whether the allocation has ended."""
 SETTLE_S = 1.0
@@ -38,11 +41,16 @@ Emit = Callable[[LogLineView], Awaitable[None]]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines: None means all. `since` and `until` are epoch seconds; `search` is a text in any case."""
+    """Which lines: None means all. `since` and `until` are epoch seconds; `search` is a text in any case, or a pattern.
 
-    rank: int | None = None
+    `is_reversed` puts the newest first, and with `tail` it is still the newest that are meant.
+    """
+
+    ranks: frozenset[int] | None = None
     attempt: int | None = None
-    search: str | None = None
+    streams: frozenset[str] | None = None
+    search: str | Pattern | None = None
+    is_reversed: bool = False
     since: float | None = None
     until: float | None = None
     tail: int | None = None
@@ -50,11 +58,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def has(self, line: LogLineView) -> bool:
         """Whether the line was asked for."""
-        if self.rank is not None and line.rank != self.rank:
+        if self.ranks is not None and line.rank not in self.ranks:
+            return False
+        if self.streams is not None and line.stream not in self.streams:
             return False
         if self.attempt is not None and line.attempt != self.attempt:
             return False
-        if self.search is not None and self.search.casefold() not in line.text.casefold():
+        if self.search is not None and not _is_found(self.search, line.text):
             return False
         at = parse_time(line.time) if line.time and (self.since, self.until) != (None, None) else None
         return at is None or ((self.since is None or at >= self.since) and (self.until is None or at < self.until))
@@ -62,7 +72,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_of_all(self) -> bool:
         """Whether every line is wanted, so that the last lines are the last of those that were asked for."""
-        return (self.rank, self.attempt, self.search, self.since, self.until) == (None,) * 5
+        asked = (self.ranks, self.attempt, self.streams, self.search, self.since, self.until)
+        return all(each is None for each in asked)
 
 
 class LogFeed:
@@ -75,15 +86,17 @@ class LogFeed:
         self._clock = clock
 
     async def page(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
-        """The lines that there are now, oldest first."""
+        """The lines that there are now, in the order that was asked for."""
         try:
             lines = await self._stored(allocation, wanted)
         except TransientError:
             lines = None
         if lines is None or (not lines and wanted.after is None):
             lines = await self._of_pods(allocation, wanted)
-        found = [line for line in lines if wanted.has(line)]
-        return found[-wanted.tail :] if wanted.tail else ([] if wanted.tail == 0 else found)
+        found = await _chosen(lines, wanted)
+        if wanted.tail is not None:
+            found = found[-wanted.tail :] if wanted.tail else []
+        return found[::-1] if wanted.is_reversed else found
 
     async def follow(self, allocation: Allocation, wanted: Wanted, emit: Emit) -> None:
         """Emit the lines that there are and those that come, until the allocation has ended and is quiet."""
@@ -189,7 +202,7 @@ class LogFeed:
             return []
         found: list[LogLineView] = []
         for pod in pods.items:
-            if wanted.rank is None or number_label(pod.metadata.labels, LABEL_RANK) == wanted.rank:
+            if wanted.ranks is None or number_label(pod.metadata.labels, LABEL_RANK) in wanted.ranks:
                 found += await self._of_pod(pod, wanted)
         found.sort(key=lambda line: line.time)
         return found
@@ -205,6 +218,24 @@ class LogFeed:
             return []  # not started yet, or gone
         rank, attempt = number_label(pod.metadata.labels, LABEL_RANK), number_label(pod.metadata.labels, LABEL_ATTEMPT)
         return [_pod_line(line, rank, attempt) for line in text.decode("utf-8", "replace").splitlines()]
+
+
+async def _chosen(lines: Sequence[LogLineView], wanted: Wanted) -> list[LogLineView]:
+    """Those that were asked for; others get their turn now and then, as a search through many lines takes a while."""
+    found: list[LogLineView] = []
+    looked_at = 0
+    for line in lines:
+        looked_at += len(line.text)
+        if looked_at > CHARS_AT_ONCE:
+            looked_at = 0
+            await asyncio.sleep(0)
+        if wanted.has(line):
+            found.append(line)
+    return found
+
+
+def _is_found(search: str | Pattern, text: str) -> bool:
+    return search.casefold() in text.casefold() if isinstance(search, str) else search.is_in(text)
 
 
 def _view(stored: StoredLine) -> LogLineView:

@@ -9,6 +9,7 @@ from slipway.cli import main, output, table, words
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.follow import line_text
 from slipway.cli.verb import Session, Verb
+from slipway.errors import InvalidError
 
 Json = dict[str, Any]
 
@@ -76,19 +77,24 @@ def _short(value: Any) -> str:
             return str(value)
 
 
-_LINE_FILTERS = ("rank", "attempt", "tail", "since", "until", "search")
+_LINE_FILTERS = ("rank", "attempt", "stream", "tail", "since", "until", "search")
 
 
 def configure_logs(parser: argparse.ArgumentParser) -> None:
     """Arguments of `logs`."""
     parser.add_argument("id", metavar="ID")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
-    parser.add_argument("--rank", metavar="N", type=int, help="only of this rank")
+    parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
     parser.add_argument("--attempt", metavar="N", type=int, help="only of this attempt")
     parser.add_argument("--tail", metavar="N", type=int, help="only the last lines")
     parser.add_argument("--since", metavar="10m", default="", help="only of the last time, or since this time")
     parser.add_argument("--until", metavar="1m", default="", help="only until so long ago, or until this time")
     parser.add_argument("--search", metavar="TEXT", default="", help="only lines with this text, in any case")
+    parser.add_argument("-e", "--regex", metavar="RE", default="", help="only lines that this regular expression finds")
+    parser.add_argument(
+        "--stream", choices=("stdout", "event"), help="only what ranks print, or what Kubernetes says of their pods"
+    )
+    parser.add_argument("-r", "--reverse", action="store_true", help="newest first")
     parser.add_argument("-t", "--timestamps", action="store_true", help="with the time of each line")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the answer")
 
@@ -104,6 +110,14 @@ def logs(arguments: argparse.Namespace, session: Session) -> int:
 def _logs(arguments: argparse.Namespace, session: Session) -> int:
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     query = {name: getattr(arguments, name) for name in _LINE_FILTERS}
+    if arguments.search and arguments.regex:
+        raise InvalidError("logs: --search and --regex: one of them at a time")
+    if arguments.reverse and arguments.follow:
+        raise InvalidError("logs: what is followed comes in its order: leave out --reverse or --follow")
+    if arguments.regex:
+        query |= {"search": arguments.regex, "regex": "true"}
+    if arguments.reverse:
+        query["order"] = "desc"
     lines: Iterable[Json]
     if arguments.follow:
         lines = (cast("Json", entry.data) for entry in lines_of(session.api, str(view["id"]), query))
@@ -113,7 +127,7 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
             output.write(session.terminal, "json", answer)
             return main.OK
         lines = output.items_of(answer)
-    prefix = words.rank_count(view) > 1 and arguments.rank is None
+    prefix = words.rank_count(view) > 1 and not str(arguments.rank or "").isdigit()
     for line in lines:
         if arguments.output == "json":
             session.terminal.line(_compact(line))

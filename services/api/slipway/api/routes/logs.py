@@ -17,6 +17,7 @@ from slipway.api.endpoint import (
 )
 from slipway.api.log_feed import LINES_MAX, Wanted
 from slipway.api.parts import parts_of
+from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView
 from slipway.api.sse import SSE_TYPE, Outlet
@@ -27,6 +28,11 @@ from slipway.model.times import parse_time
 TAG = "logs"
 TEXT_TYPE = "text/plain"
 SEARCH_MAX = 256
+RANKS_MAX = 4096
+EVENT = "event"
+EVENT_MARK = "-- "
+STREAMS = ("stdout", EVENT)
+"""What the ranks print (Kubernetes gives both of their streams as one), and what Kubernetes says about their pods."""
 
 
 async def logs(request: Request) -> Response:
@@ -34,9 +40,13 @@ async def logs(request: Request) -> Response:
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     wanted = _wanted(request, parts.clock.now())
-    has_prefix = flag_param(request, "prefix", default=_ranks(found) > 1 and wanted.rank is None)
+    has_prefix = flag_param(
+        request, "prefix", default=_ranks(found) > 1 and (wanted.ranks is None or len(wanted.ranks) > 1)
+    )
     is_sse = accepts(request, SSE_TYPE)
     if flag_param(request, "follow", default=is_sse):
+        if wanted.is_reversed:
+            raise bad_param("order", "what is followed comes in its order; leave order=desc away")
 
         async def write(outlet: Outlet) -> None:
             async def emit(line: LogLineView) -> None:
@@ -59,9 +69,11 @@ async def logs(request: Request) -> Response:
 def _wanted(request: Request, now: float) -> Wanted:
     query = request.query_params
     return Wanted(
-        rank=optional_number(request, "rank"),
+        ranks=_several_ranks(",".join(query.getlist("rank"))),
         attempt=optional_number(request, "attempt"),
-        search=_search(query.get("search", "")),
+        streams=_streams(",".join(query.getlist("stream"))),
+        search=_search(query.get("search", ""), is_pattern=flag_param(request, "regex")),
+        is_reversed=_is_reversed(query.get("order", "")),
         since=_moment("since", query.get("since", ""), now),
         until=_moment("until", query.get("until", ""), now),
         tail=number_param(request, "tail", default=0, most=LINES_MAX) if query.get("tail") else None,
@@ -69,10 +81,43 @@ def _wanted(request: Request, now: float) -> Wanted:
     )
 
 
-def _search(text: str) -> str | None:
+def _search(text: str, *, is_pattern: bool) -> str | Pattern | None:
     if len(text) > SEARCH_MAX:
         raise bad_param("search", f"must be at most {SEARCH_MAX} characters, not {len(text)}")
-    return text or None
+    if not (text and is_pattern):
+        return text or None
+    try:
+        return Pattern(text)
+    except PatternError as error:
+        raise bad_param("search", f"is no regular expression that is taken: {error}") from error
+
+
+def _several_ranks(text: str) -> frozenset[int] | None:
+    """`0,2,4-7`."""
+    found: set[int] = set()
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        low, dash, high = part.partition("-")
+        if not (low.isascii() and low.isdigit() and len(low) < 6) or (dash and not (high.isdigit() and len(high) < 6)):
+            raise bad_param("rank", f"must be ranks such as 3, 0,2 or 4-7, not {text[:64]!r}")
+        first, last = int(low), int(high) if dash else int(low)
+        if last < first or last - first > RANKS_MAX:
+            raise bad_param("rank", f"the range {part[:16]} must rise, by at most {RANKS_MAX}")
+        found.update(range(first, last + 1))
+    return frozenset(found) or None
+
+
+def _streams(text: str) -> frozenset[str] | None:
+    found = frozenset(filter(None, (each.strip() for each in text.split(","))))
+    unknown = sorted(found - set(STREAMS))
+    if unknown:
+        raise bad_param("stream", f"{unknown[0][:64]!r} is none; there are {' and '.join(STREAMS)}")
+    return found or None
+
+
+def _is_reversed(text: str) -> bool:
+    if text not in ("", "asc", "desc"):
+        raise bad_param("order", f"must be asc (oldest first) or desc, not {text[:64]!r}")
+    return text == "desc"
 
 
 def _moment(name: str, text: str, now: float) -> float | None:
@@ -86,7 +131,9 @@ def _moment(name: str, text: str, now: float) -> float | None:
 
 
 def _text(line: LogLineView, has_prefix: bool) -> bytes:
-    return f"[{line.rank}] {line.text}\n".encode() if has_prefix else f"{line.text}\n".encode()
+    """What Kubernetes says is marked, so that nobody takes it for the rank's own words."""
+    text = f"{EVENT_MARK}{line.text}" if line.stream == EVENT else line.text
+    return f"[{line.rank}] {text}\n".encode() if has_prefix else f"{text}\n".encode()
 
 
 def _ranks(allocation: Allocation) -> int:
@@ -106,7 +153,10 @@ ENDPOINTS = (
             Query("since", "only younger lines: a duration such as 10m, or an RFC 3339 time"),
             Query("until", "only older lines: a duration such as 10m, or an RFC 3339 time"),
             Query("search", f"only lines with this text, in any case; at most {SEARCH_MAX} characters"),
-            Query("rank", "only of this rank", "integer"),
+            Query("regex", "true: search is a regular expression; (?i) at its start ignores the case", "boolean"),
+            Query("rank", "only of these ranks: 3, or 0,2, or 4-7"),
+            Query("stream", "only stdout (what ranks print) or event (what Kubernetes says about their pods)"),
+            Query("order", "asc: oldest first; desc: newest first"),
             Query("attempt", "only of this attempt", "integer"),
             Query("prefix", "true: [rank] before each line of text; default when there are several ranks", "boolean"),
             Query("after", "go on after this line's cursor (as Last-Event-ID)"),

@@ -1,0 +1,47 @@
+"""`slipway logs`: several ranks, patterns, order, and what Kubernetes says told apart."""
+
+from slipway.cli import main
+from slipway.streams.ports import LogLine
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+
+async def fill(world: ApiWorld) -> str:
+    """Three ranks that print, and an event; the id."""
+    id_ = (await world.launch(name="gang", ranks=[{"count": 3}]))["id"]
+    said = [("event", 0, "Pulling image a"), *(("stdout", rank, f"epoch {rank}") for rank in range(3))]
+    lines = [
+        LogLine(attempt=1, rank=rank, stream=stream, time=f"2026-01-02T03:04:0{second}Z", text=text)
+        for second, (stream, rank, text) in enumerate(said)
+    ]
+    await world.streams.logs.append({id_: lines})
+    return str(id_)
+
+
+async def test_lines_are_chosen(world: ApiWorld, desk: Desk) -> None:
+    """By rank, source and pattern; newest first when that is asked for."""
+    id_ = await fill(world)
+    for words, expected in (
+        ((), "[0] -- Pulling image a|[0] epoch 0|[1] epoch 1|[2] epoch 2"),
+        (("--stream", "stdout"), "[0] epoch 0|[1] epoch 1|[2] epoch 2"),
+        (("--stream", "event"), "[0] -- Pulling image a"),
+        (("--rank", "1"), "epoch 1"),
+        (("--rank", "0,2", "--stream", "stdout"), "[0] epoch 0|[2] epoch 2"),
+        (("--regex", "epoch [12]$"), "[1] epoch 1|[2] epoch 2"),
+        (("-r", "--tail", "2"), "[2] epoch 2|[1] epoch 1"),
+    ):
+        ran = await desk.run("logs", id_, *words)
+        assert (ran.code, ran.out.rstrip("\n").replace("\n", "|")) == (main.OK, expected), words
+
+
+async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) -> None:
+    """The option, the reason."""
+    id_ = await fill(world)
+    for words, said in (
+        (("--regex", "(a"), "a ( is not closed (at character 2)"),
+        (("--rank", "x"), "such as 3, 0,2 or 4-7"),
+        (("--regex", "a", "--search", "b"), "one of them at a time"),
+        (("-f", "--reverse"), "leave out --reverse or --follow"),
+    ):
+        ran = await desk.run("logs", id_, *words)
+        assert (ran.code, said in ran.err) == (main.USAGE, True), ran.err
