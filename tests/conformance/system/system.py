@@ -143,7 +143,10 @@ class System:
 
     def nothing_left(self, uid: str = "") -> None:
         """Waits until nothing of our making is left."""
-        wait_until(lambda: not self.left(uid), "no pod, ConfigMap or Service of ours", timeout_s=SETTLED_S)
+        try:
+            wait_until(lambda: not self.left(uid), "no pod, ConfigMap or Service of ours", timeout_s=SETTLED_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; there are {self.left(uid)}") from None
 
     def settle(self) -> None:
         """End what still goes on, and wait until nothing is left of anything."""
