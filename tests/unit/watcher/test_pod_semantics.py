@@ -1,0 +1,224 @@
+"""What the watcher makes of pods, one sentence a test.
+
+Those that are about what others are told run a whole watcher beside a small cluster, in virtual time; those that are
+about the decision alone reduce one allocation and its pods.
+"""
+
+import asyncio
+
+import pytest
+
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import ContainerState, StateRunning, StateTerminated
+from slipway.kube.resources import PODS
+from slipway.local.apiserver.objects import clone
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Reason, Result
+from slipway.runtime.service import Stop
+from tests.support.builders import T0, PodStory, a_pod, an_allocation, at
+from tests.support.reductions import NOW, a_running, ending, once, settled
+from tests.support.watch_post import Post, play
+
+PROGRESS = (Event.PULLING, Event.STARTING, Event.RUNNING)
+
+
+async def told(post: Post, allocation: Allocation) -> list[Event]:
+    """What its stream says of progress, repeats included."""
+    return [each.event.type for each in await post.stream(allocation) if each.event.type in PROGRESS]
+
+
+def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once() -> None:
+    """However long the containers wait, however often it is looked at, by two watchers and by one that starts anew."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.starts_after_s = 200.0
+        stops = [Stop(), Stop(), Stop()]
+        tasks = [
+            asyncio.ensure_future(post.run(post.watcher, stops[0])),
+            asyncio.ensure_future(post.run(post.another("two"), stops[1])),
+        ]
+        await post.launch("n0", "n1")
+        allocation = await post.until(lambda found: found.status.phase is Phase.STARTING, "starting")
+        assert all(pod.spec.node_name and pod.status.phase == "Pending" for pod in await post.pods())
+        await post.clock.sleep(60)
+        stops[0].set()
+        await tasks[0]
+        tasks.append(asyncio.ensure_future(post.run(post.another("three"), stops[2])))
+        await post.clock.sleep(60)
+        assert await told(post, allocation) == [Event.PULLING, Event.STARTING]
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running", timeout_s=200)
+        await post.clock.sleep(1)
+        assert await told(post, allocation) == [*PROGRESS]
+        for stop in stops:
+            stop.set()
+        await asyncio.gather(*tasks)
+
+    play(story, watches=False)
+
+
+def test_one_rank_without_a_node_keeps_all_from_starting() -> None:
+    """Pending without a node is Pending: nothing is emitted until every rank is scheduled."""
+    allocation = an_allocation(2).assigned().released().it
+    waiting = once(allocation, a_pod(0).bound(), a_pod(1))
+    assert not waiting.changed
+    done = once(allocation, a_pod(0).bound(), a_pod(1).bound()).allocation
+    assert [entry.type for entry in done.status.transitions][-2:] == [Event.PULLING, Event.STARTING]
+
+
+def test_only_the_main_container_counts() -> None:
+    """A sidecar that runs starts nobody, one that has failed ends nobody, and one that goes on holds nobody."""
+    runs, failed = ContainerState(running=StateRunning(started_at=at(2))), StateTerminated(exit_code=1, reason="Error")
+    started = an_allocation().assigned().released().started()
+    side_first = a_pod().waiting("ContainerCreating").with_container("proxy", runs)
+    assert once(started.it, side_first).allocation.status.phase is Phase.STARTING
+    side_failed = a_pod().running().with_container("proxy", ContainerState(terminated=failed))
+    assert once(started.it, side_failed).allocation.status.phase is Phase.RUNNING
+    side_goes_on = a_pod().exited(0).with_container("proxy", runs).with_status(phase="Running")
+    assert ending(settled(a_running().it, side_goes_on)) == (Phase.TERMINATED, Result.SUCCEEDED, Reason.COMPLETED)
+
+
+@pytest.mark.parametrize("is_bound", [False, True], ids=["no node yet", "on a node"])
+def test_pending_with_a_deletion_is_an_end(is_bound: bool) -> None:
+    """It will never run: without a node that is the end of the rank, with one its end is certain. Nobody's fault."""
+    pod = a_pod().bound() if is_bound else a_pod()
+    found = once(an_allocation().assigned().released().it, pod.deleted(at_s=9)).allocation.status
+    assert (found.phase, found.reason) == (Phase.TERMINATING, Reason.POD_DELETED)
+    gone = pod.deleted(at_s=9).with_status(phase="Failed") if is_bound else pod.deleted(at_s=9)
+    after = settled(an_allocation().assigned().released().it, gone).status
+    assert (after.phase, after.attempt, after.restarts) == (Phase.PENDING, 2, 0)
+
+
+def test_an_init_container_that_fails_is_named_with_its_code() -> None:
+    """The user's own failure: container, code, and what it said."""
+    ended = StateTerminated(exit_code=7, reason="Error", message="no such bucket")
+    pod = a_pod().with_container("fetch-data", ContainerState(terminated=ended), init=True).bound()
+    found = settled(a_running().it, pod.with_status(phase="Failed")).status
+    assert (found.phase, found.result, found.reason) == (Phase.TERMINATED, Result.FAILED, Reason.INIT_FAILED)
+    assert found.message == "rank 0 on n0: init container fetch-data: exit code 7: no such bucket"
+
+
+def test_an_image_pull_back_off_ends_with_the_image() -> None:
+    """After the limit, and never retried; ErrImagePull alone is waited out."""
+    story = an_allocation(maxRestarts=3).assigned().released().started()
+    waiting = a_pod().waiting("ErrImagePull", "not found", since_s=2)
+    assert once(story.it, waiting, now=T0 + 9_999).allocation.status.phase is Phase.STARTING
+    pod = a_pod().waiting("ImagePullBackOff", "not found", since_s=2)
+    assert once(story.it, pod, now=T0 + 100).allocation.status.phase is Phase.STARTING
+    ending_now = once(story.it, pod, now=T0 + 302).allocation
+    assert (
+        ending_now.status.message == "rank 0 on n0: image python:3.11 can not be pulled (ImagePullBackOff): not found"
+    )
+    ended = settled(ending_now, pod.deleted().with_status(phase="Failed"), now=T0 + 310).status
+    assert (ended.phase, ended.result, ended.reason) == (Phase.TERMINATED, Result.FAILED, Reason.IMAGE_PULL)
+    assert "python:3.11" in ended.message
+
+
+AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
+    "deleted by hand": (a_pod().exited(143, at_s=9).deleted(at_s=5), Reason.POD_DELETED, []),
+    "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
+    "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
+    "evicted by the kubelet": (a_pod().failed("Evicted", "low on memory"), Reason.EVICTED, ["n0"]),
+    "evicted through the api": (
+        a_pod().exited(143, at_s=9).disrupted("EvictionByEvictionAPI").deleted(at_s=5),
+        Reason.EVICTED,
+        ["n0"],
+    ),
+    "evicted by a taint": (a_pod().exited(137).disrupted("DeletionByTaintManager"), Reason.EVICTED, ["n0"]),
+    "collected by PodGC": (
+        a_pod().running().disrupted("DeletionByPodGC").deleted().with_status(phase="Failed"),
+        Reason.NODE_LOST,
+        ["n0"],
+    ),
+    "refused by the kubelet": (a_pod().failed("OutOfcpu", "no cpu"), Reason.REJECTED, ["n0"]),
+}
+
+
+@pytest.mark.parametrize("case", AS_THE_TABLE_SAYS)
+def test_what_the_infrastructure_does_to_a_pod_is_retried_and_not_counted(case: str) -> None:
+    """Another attempt even without restarts left; it avoids the node that is to blame."""
+    pod, reason, avoided = AS_THE_TABLE_SAYS[case]
+    found = settled(a_running(maxRestarts=0).it, pod).status
+    assert (found.phase, found.attempt, found.restarts, found.infra_restarts) == (Phase.PENDING, 2, 0, 1)
+    assert found.transitions[-1].reason == reason
+    assert found.avoid_nodes == avoided
+
+
+@pytest.mark.parametrize("case", AS_THE_TABLE_SAYS)
+def test_what_the_infrastructure_does_to_a_pod_of_a_cancelled_allocation_is_an_end(case: str) -> None:
+    """The user's word comes first."""
+    pod, _, _ = AS_THE_TABLE_SAYS[case]
+    assert ending(settled(a_running().killed().it, pod))[:2] == (Phase.TERMINATED, Result.CANCELED)
+
+
+def test_an_exit_is_on_record_before_the_pod_may_go() -> None:
+    """PodGC, a deletion by hand, a drain: our finalizer keeps the object until its exit is in the status."""
+    pod = a_pod().exited(3, at_s=9).deleted(at_s=15)
+    seen = once(a_running().it, pod, now=NOW)
+    assert seen.changed
+    ranks = seen.allocation.status.ranks or []
+    assert [rank.exit_code for rank in ranks] == [3]
+    assert [each.metadata.name for each in seen.drop_pod_finalizers] == [pod.it.metadata.name]
+
+
+def test_a_pod_deleted_by_hand_is_replaced_by_the_next_attempt_and_all_is_told() -> None:
+    """The whole way: Terminating, a second attempt, and its own progress."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0")
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        [pod] = await post.pods()
+        await post.kube.delete(PODS, pod.metadata.name, namespace="default")
+        again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        assert (again.status.restarts, again.status.infra_restarts) == (0, 1)
+        await post.desk.admit("n1")
+        running = await post.until(
+            lambda found: found.status.attempt == 2 and found.status.phase is Phase.RUNNING, "running again"
+        )
+        await post.clock.sleep(1)
+        assert await told(post, running) == [*PROGRESS, *PROGRESS]
+
+    play(story)
+
+
+def test_a_pod_that_vanishes_without_a_trace_is_looked_for_and_then_retried() -> None:
+    """Somebody took our finalizer away and deleted it by force: absence alone ends nothing, a consistent read does."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0")
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        [pod] = await post.pods()
+        await post.kube.patch(PODS, pod.metadata.name, {"metadata": {"finalizers": None}}, namespace="default")
+        await post.kube.delete(PODS, pod.metadata.name, namespace="default", grace_s=0)
+        again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        assert again.status.transitions[-1].reason == Reason.POD_LOST
+
+    play(story)
+
+
+def test_an_eviction_while_the_watcher_is_away_is_told_with_its_reason() -> None:
+    """The pod itself says why it ended; nobody has to have been there."""
+
+    async def story(post: Post) -> None:
+        stop = Stop()
+        first = asyncio.ensure_future(post.run(post.watcher, stop))
+        await post.launch("n0")
+        allocation = await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        stop.set()
+        await first
+        [pod] = await post.pods()
+        stored = clone(post.core.get("pods", "default", pod.metadata.name))
+        stored["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+        post.core.update_status("pods", "default", pod.metadata.name, stored)
+        await post.clock.sleep(30)
+        stop = Stop()
+        second = asyncio.ensure_future(post.run(post.another("two"), stop))
+        again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        assert again.status.avoid_nodes == ["n0"]
+        reasons = [each.event.reason for each in await post.stream(allocation)]
+        assert Reason.EVICTED in reasons
+        assert id_of(again) == id_of(allocation)
+        stop.set()
+        await second
+
+    play(story, watches=False)
