@@ -46,6 +46,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "command": Entry("kinds", "the same for commands"),
         "tensorboard": Entry("kinds", "the same for TensorBoards"),
         "apply": Entry("apply", "launch what a YAML or JSON file says"),
+        "render": Entry("render", "show the very pods of a launch, and launch nothing"),
     },
     "Look": {
         "ps": Entry("listing", "what waits and what runs"),
@@ -64,6 +65,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("listing", "nodes, and what is free on them"),
         "job": Entry("jobs", "groups of allocations: limits, priority, places in the queue"),
         "history": Entry("history", "what has ended; --at TIME: who stood where then"),
+        "workspace": Entry("workspaces", "where one may launch: defaults, pools, quotas"),
         "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
         "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
     },
@@ -94,6 +96,7 @@ ALIASES = {
     "notebooks": "notebook",
     "jobs": "job",
     "templates": "template",
+    "workspaces": "workspace",
     "webhooks": "webhook",
     "rm": "kill",
     "stop": "kill",

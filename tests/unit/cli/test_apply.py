@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from slipway.cli import main
-from slipway.cli.verbs.apply import body_of, documents
+from slipway.cli.verbs.apply import body_of
+from slipway.cli.yamlfile import documents
 from slipway.errors import InvalidError
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk

@@ -7,14 +7,12 @@ the rest. Applying the same file again launches nothing: the key is made from th
 import argparse
 import hashlib
 import json
-import sys
-from pathlib import Path
 from typing import Any, cast
 
-from slipway.cli import main
+from slipway.cli import main, yamlfile
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
-from slipway.errors import InvalidError
+from slipway.errors import FieldError, InvalidError
 
 Json = dict[str, Any]
 
@@ -28,37 +26,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, session: Session) -> int:
     """Launch each document."""
-    bodies = [body_of(document) for document in documents(read(arguments.filename))]
+    bodies = bodies_of(arguments.filename)
     arguments.detach = not arguments.follow or len(bodies) > 1
     given, code = arguments.key, main.OK
-    for body in bodies:
+    for number, body in enumerate(bodies, 1):
         # A document with a name of its own is meant once, however often it is applied.
         arguments.key = given or (f"apply-{_digest(body)}" if body.get("name") else "")
-        code = max(code, launch_and_follow(session, body, arguments))
+        try:
+            code = max(code, launch_and_follow(session, body, arguments))
+        except InvalidError as exc:
+            raise located(exc, arguments.filename, number, len(bodies)) from exc
     return code
 
 
-def read(name: str) -> str:
-    """The file, or standard input."""
-    try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise _bad(f"{name} can not be read: {exc}") from exc
+def bodies_of(filename: str) -> list[Json]:
+    """The launch bodies of a file. Raises InvalidError."""
+    documents = yamlfile.of_file(filename)
+    bodies: list[Json] = []
+    for number, document in enumerate(documents, 1):
+        try:
+            bodies.append(body_of(document))
+        except InvalidError as exc:
+            raise located(exc, filename, number, len(documents)) from exc
+    return bodies
 
 
-def documents(text: str) -> list[Json]:
-    """The documents of a YAML or JSON text."""
-    import yaml
-
-    try:
-        found: list[Any] = [each for each in yaml.safe_load_all(text) if each is not None]
-    except yaml.YAMLError as exc:
-        raise _bad(f"neither YAML nor JSON: {exc}") from exc
-    if not found:
-        raise _bad("there is nothing in it")
-    if not all(isinstance(each, dict) for each in found):
-        raise _bad("every document must be an object")
-    return cast("list[Json]", found)
+def located(error: InvalidError, filename: str, number: int, total: int) -> InvalidError:
+    """The error, with the file and the document that it is about."""
+    where = filename + (f", document {number} of {total}" if total > 1 else "")
+    fields = tuple(FieldError(field.pointer, f"{field.detail} ({where})") for field in error.fields)
+    return InvalidError(f"{where}: {error}" if not fields else str(error), fields=fields)
 
 
 def body_of(document: Json) -> Json:
@@ -67,21 +64,27 @@ def body_of(document: Json) -> Json:
         return document
     if document.get("kind") != "Allocation" or not str(document["apiVersion"]).startswith("slipway.dev/"):
         what = f"{document.get('apiVersion')} {document.get('kind')}"
-        raise _bad(f"{what} is not launched here; use kubectl apply, or write a slipway.dev/v1alpha1 Allocation")
-    metadata = cast("Json", document.get("metadata") or {})
-    body = dict(cast("Json", document.get("spec") or {}))
+        raise InvalidError(
+            f"{what} is not launched here; use kubectl apply, or write a slipway.dev/v1alpha1 Allocation"
+        )
+    metadata, body = _part(document, "metadata"), dict(_part(document, "spec"))
     for theirs, ours in (("name", "name"), ("namespace", "workspace"), ("labels", "labels")):
         if metadata.get(theirs):
             body[ours] = metadata[theirs]
     return body
 
 
+def _part(document: Json, name: str) -> Json:
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidError(f"{name}: must be an object", fields=(FieldError(f"/{name}", "must be an object"),))
+    return cast("Json", value)
+
+
 def _digest(body: Json) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
-def _bad(detail: str) -> InvalidError:
-    return InvalidError(f"--filename: {detail}")
 
 
 VERBS = {"apply": Verb(configure, execute)}

@@ -8,11 +8,10 @@ import argparse
 from typing import Any, cast
 from urllib.parse import quote
 
-from slipway.cli import main, output, table
+from slipway.cli import main, output, table, yamlfile
 from slipway.cli.http import Answer
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs import listing
-from slipway.cli.verbs.apply import documents, read
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -76,7 +75,7 @@ def _show(arguments: argparse.Namespace, session: Session, answer: Answer) -> No
 def _body(arguments: argparse.Namespace) -> Json:
     if not arguments.filename:
         raise InvalidError("--filename: say what is in it: slipway template set NAME -f FILE")
-    found = documents(read(arguments.filename))
+    found = yamlfile.of_file(arguments.filename)
     if len(found) > 1:
         raise InvalidError("--filename: a template is one document")
     return found[0]

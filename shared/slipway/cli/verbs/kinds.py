@@ -1,4 +1,4 @@
-"""`slipway notebook|shell|command|tensorboard start|ls|open|logs|stop|describe`.
+"""`slipway notebook|shell|command|tensorboard start|ls|open|logs|stop|describe|config`.
 
 Each word after the kind is what the verb of that name does, with the kind filled in.
 """
@@ -9,7 +9,7 @@ from functools import partial
 from slipway.cli import launch, main, upload
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
-from slipway.cli.verbs import change, listing, reach, run, shells, show, streams
+from slipway.cli.verbs import change, listing, reach, render, run, shells, show, streams
 
 SHELL = "shell"
 SERVICES = ("notebook", "tensorboard", SHELL)
@@ -42,6 +42,7 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
         ("logs", streams.VERBS["logs"], "what it prints"),
         ("stop", change.VERBS["kill"], "end it"),
         ("describe", show.VERBS["describe"], "all about one"),
+        ("config", render.CONFIG, "its complete launch body"),
     ):
         each = words.add_parser(word, help=about, allow_abbrev=False)
         verb.configure(each)

@@ -3,7 +3,7 @@
 import argparse
 from typing import cast
 
-from slipway.cli import launch, main, output, upload
+from slipway.cli import launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
@@ -56,6 +56,7 @@ def launch_and_follow(session: Session, body: launch.Json, arguments: argparse.N
     if arguments.dry_run:
         answer = session.api.call("POST", "/allocations", body=body, query={"dryRun": "true"})
         output.write(terminal, "yaml" if arguments.output == "table" else arguments.output, answer)
+        rehearsal.tell(terminal, answer.json())
         return main.OK
     view = session.api.launch(body, key=arguments.key)
     for warning in cast("list[str]", view.get("warnings") or []):

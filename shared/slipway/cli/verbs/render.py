@@ -1,0 +1,79 @@
+"""`slipway render -f`, and the word `config` of each kind: what a launch would be, and what one was.
+
+`render` prints the very objects that the pod worker would make: nothing is launched. `config` prints a launch body that
+launches the same again.
+"""
+
+import argparse
+from typing import Any, cast
+
+from slipway.cli import main, output
+from slipway.cli.rehearsal import tell
+from slipway.cli.terminal import Terminal
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs.apply import bodies_of, located
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+_NOT_OF_A_BODY = ("requestHash", "signals", "desired", "hold")
+PARTS = ("objects", "spec", "sources", "all")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON; - reads standard input")
+    parser.add_argument(
+        "--show",
+        choices=PARTS,
+        default=PARTS[0],
+        help="the objects (default), the complete spec, where each value comes from, or the whole answer",
+    )
+    output.add_options(parser, "yaml", "json")
+
+
+def execute(arguments: argparse.Namespace, session: Session) -> int:
+    """Show what each document would become."""
+    terminal = session.terminal
+    bodies = bodies_of(arguments.filename)
+    for number, body in enumerate(bodies, 1):
+        try:
+            answer: Json = session.api.post("/allocations", body, query={"dryRun": "true"})
+        except InvalidError as exc:
+            raise located(exc, arguments.filename, number, len(bodies)) from exc
+        tell(terminal, answer)
+        shown = answer if arguments.show == "all" else answer[arguments.show]
+        _print(terminal, shown, arguments.output)
+    return main.OK
+
+
+def configure_config(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `config`."""
+    parser.add_argument("id", metavar="ID")
+    output.add_options(parser, "yaml", "json")
+
+
+def config(arguments: argparse.Namespace, session: Session) -> int:
+    """The complete launch body of one; `slipway apply -f` takes it."""
+    view: Json = session.api.get(f"/allocations/{arguments.id}")
+    spec = {name: value for name, value in cast("Json", view["spec"]).items() if name not in _NOT_OF_A_BODY}
+    head = {"name": view["name"], "workspace": view["workspace"]}
+    labels = {"labels": view["labels"]} if view.get("labels") else {}
+    _print(session.terminal, {**head, **labels, **spec}, arguments.output)
+    return main.OK
+
+
+def _print(terminal: Terminal, value: Any, form: str) -> None:
+    import json
+
+    import yaml
+
+    if form == "json":
+        terminal.raw(json.dumps(value, ensure_ascii=False) + "\n")
+        return
+    several = cast("list[Any]", value) if isinstance(value, list) else [value]
+    for each in several:
+        terminal.raw("---\n" + yaml.safe_dump(each, sort_keys=False, allow_unicode=True))
+
+
+VERBS = {"render": Verb(configure, execute)}
+CONFIG = Verb(configure_config, config)

@@ -1,0 +1,109 @@
+"""`slipway workspace ls|show|create|set|rm`: namespaces that one may launch into, their defaults and quotas."""
+
+import argparse
+from typing import Any, cast
+from urllib.parse import quote
+
+from slipway.cli import main, output, table
+from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs import listing
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+NONE = "none"
+"""Takes a default away."""
+_DEFAULTS = {"pool": "defaultPool", "queue": "defaultQueue", "template": "defaultTemplate"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Its words and their arguments."""
+    words = parser.add_subparsers(dest="word", metavar="WORD")
+    parser.set_defaults(word="ls", output="table", quiet=False)
+    output.add_options(words.add_parser("ls", help="all of them", allow_abbrev=False), "table", "json", "yaml", "name")
+    show = words.add_parser("show", help="one of them", allow_abbrev=False)
+    show.add_argument("name", metavar="NAME")
+    output.add_options(show, "yaml", "json")
+    create = words.add_parser("create", help="make a namespace that one may launch into", allow_abbrev=False)
+    create.add_argument("name", metavar="NAME")
+    create.add_argument("--adopt", action="store_true", help="of a namespace that exists")
+    change = words.add_parser("set", help="change its defaults or its quota", allow_abbrev=False)
+    change.add_argument("name", metavar="NAME")
+    for each in (create, change):
+        each.add_argument("--pool", metavar="P", help="of launches that name none" + _or_none(each is change))
+        each.add_argument("--queue", metavar="Q", help="of launches that name none" + _or_none(each is change))
+        each.add_argument("--template", metavar="T", help="laid under every launch" + _or_none(each is change))
+        each.add_argument(
+            "--quota",
+            metavar="NAME=AMOUNT",
+            action="append",
+            default=[],
+            help="all that may be asked for at once, such as nvidia.com/gpu=8 (repeat)" + _or_none(each is change),
+        )
+    remove = words.add_parser("rm", help="remove one in which nothing goes on", allow_abbrev=False)
+    remove.add_argument("name", metavar="NAME")
+
+
+def execute(arguments: argparse.Namespace, session: Session) -> int:
+    """Do what the word says."""
+    terminal = session.terminal
+    if arguments.word == "ls":
+        answer = session.api.call("GET", "/workspaces")
+        empty = "there are no workspaces; make one with: slipway workspace create NAME"
+        return listing.show(arguments, session, answer, _TABLE, empty=empty)
+    name = str(arguments.name)
+    path = f"/workspaces/{quote(name, safe='')}"
+    match arguments.word:
+        case "show":
+            output.write(terminal, arguments.output, session.api.call("GET", path))
+        case "create":
+            session.api.post("/workspaces", {"name": name, "adopt": arguments.adopt, **_fields(arguments)})
+            terminal.line(f"workspace {name} is there; launch into it with: slipway run -n {name} -- COMMAND")
+        case "set":
+            fields = _fields(arguments)
+            if not fields:
+                raise InvalidError("workspace set: name what is to change: --pool, --queue, --template or --quota")
+            session.api.patch(path, fields)
+            terminal.line(f"workspace {name} is changed")
+        case _:
+            session.api.call("DELETE", path)
+            terminal.line(f"workspace {name} is removed")
+    return main.OK
+
+
+def _fields(arguments: argparse.Namespace) -> Json:
+    fields: Json = {}
+    for option, field in _DEFAULTS.items():
+        value = getattr(arguments, option)
+        if value is not None:
+            fields[field] = None if value == NONE else value
+    if arguments.quota:
+        fields["quota"] = None if arguments.quota == [NONE] else _quota(arguments.quota)
+    return fields
+
+
+def _quota(items: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in items:
+        name, has_amount, amount = item.partition("=")
+        if not name or not has_amount or not amount:
+            raise InvalidError(f"--quota: {item!r} is not NAME=AMOUNT, such as nvidia.com/gpu=8")
+        found[name] = amount
+    return found
+
+
+def _or_none(is_change: bool) -> str:
+    return f"; {NONE} takes it away" if is_change else ""
+
+
+def _row(item: Json) -> list[str]:
+    quota = cast("Json", item["quota"])
+    used = cast("Json", item["used"])
+    amounts = [f"{name.removeprefix('requests.')} {used.get(name, '?')}/{amount}" for name, amount in quota.items()]
+    defaults = [str(item[field]) or "-" for field in ("defaultPool", "defaultQueue", "defaultTemplate")]
+    age = table.age(str(item["createdAt"]), table.now())
+    pools = " ".join(cast("list[str]", item["pools"])) or "-"
+    return [str(item["name"]), str(item["phase"]), age, *defaults, pools, ", ".join(amounts) or "-"]
+
+
+_TABLE = listing.Table(("WORKSPACE", "PHASE", "AGE", "POOL", "QUEUE", "TEMPLATE", "MAY USE", "QUOTA"), _row)
+VERBS = {"workspace": Verb(configure, execute)}

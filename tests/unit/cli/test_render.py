@@ -1,0 +1,54 @@
+"""`render` and `config`: what a launch would be, and what one was."""
+
+from pathlib import Path
+
+import yaml
+
+from slipway.cli import main
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+BODY = "name: llm\nkind: training\nimage: a\ncommand: [x]\nranks: [{count: 2, resources: {cpu: '1'}}]\n"
+
+
+async def test_the_objects_of_a_file(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """YAML that kubectl reads: a ConfigMap, a Service, the pods; and nothing is launched."""
+    path = tmp_path / "a.yaml"
+    path.write_text(BODY)
+    ran = await desk.run("render", "-f", str(path))
+    assert ran.code == main.OK, ran.err
+    kinds = [document["kind"] for document in yaml.safe_load_all(ran.out)]
+    assert kinds == ["ConfigMap", "Service", "Pod", "Pod"]
+    assert await world.names() == []
+    sources = await desk.run("render", "-f", str(path), "--show", "sources")
+    assert yaml.safe_load(sources.out)["/image"] == "request"
+    spec = await desk.run("render", "-f", str(path), "--show", "spec", "-o", "json")
+    assert spec.json["ranks"][0]["count"] == 2
+
+
+async def test_what_would_wait_is_said(desk: Desk, tmp_path: Path) -> None:
+    """Warnings and the room go to people, not into the output."""
+    path = tmp_path / "a.yaml"
+    path.write_text(BODY.replace("count: 2", "count: 40"))
+    ran = await desk.run("render", "-f", str(path))
+    assert "of 40 ranks would fit pool default: it would wait" in ran.err
+    assert "the first 16 of 40 pods are shown" in ran.err
+    dry = await desk.run("run", "--ranks", "40", "--cpus", "1", "--image", "a", "--dry-run", "--", "x")
+    assert (dry.code, "it would wait" in dry.err) == (main.OK, True)
+    assert yaml.safe_load(dry.out)["pods"]["total"] == 40
+
+
+async def test_a_config_launches_the_same_again(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """The complete body, as `apply` takes it."""
+    await world.launch(name="first", labels={"team": "a"}, env={"A": "1"})
+    ran = await desk.run("command", "config", "first")
+    body = yaml.safe_load(ran.out)
+    assert (body["name"], body["env"], body["labels"]) == ("first", {"A": "1"}, {"team": "a"})
+    assert not {"requestHash", "signals", "desired"} & body.keys()
+    path = tmp_path / "again.yaml"
+    path.write_text(ran.out.replace("name: first", "name: again"))
+    assert (await desk.run("apply", "-f", str(path))).code == main.OK
+    one, other = (await world.stored("first")).spec, (await world.stored("again")).spec
+    assert one.template == other.template
+    assert one.env == other.env
+    assert (await desk.run("notebook", "config", "nosuch")).code == main.NOT_FOUND

@@ -1,0 +1,39 @@
+"""Workspaces from the command, against the real api."""
+
+import pytest
+
+from slipway.cli import main
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+
+async def test_a_workspace_from_the_command(world: ApiWorld, desk: Desk) -> None:
+    """Made with defaults and a quota, listed, changed, removed."""
+    made = await desk.run("workspace", "create", "team", "--pool", "default", "--quota", "nvidia.com/gpu=8")
+    assert (made.code, "slipway run -n team" in made.out) == (main.OK, True)
+    listed = await desk.run("workspace", "ls")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["WORKSPACE", "default", "team"]
+    assert "nvidia.com/gpu ?/8" in listed.out or "nvidia.com/gpu 0/8" in listed.out
+    assert (await desk.run("workspace", "set", "team", "--pool", "none", "--quota", "none")).code == main.OK
+    shown = (await desk.run("workspace", "show", "team", "-o", "json")).json
+    assert (shown["defaultPool"], shown["quota"]) == ("", {})
+    assert (await desk.run("workspaces", "ls", "-q")).out == "default\nteam\n"
+    assert (await desk.run("workspace", "rm", "team")).code == main.OK
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("create", "Bad_Name"), main.USAGE, "name"),
+        (("create", "team", "--pool", "nope"), main.USAGE, "there is no pool nope"),
+        (("create", "team", "--quota", "gpu"), main.USAGE, "is not NAME=AMOUNT"),
+        (("create", "default"), main.FAILED, "exists"),
+        (("set", "team"), main.USAGE, "name what is to change"),
+        (("show", "nope"), main.NOT_FOUND, "there is no workspace"),
+        (("rm", "default"), main.FAILED, "stays"),
+    ],
+)
+async def test_what_goes_wrong(desk: Desk, words: tuple[str, ...], code: int, said: str) -> None:
+    """The exit code, and why."""
+    ran = await desk.run("workspace", *words)
+    assert (ran.code, said in ran.err) == (code, True), ran.err
