@@ -25,9 +25,7 @@ PYTHON = "python3"
 _COUNTED = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
-def init_container(
-    digest: str, main: RawObject, *, target: str, image: str, python: str, mounts: list[RawObject]
-) -> RawObject:
+def init_container(digest: str, main: RawObject, *, target: str, image: str, python: str) -> RawObject:
     """Unpacks the archive `digest` into `target`, as the user that the main container runs as.
 
     `image` is empty for the image of the main container, which then needs a Python.
@@ -41,7 +39,6 @@ def init_container(
         "volumeMounts": [
             {"name": PROGRAM_VOLUME, "mountPath": PROGRAM_PATH, "readOnly": True},
             {"name": WORK_VOLUME, "mountPath": target},
-            *mounts,
         ],
     }
     if main.get("securityContext"):

@@ -207,7 +207,6 @@ def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:
         target=str(main["workingDir"]),
         image=options.context_image,
         python=options.context_python,
-        mounts=[],
     )
 
 

@@ -175,6 +175,19 @@ def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
     assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slipway"
 
 
+def test_every_container_has_the_token_that_it_is_told_of() -> None:
+    """Also those that prepare the pod and those beside the main one, next to what they mount themselves."""
+    own = {"name": "scratch", "mountPath": "/scratch"}
+    main = {"name": "main", "image": "a", "command": ["b"]}
+    beside = {"name": "beside", "image": "a", "volumeMounts": [own]}
+    template = a_template(main, beside, initContainers=[{"name": "first", "image": "a"}])
+    spec = made(1, template=template, options=TaskOptions(token_audience="slipway")).pods[0].manifest["spec"]
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert {item["name"]: item.get("value") for item in container["env"]}["SLIPWAY_TOKEN_FILE"]
+        assert "/run/slipway/token" in [mount["mountPath"] for mount in container["volumeMounts"]], container["name"]
+    assert own in spec["containers"][1]["volumeMounts"]
+
+
 def test_devices_reach_the_pod() -> None:
     """The scheduler chose them."""
     story = an_allocation(1, template=a_template()).assigned()
