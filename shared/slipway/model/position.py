@@ -7,7 +7,6 @@ Invariant: `work_key` is a total order; the scheduler and everything that shows 
 what happens.
 """
 
-import re
 from decimal import Decimal, localcontext
 
 POSITION_PATTERN = r"^([0-9]{1,20}(\.[0-9]{1,40})?)?$"
@@ -19,9 +18,12 @@ _FRACTION_DIGITS_MAX = 40
 _DIGITS_MAX = 20
 _PRECISION = 80
 _UID_DIGITS = 8
-_HEX = re.compile(r"[0-9a-f]{8}")
+"""of the uid: what its AllocationID shows of it"""
+_UID_PLACES = 10
+_UID_SCALE = 10 ** (_FRACTION_DIGITS_MAX - _UID_PLACES)
 
-PlaceKey = tuple[int, str]
+PlaceKey = tuple[int, int]
+"""(whole, fraction in units of the last digit that there may be)"""
 WorkKey = tuple[int, PlaceKey, int, int, int, str]
 
 
@@ -34,9 +36,8 @@ def default_position(created: float, uid: str = "") -> str:
 
     Objects are born in whole seconds; the uid tells those of one second apart, so that there is room between them.
     """
-    whole = f"{milliseconds(created) + _OFFSET_MS:015d}"
-    head = uid[:_UID_DIGITS]
-    return f"{whole}.{int(head, 16):010d}" if _HEX.fullmatch(head) else whole
+    whole, part = milliseconds(created) + _OFFSET_MS, _part_of(uid)
+    return f"{whole:015d}.{part:0{_UID_PLACES}d}" if part else f"{whole:015d}"
 
 
 def milliseconds(seconds: float) -> int:
@@ -48,8 +49,8 @@ def place_key(position: str) -> PlaceKey:
     """Orders places as the numbers that they are; what is no number comes behind all numbers."""
     whole, _, fraction = position.partition(".")
     if not (whole.isascii() and whole.isdigit()) or (fraction and not (fraction.isascii() and fraction.isdigit())):
-        return (10 ** (_DIGITS_MAX + 1), position)
-    return (int(whole), fraction.rstrip("0"))
+        return (10 ** (_DIGITS_MAX + 1), 0)
+    return (int(whole), int(fraction.ljust(_FRACTION_DIGITS_MAX, "0")) if fraction else 0)
 
 
 def work_key(priority: int, position: str, *, weight: int, own: int, created: float, uid: str) -> WorkKey:
@@ -57,8 +58,19 @@ def work_key(priority: int, position: str, *, weight: int, own: int, created: fl
 
     `priority` is what counts (the job's when it gives one), `own` the allocation's; `position` may be empty.
     """
-    place = place_key(position or default_position(created, uid))
-    return (-priority, place, -weight, -own, milliseconds(created), uid)
+    created_ms = round(created * 1000)
+    # Most were never moved, and there may be many: their place is not spelled out first.
+    place = place_key(position) if position else (created_ms + _OFFSET_MS, _part_of(uid) * _UID_SCALE)
+    return (-priority, place, -weight, -own, created_ms, uid)
+
+
+def _part_of(uid: str) -> int:
+    """A number that is another one for another object; 0 when the uid is none of Kubernetes' own."""
+    head = uid[:_UID_DIGITS]
+    try:
+        return int(head, 16) if head.isalnum() else 0
+    except ValueError:
+        return 0
 
 
 def between(before: str | None, after: str | None) -> str:

@@ -1,5 +1,7 @@
 """Places in a queue: how they compare, and the number between two of them."""
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,14 @@ def test_few_digits() -> None:
     assert between("3", "9") == "6"
     assert between(None, "101732000000000") == "101731999999000"
     assert between("7", None) == "1007"
+
+
+@given(st.floats(0, 4e9), st.uuids(), st.integers(0, 9))
+def test_an_unspelled_place_is_the_spelled_one(created: float, uid: UUID, priority: int) -> None:
+    """The short way for what was never moved gives the same order."""
+    spelled = default_position(created, str(uid))
+    plain = work_key(priority, "", weight=1, own=5, created=created, uid=str(uid))
+    assert plain == work_key(priority, spelled, weight=1, own=5, created=created, uid=str(uid))
 
 
 def test_weight_decides_between_equals() -> None:
