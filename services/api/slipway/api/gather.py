@@ -10,6 +10,7 @@ of Redis those who wait here bring their data again. Every wait ends: with the t
 """
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -104,7 +105,11 @@ class AllGather:
             RedisAwayError: there is no Redis right now; send it again.
         """
         seat = msgspec.structs.replace(seat, token=self._random.token_hex(8))
-        state = await self._join(key, seat, peers)
+        try:
+            state = await self._join(key, seat, peers)
+        except asyncio.CancelledError:
+            await self._leave(key, seat)  # it may sit there already
+            raise
         room = self._rooms.get(key)
         if state.outcome in (Outcome.DONE, Outcome.COMPLETED):
             met = await self._result(key)
@@ -145,7 +150,8 @@ class AllGather:
                     raise PeersMissingError(text)
         if isinstance(watcher.decided, Met):
             return watcher.decided
-        raise watcher.decided or InvariantError("a wait ended without an outcome")
+        # Of one's own: the same error is told to everybody who waits here.
+        raise copy.copy(watcher.decided) if watcher.decided else InvariantError("a wait ended without an outcome")
 
     async def _turn(self, key: GatherKey, room: _Room, watcher: _Watcher) -> None:
         """Lead until something is decided, or wait until it is or the lead is free."""
