@@ -50,7 +50,9 @@ class MemoryActivity:
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
         await self._server.enter("activity.touch")
         for allocation, sources in times.items():
-            values = {source: codec.encode_time(at_s) for source, at_s in sources.items()}
+            known = codec.decode_times(self._server.hash_get(keys.activity(allocation)))
+            newest = {source: max(at_s, known.get(source, at_s)) for source, at_s in sources.items()}
+            values = {source: codec.encode_time(at_s) for source, at_s in newest.items()}
             self._server.hash_set(keys.activity(allocation), values)
             self._server.expire(keys.activity(allocation), keys.ACTIVITY.ttl_s)
 

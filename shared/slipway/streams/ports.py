@@ -324,7 +324,7 @@ class Activity(Protocol):
     """When an allocation was last used, by source (proxy, reported...)."""
 
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
-        """Note when (seconds since the epoch) each source last saw each allocation active."""
+        """Note when (seconds since the epoch) each source last saw each allocation active; never goes back."""
         ...
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:

@@ -129,14 +129,12 @@ class _Offers(Generic[T]):
 class _Touches:
     """The newest sign of activity of each allocation and source, until it is written.
 
-    A server that is away for a while loses none. What is told late is dated by the telling, so that it never takes the
-    place of what another process has told since.
+    A server that is away for a while loses none.
     """
 
-    def __init__(self, size: int, clock: Clock, tally: Tally) -> None:
-        self._size, self._clock, self._tally = size, clock, tally
+    def __init__(self, size: int, tally: Tally) -> None:
+        self._size, self._tally = size, tally
         self._newest: dict[AllocationId, dict[str, float]] = {}
-        self._is_late = False
 
     def offer(self, allocation: AllocationId, source: str, at_s: float) -> bool:
         if allocation not in self._newest and len(self._newest) >= self._size:
@@ -149,9 +147,6 @@ class _Touches:
     async def flush(self, write: Callable[[dict[AllocationId, dict[str, float]]], Awaitable[None]]) -> bool:
         """Write what is here now; False when the server is away and it is kept."""
         left = list(self._newest)
-        if self._is_late:
-            now = self._clock.now()
-            self._newest = {allocation: dict.fromkeys(seen, now) for allocation, seen in self._newest.items()}
         while left:
             batch = {allocation: self._newest.pop(allocation) for allocation in left[:_WRITE_MAX]}
             left = left[_WRITE_MAX:]
@@ -161,11 +156,9 @@ class _Touches:
                 for allocation, seen in batch.items():
                     for source, at_s in seen.items():
                         self.offer(allocation, source, at_s)
-                self._is_late = True
                 return False
             except PermanentError:
                 self._tally.count("activity_dropped", len(batch))
-        self._is_late = False
         return True
 
 
@@ -190,7 +183,7 @@ class BestEffort:
         self._spans_at_s = 0.0
         self._lines = _Offers[LogLine](size, "log_lines_dropped", tally)
         self._spans = _Offers[SpanRecord](size, "spans_dropped", tally)
-        self._touches = _Touches(size, clock, tally)
+        self._touches = _Touches(size, tally)
         self._something = asyncio.Event()
 
     def offer_line(self, allocation: AllocationId, line: LogLine) -> bool:

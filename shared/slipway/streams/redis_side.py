@@ -159,12 +159,11 @@ class RedisActivity:
         self._client = client
 
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
-        commands: list[Command] = []
+        calls: list[Command] = []
         for allocation, sources in times.items():
-            key = keys.activity(allocation)
             values = [part for source, at_s in sources.items() for part in (source, codec.encode_time(at_s))]
-            commands += [command("HSET", key, *values), command("EXPIRE", key, keys.ACTIVITY.ttl_s)]
-        rows.checked(await self._client.pipeline(commands))
+            calls.append(scripts.NEWEST.call(keys.activity(allocation), keys.ACTIVITY.ttl_s, *values))
+        rows.checked(await scripts.run_all(self._client, scripts.NEWEST, calls))
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:
         commands = [command("HGETALL", keys.activity(allocation)) for allocation in allocations]

@@ -47,6 +47,7 @@ FEED: Final = _load("feed")
 TRIM: Final = _load("trim")
 FORGET: Final = _load("forget")
 TOUCH: Final = _load("touch")
+NEWEST: Final = _load("newest")
 GATHER: Final = _load("gather")
 
 

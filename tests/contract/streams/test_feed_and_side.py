@@ -176,6 +176,16 @@ async def test_activity_is_kept_by_source(streams: Streams, backend: Backend) ->
     assert await backend.ttl_s(keys.activity(an_id())) is not None
 
 
+async def test_activity_never_goes_back(streams: Streams) -> None:
+    """Several report for the same source, and some are late: the newest stays, each source for itself."""
+    await streams.activity.touch({an_id(): {"proxy": 100.0, "reported": 300.0}})
+    await streams.activity.touch({an_id(): {"proxy": 200.0, "reported": 50.5}, an_id("other"): {"proxy": 1.0}})
+    assert await streams.activity.read([an_id(), an_id("other")]) == [
+        {"proxy": 200.0, "reported": 300.0},
+        {"proxy": 1.0},
+    ]
+
+
 async def test_a_ring_wakes_who_waits(backend: Backend) -> None:
     """A wait ends at the first ring after its cursor, and says why."""
     ringer, sleeper = backend.connect(), backend.connect()
