@@ -125,7 +125,8 @@ def _raw() -> Generator[None]:
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
-        tty.setraw(fd)
+        # What was typed ahead is kept.
+        tty.setraw(fd, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)

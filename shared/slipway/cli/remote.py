@@ -24,6 +24,8 @@ Json = dict[str, Any]
 PROTOCOL = "terminal.v1.slipway.dev"
 UNSENT_BYTES_MAX = 256 * 1024
 PIECE_BYTES = 32 * 1024
+ACK_BYTES = 32 * 1024
+"""How much is read before the server is told: well below what it lets a reader be behind."""
 CONNECT_S = 15.0
 PATIENCE_S = 600.0
 """How long a lost connection is tried again: long enough for a laptop to change its network."""
@@ -134,6 +136,7 @@ class Remote:
         rows, cols = self.size
         opening: Json = {"type": "open", "client": self._client, "session": self.session, "from": self._seen}
         opening |= {"rows": rows, "cols": cols, "tty": self._wanted.tty, "command": list(self._wanted.command)}
+        opening["acks"] = True
         told = await self._receive(socket, opening)
         is_new = not self.session
         self.session = str(told["id"])
@@ -170,11 +173,15 @@ class Remote:
     async def _read(self, socket: "ClientConnection") -> None:
         from websockets.exceptions import ConnectionClosed
 
+        told_until = self._seen
         try:
             async for message in socket:
                 if isinstance(message, bytes):
                     self._seen += len(message) - 1
                     self._show(message[0], message[1:])
+                    if self._seen - told_until >= ACK_BYTES:
+                        told_until = self._seen
+                        await socket.send(json.dumps({"type": "seen", "offset": self._seen}))
                     continue
                 told: Json = json.loads(message)
                 if told["type"] == "received":

@@ -4,8 +4,8 @@ Owns the program, its input and output, and how far each reader is. It must not 
 Python 3.9 or newer.
 
 Invariants: a reader that is not more than `REPLAY_BYTES` behind gets every byte once; while somebody reads, a program
-that prints faster than they read waits, and nobody reading never makes it wait; input is written once and in order;
-the end is told only after everything that was printed before it.
+that prints faster than they read waits, for a lost reader `COME_BACK_S`, and nobody reading never makes it wait; input
+is written once and in order; the end is told only after everything that was printed before it.
 
 Source: pty(7); credentials(7) on sessions and controlling terminals.
 """
@@ -29,6 +29,8 @@ LAG_BYTES_MAX = 256 * 1024
 PIECE_BYTES = 32 * 1024
 CLIENTS_MAX = 32
 LINGER_S = 0.1
+COME_BACK_S = 30.0
+"""How long a program waits for a reader whose connection was lost, once it is too far ahead of it."""
 STDOUT, STDERR = 1, 2
 
 
@@ -145,10 +147,19 @@ class Session:
         if self._is_paused and self.lag() <= LAG_BYTES_MAX // 2:
             self._resume()
 
-    def left(self, reader: object) -> None:
-        self.cursors.pop(reader, None)
+    def left(self, reader: object, *, comes_back: str = "") -> None:
+        """A reader is gone; with a name it is expected back for a while, and what it has not seen is kept."""
+        offset = self.cursors.pop(reader, None)
+        if comes_back and offset is not None and self.code is None:
+            self.cursors[comes_back] = offset
+            self._loop.call_later(COME_BACK_S, self.left, comes_back)
         if self._is_paused and self.lag() <= LAG_BYTES_MAX // 2:
             self._resume()
+
+    @property
+    def viewers(self) -> int:
+        """Who reads now."""
+        return sum(not isinstance(reader, str) for reader in self.cursors)
 
     def _pause(self) -> None:
         self._is_paused = True

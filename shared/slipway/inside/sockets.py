@@ -22,6 +22,7 @@ MESSAGE_BYTES_MAX = 1024 * 1024
 TEXT_BYTES_MAX = 64 * 1024
 SILENCE_S, STALL_S = 60.0, 120.0
 TEXT, BINARY = 1, 2
+GOING_AWAY = 1001
 LATE = (asyncio.TimeoutError, TimeoutError)  # two classes before Python 3.11
 _CLOSE, _PING, _PONG = 8, 9, 10
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -36,7 +37,11 @@ class Refused(Exception):
 
 
 class Gone(Exception):
-    """The other side is not there any more."""
+    """The other side is not there any more; `is_lost`: it did not say that it leaves, and may come back."""
+
+    def __init__(self, *, is_lost: bool = True) -> None:
+        super().__init__()
+        self.is_lost = is_lost
 
 
 def accept_of(key: str) -> str:
@@ -61,8 +66,9 @@ class Socket:
         while True:
             is_last, opcode, data = await self._frame()
             if opcode == _CLOSE:
-                await self.close(struct.unpack("!H", data[:2])[0] if len(data) > 1 else 1000, "")
-                raise Gone
+                code = struct.unpack("!H", data[:2])[0] if len(data) > 1 else 1000
+                await self.close(code, "")
+                raise Gone(is_lost=code == GOING_AWAY)
             if opcode == _PING:
                 await self._send(_PONG, data)
             if opcode >= _CLOSE:
@@ -89,7 +95,7 @@ class Socket:
                 raise Refused(1009, "the message is too large")
             masked = await asyncio.wait_for(self._reader.readexactly(4 + size), STALL_S)
         except (OSError, EOFError, *LATE) as error:
-            raise Gone from error
+            raise Gone() from error
         mask = (masked[:4] * (size // 4 + 1))[:size]
         plain = int.from_bytes(masked[4:], "big") ^ int.from_bytes(mask, "big")
         return bool(first & 0x80), first & 0x0F, plain.to_bytes(size, "big")
@@ -118,4 +124,4 @@ class Socket:
                 self._writer.write(head + data)
                 await asyncio.wait_for(self._writer.drain(), STALL_S)
         except (OSError, *LATE) as error:
-            raise Gone from error
+            raise Gone() from error

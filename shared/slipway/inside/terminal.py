@@ -5,10 +5,11 @@ of Slipway: it runs in any image that has Python 3.9 or newer, also as the first
 what is orphaned.
 
 The wire, subprotocol `PROTOCOL`: the client's first text is {"type": "open"}; with `session` it attaches to one that
-is there, `from` says how many bytes it has seen, `client` names the sender of input. Binary messages are input; those
-of the server begin with a byte for the stream, then output. Texts of the client: `resize`, `eof`, `kill`. Texts of the
-server: `session` (its `offset` is that of the next output byte, its `received` the bytes of input that this client
-need not send again), `received`, `exit`, `error`.
+is there, `from` says how many bytes it has seen, `client` names the sender of input, and with `acks` it will say what
+it has got, so that nothing that is only on its way counts as read. Binary messages are input; those of the server begin
+with a byte for the stream, then output. Texts of the client: `resize`, `eof`, `kill`, `seen`. Texts of the server:
+`session` (its `offset` is that of the next output byte, its `received` the bytes of input that this client need not
+send again), `received`, `exit`, `error`.
 
 Invariants: sessions and connections are counted and limited; a foreign web page reaches nothing.
 """
@@ -25,7 +26,7 @@ import secrets
 import signal
 import sys
 import time
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from slipway.inside.client import Client, NotInTimeError, RefusedError
@@ -52,6 +53,15 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; frame-ancestors 'self'"
 )
+
+
+class Visit(NamedTuple):
+    """A client at a session: the first byte that it wants, and whether it will say what it has got."""
+
+    session: Session
+    client: str
+    offset: int
+    acks: bool
 
 
 class Server:
@@ -129,7 +139,7 @@ class Server:
     def _listing(self) -> list[dict[str, Any]]:
         return [
             {"id": each.id, "command": each.argv, "tty": each.tty, "busy": each.is_busy(), "exitCode": each.code,
-             "viewers": len(each.cursors), "rows": each.size[0], "cols": each.size[1]}
+             "viewers": each.viewers, "rows": each.size[0], "cols": each.size[1]}
             for each in self.sessions.values()
         ]  # fmt: skip
 
@@ -166,19 +176,19 @@ class Server:
         socket = Socket(reader, writer)
         try:
             kind, data = await asyncio.wait_for(socket.receive(), HEAD_S)
-            session, client, offset = self._opened(kind, data)
-            await self._attend(socket, session, client, offset)
+            await self._attend(socket, self._opened(kind, data))
             await socket.close(1000, "")
         except Refused as error:
             await socket.text(type="error", message=str(error))
             await socket.close(error.code, str(error))
         return None
 
-    def _opened(self, kind: int, data: bytes) -> tuple[Session, str, int]:
+    def _opened(self, kind: int, data: bytes) -> Visit:
         message = _message(data) if kind == TEXT else {}
         if message.get("type") != "open":
             raise Refused(4400, "the first message must be a text with type open")
         client, offset = str(message.get("client") or secrets.token_hex(4)), _whole(message, "from", 0)
+        acks = message.get("acks") is True
         named = str(message.get("session") or "")
         if named:
             session = self.sessions.get(named)
@@ -187,10 +197,10 @@ class Server:
                     4404, f"there is no session {named[:64]!r}; its program has ended, or the shell was restarted"
                 )
             session.redraw()
-            return session, client, min(offset, session.replay.end)
+            return Visit(session, client, min(offset, session.replay.end), acks)
         for session in self.sessions.values():
             if session.opener == client:  # it did not hear of it: the connection broke off
-                return session, client, min(offset, session.replay.end)
+                return Visit(session, client, min(offset, session.replay.end), acks)
         self._forget()
         if len(self.sessions) >= SESSIONS_MAX:
             raise Refused(4429, f"there are {SESSIONS_MAX} sessions; end one first")
@@ -203,7 +213,7 @@ class Server:
         except OSError as error:
             raise Refused(4422, f"{(words or self._program)[0]} can not be run: {error.strerror}") from error
         self.sessions[session.id] = session
-        return session, client, 0
+        return Visit(session, client, 0, acks)
 
     def _forget(self) -> None:
         """Sessions that ended long ago, or first when there are many."""
@@ -212,52 +222,60 @@ class Server:
             if time.monotonic() - each.ended_at > KEPT_S or len(self.sessions) >= SESSIONS_MAX:
                 del self.sessions[each.id]
 
-    async def _attend(self, socket: Socket, session: Session, client: str, offset: int) -> None:
-        start = max(offset, session.replay.first)
+    async def _attend(self, socket: Socket, visit: Visit) -> None:
+        session = visit.session
+        session.left(visit.client)  # it was expected, and is back
+        start = max(visit.offset, session.replay.first)
         session.moved(socket, start)
-        jobs = [asyncio.ensure_future(job) for job in (
-            self._show(socket, session, client, start, is_cut=start != offset), self._obey(socket, session, client)
-        )]  # fmt: skip
+        works = (self._show(socket, visit, start), self._obey(socket, visit), _beat(socket))
+        jobs = [asyncio.ensure_future(work) for work in works]
+        is_lost = False
         try:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
                 job.result()
+        except Gone as error:
+            is_lost = error.is_lost
+            raise
         finally:
-            session.left(socket)
+            session.left(socket, comes_back=visit.client if is_lost else "")
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
 
-    async def _show(self, socket: Socket, session: Session, client: str, offset: int, *, is_cut: bool) -> None:
+    async def _show(self, socket: Socket, visit: Visit, offset: int) -> None:
         """Sends what the program prints, to its end."""
+        session = visit.session
         await socket.text(
-            type="session", id=session.id, offset=offset, truncated=is_cut, tty=session.tty, command=session.argv,
-            received=session.received.get(client, 0), rows=session.size[0], cols=session.size[1],
+            type="session", id=session.id, offset=offset, truncated=offset != visit.offset, tty=session.tty,
+            command=session.argv, received=session.received.get(visit.client, 0), rows=session.size[0],
+            cols=session.size[1],
         )  # fmt: skip
         while True:
             for start, stream, data in session.replay.after(offset):
                 await socket.output(stream, data)
                 offset = start + len(data)
-                session.moved(socket, offset)
+                if not visit.acks:
+                    session.moved(socket, offset)
             if session.is_over and offset >= session.replay.end:
                 return await socket.text(type="exit", code=session.code)
             if offset >= session.replay.end:
-                try:
-                    await asyncio.wait_for(session.news(), PING_S)
-                except LATE:
-                    await socket.ping()
+                await session.news()
 
-    async def _obey(self, socket: Socket, session: Session, client: str) -> None:
+    async def _obey(self, socket: Socket, visit: Visit) -> None:
         """Passes input on, and does what the client says, until it leaves."""
+        session = visit.session
         while True:
             kind, data = await socket.receive()
             if kind != TEXT:
-                await socket.text(type="received", bytes=await session.write(client, data))
+                await socket.text(type="received", bytes=await session.write(visit.client, data))
                 continue
             message = _message(data)
             what = message.get("type")
             if what == "resize":
                 session.resize(_whole(message, "rows", 24), _whole(message, "cols", 80))
+            elif what == "seen":
+                session.moved(socket, min(_whole(message, "offset", 0), session.replay.end))
             elif what == "eof":
                 await session.end_input()
             elif what == "kill":
@@ -297,6 +315,13 @@ async def _run(env: dict[str, str], host: str, port: int) -> None:
             session.kill(how)
         with contextlib.suppress(*LATE):
             await asyncio.wait_for(server.quiet(), LEAVE_S)
+
+
+async def _beat(socket: Socket) -> None:
+    """Keeps the connection from looking dead, and notices when it is."""
+    while True:
+        await asyncio.sleep(PING_S)
+        await socket.ping()
 
 
 def shell_of(env: dict[str, str]) -> str:

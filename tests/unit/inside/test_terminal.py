@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,25 +49,25 @@ class Served:
             origin=Origin(origin) if origin else None,
             proxy=None,
             max_size=None,
-        ) as socket:
-            yield socket
+        ) as opened:
+            yield opened
 
     @contextmanager
     def opened(self, **words: Any) -> Generator["Client"]:
-        with self.socket() as socket:
-            socket.send(json.dumps({"type": "open", **words}))
-            yield Client(socket)
+        with self.socket() as opened:
+            opened.send(json.dumps({"type": "open", **words}))
+            yield Client(opened)
 
 
 class Client:
     """One connection, after its first message; `out` and `err` are what was read so far."""
 
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
+    def __init__(self, opened: ClientConnection) -> None:
+        self.socket = opened
         self.out, self.err = bytearray(), bytearray()
         self.exit: int | None = None
         self.received = 0
-        self.session: dict[str, Any] = json.loads(socket.recv(WAIT_S))
+        self.session: dict[str, Any] = json.loads(opened.recv(WAIT_S))
 
     def step(self) -> None:
         """Reads one message."""
@@ -240,6 +241,31 @@ def test_nobody_watching_makes_nobody_wait(served: Served) -> None:
         assert late.session["offset"] > 2 * REPLAY_BYTES
         assert late.to_end() == 0
         assert late.out.endswith(b"the-end\n")
+
+
+def test_a_lost_reader_is_waited_for(served: Served) -> None:
+    """Whose connection broke off comes back to everything, however much the program had to say meanwhile."""
+    size = 8 * REPLAY_BYTES
+    script = f"read go; head -c {size} /dev/zero; echo end >&2"
+    words: dict[str, Any] = {"tty": False, "client": "lost", "acks": True}
+    with served.opened(command=["/bin/sh", "-c", script], **words) as client:
+        id_ = client.session["id"]
+        client.socket.send(b"go\n")
+        while not client.out:
+            client.step()
+        seen = len(client.out)
+        client.socket.socket.shutdown(socket.SHUT_RDWR)
+
+    def is_left() -> bool:
+        return next(each for each in served.sessions() if each["id"] == id_)["viewers"] == 0
+
+    wait_until(is_left, "the server to notice")
+    with served.opened(session=id_, **words, **{"from": seen}) as again:
+        assert again.session["truncated"] is False
+        while again.exit is None:
+            again.step()
+            again.say(type="seen", offset=seen + len(again.out) + len(again.err))
+        assert len(again.out) == size - seen
 
 
 @pytest.mark.parametrize(

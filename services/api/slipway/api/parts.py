@@ -33,8 +33,10 @@ from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, Trac
 from slipway.streams.producer import BestEffort
 from slipway.streams.webhooks import Webhooks
 
-ACTIVITY_S = 5.0
-"""Activity of one allocation is noted at most this often; so is that its ranks have met."""
+ACTIVITY_S = 0.5
+"""Activity of one allocation is noted at most this often: so much too early may an idle timeout fire."""
+MET_S = 5.0
+"""That the ranks of one allocation have met is noted at most this often."""
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -130,7 +132,7 @@ def connect(
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
         tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience),
-        readied=Seldom(clock, every_s=ACTIVITY_S),
+        readied=Seldom(clock, every_s=MET_S),
         on_broken=on_broken,
     )
 

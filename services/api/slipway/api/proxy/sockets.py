@@ -25,7 +25,8 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 QUEUE_MAX = 16
 GOING_AWAY = 1001
 NORMAL = 1000
-_NEVER_SENT = (1005, 1006, 1015)
+_NO_CODE = 1005
+_BROKEN = (1006, 1015)
 _OWN_HEADERS = ("host", "origin", "user-agent")
 
 
@@ -117,5 +118,5 @@ async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Cal
 
 
 def _sendable(code: int) -> int:
-    """A close code that may be sent: some only say how a connection ended."""
-    return NORMAL if code in _NEVER_SENT else code
+    """A close code that may be sent: some only say how a connection ended. A broken one is no proper leave."""
+    return NORMAL if code == _NO_CODE else GOING_AWAY if code in _BROKEN else code

@@ -8,6 +8,7 @@ import { Terminal } from "./vendor/xterm-6.0.0.mjs";
 const PROTOCOL = "terminal.v1.slipway.dev";
 const PAUSE_MS = [100, 300, 1000, 2000, 3000];
 const NO_SESSION = 4404;
+const ACK_BYTES = 32 * 1024;
 const THEMES = {
   light: {
     background: "#fbfbfd", foreground: "#1c1f26", cursor: "#1c1f26", selectionBackground: "#cfd8ee",
@@ -131,7 +132,7 @@ function connect() {
   socket.onopen = () =>
     socket.send(JSON.stringify({
       type: "open", client: state.client, session: state.session, from: state.seen,
-      rows: terminal.rows, cols: terminal.cols,
+      rows: terminal.rows, cols: terminal.cols, acks: true,
     }));
   socket.onmessage = ({ data }) => (typeof data === "string" ? told(JSON.parse(data), socket) : printed(data));
   socket.onclose = closed;
@@ -140,12 +141,18 @@ function connect() {
 function printed(data) {
   const bytes = new Uint8Array(data, 1);
   state.seen += bytes.length;
-  terminal.write(bytes);
+  const { seen, socket } = state;
+  // Only what is drawn counts: a program that prints faster than that waits.
+  terminal.write(bytes, () => {
+    if (socket !== state.socket || seen - state.told < ACK_BYTES) return;
+    state.told = seen;
+    tell({ type: "seen", offset: seen });
+  });
 }
 
 function told(message, socket) {
   if (message.type === "session") {
-    Object.assign(state, { session: message.id, seen: message.offset, isOpen: true, tries: 0 });
+    Object.assign(state, { session: message.id, seen: message.offset, told: message.offset, isOpen: true, tries: 0 });
     forget(message.received);
     history.replaceState(null, "", "#" + message.id);
     show("open", `session ${message.id}`);
