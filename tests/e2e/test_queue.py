@@ -162,6 +162,25 @@ def test_history_shows_what_stood_where(stack: RunningStack) -> None:
     assert id_ in stack.command("ps", "-a").out
 
 
+def test_ended_work_is_known_after_every_service_was_killed(stack: RunningStack) -> None:
+    """Listed, described, explained, with its transitions and its time: until retention takes it."""
+    id_ = launched(stack, name="ended", command=["python", "-c", "raise SystemExit(3)"])
+    until(stack, id_, lambda view: view["phase"] == "Terminated", "ended")
+    for service in ("api", "scheduler", "podworker", "watcher"):
+        stack.kill(service)
+    view = stack.view(id_)
+    assert (view["result"], view["status"]["ranks"][0]["exitCode"]) == ("Failed", 3)
+    for words, said in (
+        (("describe", id_), "rank 0 exited with 3"),
+        (("explain", id_), "ended: Failed"),
+        (("timeline", id_), "Running"),
+        (("history",), id_),
+        (("ps", "-a"), id_),
+    ):
+        ran = stack.command(*words)
+        assert (ran.code, said in ran.out) == (0, True), (words, ran.out, ran.err)
+
+
 def _csv(stack: RunningStack, *words: str) -> list[dict[str, str]]:
     ran = stack.command(*words)
     assert ran.code == 0, ran.err

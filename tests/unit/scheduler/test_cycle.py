@@ -10,7 +10,7 @@ import pytest
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.errors import StaleError, UnavailableError
 from slipway.kube.answers import Verb
-from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, LEASES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
@@ -236,5 +236,27 @@ def test_a_quiet_cluster_is_written_to_by_nobody() -> None:
         bench.its.before = note
         await bench.tick("two")
         assert writes == [(Verb.UPDATE, RESOURCE_POOLS.plural)], "only the promotion's epoch"
+
+    on_a_cluster(test)
+
+
+def test_each_pool_has_a_leader_and_a_ledger_of_its_own() -> None:
+    """One process may lead several; each places its own work on its own nodes, under its own lease."""
+
+    async def test(bench: Bench) -> None:
+        await bench.kube.patch(RESOURCE_POOLS, "default", {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n0"}}})
+        other = {"metadata": {"name": "other"}, "spec": {"nodeSelector": {"kubernetes.io/hostname": "n1"}}}
+        await bench.kube.create(RESOURCE_POOLS, other)
+        await bench.kube.create(QUEUES, {"metadata": {"name": "others"}, "spec": {"pool": "other"}})
+        await launch(bench.kube, "one")
+        await launch(bench.kube, "two", pool="other", queue="others")
+        await bench.tick()
+
+        nodes = {name: (await look(bench.kube, name)).status.admission for name in ("one", "two")}
+        assert {name: each.placements[0].node for name, each in nodes.items() if each} == {"one": "n0", "two": "n1"}
+        epochs = [(await bench.kube.get(RESOURCE_POOLS, name)).status.epoch for name in ("default", "other")]
+        assert all(epochs)
+        leases = {each.metadata.name for each in (await bench.kube.list(LEASES)).items}
+        assert leases == {"slipway-scheduler-default", "slipway-scheduler-other"}
 
     on_a_cluster(test)

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from slipway.model.facts import PodFact, QueueFact
+from slipway.model.facts import JobFact, PodFact, QueueFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.invariants import Broken, lint
 from slipway.scheduler.plan.outcome import Admit, Plan
-from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, gates, nodes, places, planned
+from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, places, planned
 
 
 def test_the_admission_says_what_apply_needs() -> None:
@@ -104,3 +104,38 @@ def test_a_row_with_few_nodes_is_looked_at_where_it_matters() -> None:
     made = planned(a_snapshot(facts, work))
     assert places(made) == {"a0": ["n7"], "a1": ["n7"]}
     assert made.explanations["default/a2"].reasons == {"Insufficient cpu": 1, "NodeSelectorMismatch": 9}
+
+
+@pytest.mark.parametrize("ordering", ["StrictFIFO", "BestEffortFIFO"])
+def test_what_exceeds_its_jobs_max_slots_is_skipped_and_blocks_nobody(ordering: str) -> None:
+    """Also in a queue of strict order: others of the queue, and smaller ones of the job, go on."""
+    job = JobFact(namespace="default", name="j", max_slots=2)
+    work = [
+        an_allocation("big", a_role(2, gpus=1), job="j", created=1.0),
+        an_allocation("more", a_role(1, gpus=1), job="j", created=2.0),
+        an_allocation("other", a_role(1, gpus=1), created=3.0),
+        an_allocation("cpu", a_role(1), job="j", created=4.0),
+    ]
+    queues = [QueueFact(name="default", ordering=ordering)]
+    made = planned(a_snapshot([a_node("n0", gpus=8)], work, queues=queues, jobs=[job]))
+    assert set(places(made)) == {"big", "other", "cpu"}
+    assert gates(made) == {"more": "JobMaxSlots"}
+
+
+def test_the_queue_goes_by_priority_place_weight() -> None:
+    """One after another gets the room; of equal priority and place the heavier job's goes first."""
+    jobs = [
+        JobFact(namespace="default", name="urgent", priority=90),
+        JobFact(namespace="default", name="heavy", position="7", weight=5),
+        JobFact(namespace="default", name="light", position="7.0", weight=2),
+    ]
+    work = [
+        an_allocation("plain", priority=50, created=1.0),
+        an_allocation("of-light", job="light", priority=50, created=2.0),
+        an_allocation("of-heavy", job="heavy", priority=50, created=3.0),
+        an_allocation("moved", priority=50, position="3", created=4.0),
+        an_allocation("of-urgent", job="urgent", priority=1, created=5.0),
+    ]
+    made = planned(a_snapshot(nodes(1, cpu=0), work, jobs=jobs))
+    order = sorted(made.explanations, key=lambda key: made.explanations[key].position)
+    assert [key.partition("/")[2] for key in order] == ["of-urgent", "moved", "of-heavy", "of-light", "plain"]
