@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipway.crd.rules import violations
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Signals
 from slipway.kube.objects import Pod
 from slipway.kube.wire import metadata_of
 from slipway.model.lifecycle import Phase, RankState, is_legal, is_legal_step
@@ -26,6 +27,7 @@ def stories(draw: st.DrawFn) -> AllocationStory:
     """An allocation somewhere in its life, perhaps asked to stop."""
     minimum = draw(st.sampled_from([None, 1, 2, 3]))
     spec: dict[str, Any] = {} if minimum is None else {"minAvailable": minimum}
+    spec |= draw(st.sampled_from(EXTRAS))
     story = an_allocation(RANKS, maxRestarts=draw(st.integers(0, 2)), kind=draw(st.sampled_from(KINDS)), **spec)
     stage = draw(st.integers(0, 5))
     story = story.assigned() if stage >= 1 else story
@@ -39,10 +41,23 @@ def stories(draw: st.DrawFn) -> AllocationStory:
 
 
 KINDS = ["command", "notebook", "training"]
+EXTRAS: list[dict[str, Any]] = [
+    {},
+    {"preemptible": True, "preemptionGrace": "10s"},
+    {"idleTimeout": "10s", "maxRuntime": "20s"},
+    {"hold": True, "pendingTimeout": "10s"},
+    {"pendingTimeout": "10s"},
+]
 CHANGES: list[Callable[[AllocationStory], AllocationStory]] = [
     lambda story: story.killed(),
     lambda story: story.deleted(),
     lambda story: story.stopped("MaxRuntime"),
+    lambda story: story.stopped("IdleTimeout"),
+    lambda story: story.with_spec(hold=not story.it.spec.hold),
+    lambda story: signalled(story, daemons=[1]),
+    lambda story: signalled(story, daemons=[0, 1, 2]),
+    lambda story: signalled(story, lost_nodes=["n1"]),
+    lambda story: signalled(story, preempt=PreemptSignal(n=1, requeue=True), acks={"1": 1}),
     lambda story: story.stopped("Preempted", requeue=True),
     lambda story: story.stopped("PreemptionGrace"),
     lambda story: story.asked_to_preempt(),
@@ -50,6 +65,12 @@ CHANGES: list[Callable[[AllocationStory], AllocationStory]] = [
     lambda story: story.condition("Stuck", "Denied"),
     lambda story: story.condition("Refused", "InvalidSpec", "no"),
 ]
+
+
+def signalled(story: AllocationStory, **signals: Any) -> AllocationStory:
+    """Its ranks, or its user, have said something."""
+    before = story.it.spec.signals or Signals(attempt=1)
+    return story.with_spec(signals=msgspec.structs.replace(before, **signals))
 
 
 @st.composite
