@@ -76,8 +76,10 @@ def test_reasons_name_code(component: str) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_no_account_can_grow(documents: list[dict[str, Any]], component: str) -> None:
-    """No wildcard, no exec, no verb that gives more rights; Secrets for the api, of ours only. Only the api changes nodes,
-    to take them out of use and back; it makes none and removes none."""
+    """No wildcard, no exec, no verb that gives more rights; Secrets for the api, of ours only.
+
+    Only the api changes nodes, to take them out of use and back; it makes none and removes none.
+    """
     granted = _granted(documents, component)
     assert not {verb for _, verb in granted} & DANGEROUS
     assert not {resource for resource, _ in granted if "*" in resource or "exec" in resource}
