@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROTOCOL = "tcp.v1.slipway.dev"
 HOST = "127.0.0.1"
 CONNECT_S = 15.0
+PAUSE_S = 0.2
 PIECE_BYTES = 64 * 1024
 CONNECTIONS_MAX = 256
 EOF = "eof"
@@ -72,28 +73,39 @@ class Tunnel:
                 writer.close()
 
     async def _connect(self) -> "ClientConnection | None":
-        from websockets.asyncio.client import connect
+        """A connection to the workload; an API that is just being restarted is waited for."""
         from websockets.exceptions import InvalidHandshake, InvalidStatus
-        from websockets.typing import Subprotocol
 
         from slipway.cli.remote import detail_of
 
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                return await connect(
-                    self._url,
-                    subprotocols=[Subprotocol(PROTOCOL)],
-                    compression=None,
-                    proxy=None,
-                    open_timeout=None,
-                    close_timeout=1.0,
-                    max_size=None,
-                )
-        except InvalidStatus as error:
-            self._say(detail_of(error.response.body))
-        except (InvalidHandshake, OSError, TimeoutError) as error:
-            self._say(f"no connection: {error or type(error).__name__}")
-        return None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CONNECT_S
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    return await self._handshake()
+            except InvalidStatus as error:
+                self._say(detail_of(error.response.body))
+                return None
+            except (InvalidHandshake, OSError, TimeoutError) as error:
+                if loop.time() + PAUSE_S > until:
+                    self._say(f"no connection: {error or type(error).__name__}")
+                    return None
+            await asyncio.sleep(PAUSE_S)
+
+    async def _handshake(self) -> "ClientConnection":
+        from websockets.asyncio.client import connect
+        from websockets.typing import Subprotocol
+
+        return await connect(
+            self._url,
+            subprotocols=[Subprotocol(PROTOCOL)],
+            compression=None,
+            proxy=None,
+            open_timeout=None,
+            close_timeout=1.0,
+            max_size=None,
+        )
 
 
 async def _up(reader: asyncio.StreamReader, socket: "ClientConnection") -> None:
