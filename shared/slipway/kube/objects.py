@@ -220,6 +220,7 @@ class ObjectReference(Wire, kw_only=True, frozen=True):
     namespace: str = ""
     name: str = ""
     uid: str = ""
+    field_path: str = ""
 
 
 class EventSeries(Wire, kw_only=True, frozen=True):

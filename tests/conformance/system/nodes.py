@@ -83,7 +83,7 @@ def simulated_nodes(kubeconfig: Path, *, nodes: int = NODES, shape: Shape | None
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="nodes")
     thread.start()
-    kubelets = Kubelets(kubeconfig, nodes=nodes, shape=shape)
+    kubelets = Kubelets(kubeconfig, nodes=nodes, shape=shape, events=True)
     there = Nodes(kubelets, loop)
     try:
         there.call(kubelets.__aenter__())

@@ -90,7 +90,7 @@ def test_logs(system: System) -> None:
     assert system.kubectl("logs", pod).splitlines() == lines
     system.ended(id_, "Succeeded")
     system.nothing_left()
-    assert system.cli("logs", id_).out.splitlines() == lines
+    assert system.cli("logs", id_, "--stream", "stdout").out.splitlines() == lines
 
 
 def test_logs_of_all_ranks_follow(system: System) -> None:
@@ -98,5 +98,9 @@ def test_logs_of_all_ranks_follow(system: System) -> None:
     system.operator.apply(an_allocation("chorus", "training", ranks=3, script={"logs": ["la"], "runsS": 1}))
     id_ = system.applied_id("chorus")
     system.wait_for(id_, "Running", "Terminated")
-    assert sorted(system.cli("logs", "-f", id_).out.splitlines()) == ["[0] la", "[1] la", "[2] la"]
+    assert sorted(system.cli("logs", "-f", id_, "--stream", "stdout").out.splitlines()) == [
+        "[0] la",
+        "[1] la",
+        "[2] la",
+    ]
     system.ended(id_, "Succeeded")

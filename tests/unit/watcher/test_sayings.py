@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.crd.meta import ObjectMeta
-from slipway.kube.objects import EventSeries, KubeEvent
+from slipway.kube.objects import EventSeries, KubeEvent, ObjectReference
 from slipway.watcher import sayings
 
 
@@ -29,7 +29,7 @@ def an_event(reason: str, message: str = "", **fields: Any) -> KubeEvent:
             "image pulled in 3.2 s",
         ),
         ("Pulled", 'Successfully pulled image "a" in 3.0s', "image pulled in 3 s"),
-        ("Pulled", 'Successfully pulled image "a" in 812ms (812ms including waiting)', "image pulled in 0.8 s"),
+        ("Pulled", 'Successfully pulled image "a" in 812ms (812ms including waiting)', "image pulled in 0.81 s"),
         ("Pulled", 'Successfully pulled image "a" in 1m', "image pulled in 60 s"),
         ("Pulled", 'Container image "a:1" already present on machine', "image a:1 was there already"),
         ("Created", "Created container: main", ""),
@@ -63,6 +63,13 @@ def an_event(reason: str, message: str = "", **fields: Any) -> KubeEvent:
 def test_events_are_said_in_words(reason: str, message: str, said: str) -> None:
     """Short ones for what everybody sees; what is not known is told as Kubernetes tells it."""
     assert sayings.text_of(an_event(reason, message)) == said
+
+
+def test_the_container_is_named_by_its_place() -> None:
+    """Newer kubelets say "Container started", and which one beside it."""
+    about = ObjectReference(kind="Pod", field_path="spec.initContainers{fetch-data}")
+    event = an_event("Started", "Container started", involved_object=about)
+    assert sayings.text_of(event) == "container fetch-data started"
 
 
 def test_a_long_message_is_cut() -> None:

@@ -17,6 +17,8 @@ STREAM = "event"
 _QUOTED = re.compile(r'image "([^"]*)"')
 _TOOK = re.compile(r" in ([0-9.]+)(ms|s|m)?")
 _CONTAINER = re.compile(r"container:? \"?([a-z0-9][-a-z0-9]*)")
+_FIELD = re.compile(r"\{([^}]*)\}$")
+_ABOUT_A_CONTAINER = ("Started", "Killing")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _COUNT = re.compile(r" \((\d{1,9}) times\)$")
 _RUNTIME_ERROR = re.compile(r"rpc error: code = \w+ desc = ")
@@ -28,6 +30,9 @@ def text_of(event: KubeEvent) -> str:
     """The line's text; empty when other lines say it already."""
     say = _SAYINGS.get(event.reason)
     message = _RUNTIME_ERROR.sub("", event.message.strip())
+    named = _FIELD.search(event.involved_object.field_path)
+    if named is not None and event.reason in _ABOUT_A_CONTAINER:
+        message = f"container {named.group(1)}"
     text = say(message) if say is not None else f"{_words(event.reason)}: {message}" if message else event.reason
     return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - 1] + "…"
 
@@ -69,8 +74,8 @@ def _pulled(message: str) -> str:
     if took is None:
         return f"image {image} pulled"
     seconds = float(took.group(1)) * _UNITS.get(took.group(2) or "s", 1.0)
-    shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0")
-    return f"image pulled in {shown} s"
+    shown = f"{seconds:.{0 if seconds >= 10 else 1 if seconds >= 1 else 2}f}"
+    return f"image pulled in {shown.rstrip('0').rstrip('.') if '.' in shown else shown} s"
 
 
 def _failed(message: str) -> str:

@@ -1,0 +1,44 @@
+"""What kubelets and the API server say about pods, as people read it in the log of an allocation."""
+
+from typing import Any
+
+from tests.conformance.system.system import System, a_body
+from tests.support.wait import wait_until
+
+
+def said(system: System, id_: str) -> list[str]:
+    """The lines that are no rank's own."""
+    return [item["text"] for item in lines(system, id_) if item["stream"] == "event"]
+
+
+def lines(system: System, id_: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = system.ask(
+        lambda api: api.call("GET", f"/allocations/{id_}/logs", headers={"Accept": "application/json"}).json()["items"]
+    )
+    return found
+
+
+def test_a_start_is_told_in_words_once(system: System) -> None:
+    """Image, pull, start; a watcher that is killed and comes back tells none of it again."""
+    id_ = system.launch(a_body())
+    system.wait_for(id_, "Running")
+    wait_until(lambda: "container main started" in said(system, id_), f"the start: {said(system, id_)}")
+    before = sorted(said(system, id_))
+    assert before == ["Pulling image example.org/work:1", "container main started", "image pulled in 0.04 s"]
+    system.installation.kill("watcher")
+    system.installation.await_ready()
+    [pod] = system.pods(id_)
+    system.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    wait_until(lambda: "container main is stopped" in said(system, id_), f"the stop: {said(system, id_)}", timeout_s=60)
+    first = [item["text"] for item in lines(system, id_) if item["stream"] == "event" and item["attempt"] == 1]
+    assert sorted(first) == sorted([*before, "container main is stopped"])
+
+
+def test_an_image_that_can_not_be_had_is_told(system: System) -> None:
+    """In two lines, not in the five that Kubernetes makes of it."""
+    id_ = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}))
+    view = system.wait_for(id_, "Terminated", timeout_s=60)
+    assert "can not be pulled" in view["message"], view["message"]
+    found = said(system, id_)
+    assert any("could not be pulled" in text for text in found), found
+    assert not any("ErrImagePull" in text for text in found), found
