@@ -3,7 +3,7 @@
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.scheduler.alarms import Alarms
+from slipway.scheduler.alarms import STALE_MAX, Alarms
 from slipway.scheduler.cluster import Table
 from slipway.scheduler.deadlines import Deadlines
 
@@ -109,3 +109,14 @@ def test_alarms_know_only_the_last_time_of_a_key() -> None:
     assert (alarms.next(), alarms.due(8.0), alarms.due(8.0)) == (4.0, ["b", "a"], ["b", "a"])
     alarms.set("b", None)
     assert (alarms.next(), alarms.due(6.0), len(alarms)) == (7.0, [], 1)
+
+
+def test_alarms_that_never_rang_are_forgotten() -> None:
+    """Most work ends long before its limit: what is gone must not be kept until then."""
+    alarms = Alarms()
+    for number in range(20_000):
+        alarms.set(f"done-{number}", 1e9)
+        alarms.set(f"done-{number}", None)
+        alarms.set("stays", 5.0 + number)
+    assert alarms.size <= 2 * len(alarms) + STALE_MAX
+    assert (len(alarms), alarms.next(), alarms.due(1e9)) == (1, 20_004.0, ["stays"])

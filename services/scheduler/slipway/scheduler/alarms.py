@@ -4,7 +4,10 @@ Pure data. A key has one time; setting another one replaces it. Setting costs th
 asking when the next is due costs nothing, asking which are due costs their number.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+
+STALE_MAX = 1000
+"""So many replaced times are kept beyond as many as there are current ones."""
 
 
 class Alarms:
@@ -22,6 +25,14 @@ class Alarms:
         elif self._at.get(key) != at:
             self._at[key] = at
             heappush(self._heap, (at, key))
+        if len(self._heap) > 2 * len(self._at) + STALE_MAX:
+            self._heap = [(at, key) for key, at in self._at.items()]
+            heapify(self._heap)
+
+    @property
+    def size(self) -> int:
+        """How many times are kept, the replaced ones included."""
+        return len(self._heap)
 
     def due(self, now: float) -> list[str]:
         """The keys whose time has come, the earliest first; they stay due until they are set again."""
