@@ -19,9 +19,9 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.watcher.books import Books
 from tests.support.kube_core import CoreKube
-from tests.support.small_cluster import a_client, a_core, furnish
+from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
-from tests.support.watch_post import Post, play
+from tests.support.watch_post import SETTINGS, Post, play
 
 SYSTEM = "slipway-system"
 NOON_S = 1_767_355_200.0  # 2026-01-02T12:00:00Z
@@ -224,6 +224,23 @@ def test_an_allocation_ends_in_the_totals_and_carries_the_mark() -> None:
         assert sum_of(await totals_of(post)).ms["Running"] > sum_of(days).ms["Running"]
 
     play(story)
+
+
+def test_retention_deletes_nothing_that_is_not_added() -> None:
+    """Also what was never admitted, and so never had our finalizer: its wait is in the totals when it goes."""
+
+    async def story(post: Post) -> None:
+        waits = a_manifest("waits", desired="Stopped")
+        await post.kube.create(ALLOCATIONS, waits, namespace="default")
+        over = await post.until(lambda found: found.status.phase is Phase.TERMINATED, "ended", name="waits")
+        assert not over.metadata.finalizers
+        assert not await totals_of(post)
+        with pytest.raises((NotFoundError, StaleError)):
+            await post.until(lambda _found: False, "gone", name="waits", timeout_s=400.0)
+        (row,) = await totals_of(post)
+        assert (row.ended, row.slot_ms) == (1, {})
+
+    play(story, settings=msgspec.structs.replace(SETTINGS, retention_s=5.0))
 
 
 async def totals_of(post: Post) -> list[Any]:

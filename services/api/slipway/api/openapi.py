@@ -102,7 +102,8 @@ def _parameters(row: Endpoint) -> list[Json]:
 def _response(row: Endpoint, by_type: Json) -> Json:
     response: Json = {"description": row.summary}
     if row.answer is not None:
-        response["content"] = {JSON_TYPE: {"schema": by_type[str(row.answer)]}}
+        others: Json = {media_type: {} for media_type in row.media_types}
+        response["content"] = {**others, JSON_TYPE: {"schema": by_type[str(row.answer)]}}
     elif row.media_types != (JSON_TYPE,):
         response["content"] = {media_type: {} for media_type in row.media_types}
     return response
