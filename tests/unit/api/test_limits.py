@@ -1,5 +1,6 @@
 """When it would end by itself, as `explain` tells it: the very times that the scheduler fires by."""
 
+from slipway.api.explain import standing
 from slipway.api.limits import is_watched, limits
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.times import format_time
@@ -55,6 +56,17 @@ def test_what_is_told_or_over_has_only_its_grace_left() -> None:
     assert limits(idle().killed().it, {"since": T0}, NOW) == []
     over = once(idle().killed().it, a_pod().running()).allocation
     assert (limits(over, {"since": T0}, NOW), is_watched(over)) == ([], False)
+
+
+def test_explain_says_that_it_was_told() -> None:
+    """Until when, why, and what follows."""
+    story = a_running(preemptible=True, preemptionGrace="2m", idleTimeout="10m").ready()
+    told = once(story.stopped("IdleTimeout").it, a_pod().running()).allocation
+    said = standing(told)
+    assert said.startswith(f"running, and told to save its work by {format_time(NOW + 120)} (IdleTimeout)")
+    assert said.endswith("ended for good")
+    evicted = once(story.stopped("Preempted", requeue=True).it, a_pod().running()).allocation
+    assert standing(evicted).endswith("the next attempt")
 
 
 async def test_explain_tells_it(world: ApiWorld) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from slipway.api import stuck
 from slipway.api.limits import Seen, limits
+from slipway.api.preempting import asked_of
 from slipway.api.queue_view import Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
@@ -102,6 +103,9 @@ def standing(allocation: Allocation) -> str:
             why = f" ({status.reason})" if status.reason else ""
             text = f"ended: {status.result or 'unknown'}{why}"
             return f"{text}: {status.message}" if status.message else text
+        case Phase.RUNNING if (asked := asked_of(allocation)) is not None and asked.deadline:
+            then = "comes back as the next attempt" if asked.requeue else "has ended for good"
+            return f"running, and told to save its work by {asked.deadline} ({asked.reason}); then it {then}"
         case Phase.RUNNING:
             return "running, and ready" if status.ready else "running"
         case _ if (reason := stop_reason(allocation)) is not None:
