@@ -18,6 +18,7 @@ from slipway.streams.ports import SpanRecord, Streams
 from slipway.streams.producer import BestEffort
 
 _DROPPED_SPANS = "spans_dropped"
+_DEAD_HINTS = "hints_dead"
 
 
 def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Streams:
@@ -59,6 +60,8 @@ class MetricTally:
         """Add to the counter of that name."""
         if name == _DROPPED_SPANS:
             telemetry.SPANS_DROPPED.inc(amount)
+        elif name == _DEAD_HINTS:
+            telemetry.DEAD_LETTERS.labels(stream="work").inc(amount)
         else:
             telemetry.DELIVERIES.labels(stream="side", outcome=name).inc(amount)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER, Condition
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
@@ -10,7 +10,9 @@ from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, NODES, PODS
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
+from slipway.model.times import format_time
 from slipway.runtime.service import Stop
+from slipway.runtime.telemetry import render_metrics
 from tests.support.small_cluster import look
 from tests.support.watch_post import Post, play
 
@@ -229,3 +231,26 @@ async def _orphan(post: Post) -> None:
     pod = {"metadata": {**metadata, "finalizers": [TRACKING_FINALIZER]}, "spec": {"containers": containers}}
     await post.kube.create(PODS, pod, namespace="default")
     await post.kube.create(CONFIG_MAPS, {"metadata": metadata}, namespace="default")
+
+
+def test_what_is_stuck_is_counted() -> None:
+    """`slipway_stuck` says how many launches need somebody; it falls when one goes on."""
+
+    async def story(post: Post) -> None:
+        post.works = False
+        await post.launch("n0")
+        told = Condition(
+            type="Stuck",
+            status="True",
+            reason="QuotaExceeded",
+            observed_generation=1,
+            last_transition_time=format_time(post.clock.now()),
+        )
+        await post.desk.set_status(conditions=[told])
+        await post.clock.sleep(post.settings.resync_interval_s + 1)
+        assert "slipway_stuck 1.0" in render_metrics().decode()
+        await post.desk.set_status(conditions=[])
+        await post.clock.sleep(post.settings.resync_interval_s + 1)
+        assert "slipway_stuck 0.0" in render_metrics().decode()
+
+    play(story)

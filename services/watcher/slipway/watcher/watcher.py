@@ -14,17 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway.crd.totals import is_booked
+from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.kube.lease import LeaseElector, LeaseTiming
 from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import Reflector
 from slipway.kube.scope import StopSignal, run_until
 from slipway.kube.workqueue import WorkQueue
-from slipway.runtime import log, service
+from slipway.model.lifecycle import Phase
+from slipway.runtime import log, service, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
+from slipway.watcher import ends
 from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.books import Books
 from slipway.watcher.dispatch import Audience, Dispatch
@@ -216,8 +219,10 @@ class Watcher:
             return UNSYNCED_PAUSE_S
         self._round += 1
         self._dispatch.enqueue_all(calm=self._round % FULL_ROUND == 0)
+        allocations = self.world.allocations.items()
+        telemetry.STUCK.set(sum(map(self._is_stuck, allocations)) if self.duty.is_primary else 0)
         if self.duty.is_primary:
-            await self.relay.check_quietly(self.world.allocations.items())
+            await self.relay.check_quietly(allocations)
         return self._settings.resync_interval_s
 
     async def _compete(self, stop: StopSignal) -> None:
@@ -290,6 +295,10 @@ class Watcher:
         """Whether the totals need not remember that they hold this allocation."""
         found = self.world.allocations.by_uid(uid)
         return self.world.is_synced and (found is None or is_booked(found))
+
+    def _is_stuck(self, allocation: Allocation) -> bool:
+        is_live = allocation.status.phase is not Phase.TERMINATED
+        return is_live and ends.stuck_until(allocation, self._settings.policy()) is not None
 
     def _is_stale(self) -> bool:
         return any(reflector.silent_s > STALE_VIEW_S for reflector in self.reflectors)
