@@ -16,6 +16,7 @@ import msgspec
 from slipway.api.announce import Announcer
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
+from slipway.api.preempting import signals_of
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Signals
@@ -174,13 +175,6 @@ class Changes:
 def has_ended(allocation: Allocation) -> bool:
     """Whether nothing can happen to it any more."""
     return allocation.status.phase is Phase.TERMINATED
-
-
-def signals_of(allocation: Allocation) -> Signals:
-    """The signals of the current attempt; those of an earlier one do not count."""
-    signals = allocation.spec.signals
-    attempt = allocation.status.attempt
-    return signals if signals is not None and signals.attempt == attempt else Signals(attempt=attempt)
 
 
 def check_attempt(allocation: Allocation, attempt: int | None) -> None:

@@ -6,8 +6,7 @@ of the scheduler (`status.stop`: an eviction, or a deadline of work that may sav
 
 import msgspec
 
-from slipway.api.changes import signals_of
-from slipway.crd.v1alpha1 import Allocation, Stop
+from slipway.crd.v1alpha1 import Allocation, Signals, Stop
 from slipway.model.reasons import Reason
 
 DEADLINE = "preemption"
@@ -24,6 +23,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     deadline: str
     requeue: bool
     """another attempt follows"""
+
+
+def signals_of(allocation: Allocation) -> Signals:
+    """The signals of the current attempt; those of an earlier one do not count."""
+    signals = allocation.spec.signals
+    attempt = allocation.status.attempt
+    return signals if signals is not None and signals.attempt == attempt else Signals(attempt=attempt)
 
 
 def asked_of(allocation: Allocation) -> Asked | None:

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.changes import check_attempt, has_ended, signals_of
+from slipway.api.changes import check_attempt, has_ended
 from slipway.api.endpoint import (
     Endpoint,
     Handler,
@@ -20,7 +20,7 @@ from slipway.api.endpoint import (
 )
 from slipway.api.parts import parts_of
 from slipway.api.polled import look_again, make_ready, still_on
-from slipway.api.preempting import asked_of
+from slipway.api.preempting import asked_of, signals_of
 from slipway.api.refusals import ConflictError
 from slipway.api.rendezvous import ranks_of
 from slipway.api.schemas import (
