@@ -88,10 +88,13 @@ class Jupyter:
         self.origin, self.root = stack.url, f"{stack.url}/proxy/{id_}"
         self.http = httpx.Client(trust_env=False, follow_redirects=True, timeout=30)
         self.page = self.http.get(f"{self.root}/")
-        self.token = self.http.cookies.get("_xsrf", "")
+        self.token = str(self.http.cookies.get("_xsrf"))
 
     def post(self, path: str, *, token: str | None = None, origin: str = "") -> httpx.Response:
-        headers = {"X-XSRFToken": self.token if token is None else token, "Origin": origin or self.origin}
+        headers: dict[str, str] = {
+            "X-XSRFToken": self.token if token is None else token,
+            "Origin": origin or self.origin,
+        }
         return self.http.post(f"{self.root}/{path}", json={}, headers=headers)
 
     def run(self, code: str) -> str:

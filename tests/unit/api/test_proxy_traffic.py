@@ -1,14 +1,17 @@
 """What passes the proxy besides pages: bytes of TCP, signs of use, our own files."""
 
 import asyncio
+import contextlib
 import hashlib
 import re
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
@@ -166,3 +169,25 @@ async def test_a_waiting_page_brings_what_it_needs(world: ApiWorld) -> None:
     assert '<li data-phase="Pending" class="now">' in page.text
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "<noscript><meta http-equiv=" in page.text
+
+
+async def test_a_port_that_speaks_tls(world: ApiWorld) -> None:
+    """`scheme: https`: with whatever certificate the workload has, for its name is that of nobody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("somebody.example").configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsecret")
+        await writer.drain()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    launched = await world.launch(ports=[{"name": "web", "port": port, "scheme": "https"}])
+    await world.run(launched["name"])
+    assert (await world.http.get(f"/proxy/{launched['id']}/")).text == "secret"
+    server.close()
+    await world.parts.forwarder.aclose()

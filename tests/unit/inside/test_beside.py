@@ -1,0 +1,185 @@
+"""A service and its reporter: what is use of a notebook, when a TensorBoard waits, and that the service comes first."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway.inside.beside import Board, Notebook
+from slipway.inside.client import Client
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+PREFIX = "/proxy/nb-1"
+IDLE: Json = {"execution_state": "idle", "connections": 0, "last_activity": "2026-01-01T00:00:00Z"}
+BUSY: Json = {**IDLE, "execution_state": "busy"}
+WATCHED: Json = {**IDLE, "connections": 1}
+TERMINAL: Json = {"name": "1", "last_activity": "2026-01-01T00:00:00Z"}
+
+
+class Site:
+    """An API that notes what it is told, and a Jupyter server that answers what it is given."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Json] = []
+        self.terminals: list[Json] = []
+        self.told: list[str] = []
+        site = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                found: Any = {f"{PREFIX}/api/kernels": site.kernels, f"{PREFIX}/api/terminals": site.terminals}
+                self._say(found.get(self.path))
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+                word = self.path.rpartition("/")[2]
+                site.told.append(word if "value" not in body else f"{word}={body['value']}")
+                self._say({})
+
+            def _say(self, found: Any) -> None:
+                data = json.dumps(found).encode()
+                self.send_response(404 if found is None else 200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+
+    def env(self, **more: str) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.server.server_port}"
+        told = {"SLIPWAY_API": url, "SLIPWAY_ALLOCATION_ID": "nb-1", "SLIPWAY_POD_IP": "127.0.0.1"}
+        return {**told, "SLIPWAY_PROXY_PREFIX": PREFIX, **more}
+
+
+@contextmanager
+def running() -> Generator[Site]:
+    site = Site()
+    thread = threading.Thread(target=site.server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield site
+    finally:
+        site.server.shutdown()
+        site.server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def site() -> Generator[Site]:
+    with running() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("type_", "kernels", "terminals", "is_use"),
+    [
+        ("activity", [IDLE], [TERMINAL], False),
+        ("activity", [IDLE, BUSY], [], True),
+        ("activity", [WATCHED], [], False),
+        ("activity", [], [], False),
+        ("kernels_or_terminals", [IDLE], [], True),
+        ("kernels_or_terminals", [], [TERMINAL], True),
+        ("kernels_or_terminals", [], [], False),
+        ("kernel_connections", [IDLE, WATCHED], [], True),
+        ("kernel_connections", [BUSY], [TERMINAL], False),
+    ],
+)
+def test_what_is_use_of_a_notebook(
+    site: Site, type_: str, kernels: list[Json], terminals: list[Json], is_use: bool
+) -> None:
+    """As the type says; what was so at the first look already is no news."""
+    env = site.env(NOTEBOOK_IDLE_TYPE=type_)
+    notebook = Notebook(Client(env), env, str(site.server.server_port))
+    site.kernels, site.terminals = kernels, terminals
+    notebook.look()
+    site.told.clear()
+    notebook.look()
+    assert site.told == (["activity"] if is_use else [])
+
+
+def test_something_new_in_a_terminal_is_use(site: Site) -> None:
+    """The times of the last activity are compared with those of the look before."""
+    env = site.env()
+    notebook = Notebook(Client(env), env, str(site.server.server_port))
+    site.terminals = [TERMINAL]
+    notebook.look()
+    site.told.clear()
+    site.terminals = [{**TERMINAL, "last_activity": "2026-01-01T00:00:09Z"}]
+    notebook.look()
+    assert site.told == ["activity"]
+
+
+def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> None:
+    """It is said once when it begins and once when it ends; then nobody looks any more."""
+    board = Board(Client(site.env()), str(tmp_path / "logs"))
+    assert board.look()
+    assert board.look()
+    (tmp_path / "logs" / "run").mkdir(parents=True)
+    (tmp_path / "logs" / "run" / "notes.txt").write_text("")
+    assert board.look()
+    (tmp_path / "logs" / "run" / "events.out.tfevents.1.host").write_text("")
+    assert not board.look()
+    assert site.told == ["waiting=True", "waiting=False"]
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/logs", ""])
+def test_a_folder_elsewhere_is_not_waited_for(site: Site, folder: str, tmp_path: Path) -> None:
+    """What can not be looked into is TensorBoard's own business."""
+    if not folder:
+        (tmp_path / "a.tfevents").write_text("")
+    assert not Board(Client(site.env()), folder or str(tmp_path)).look()
+    assert site.told == []
+
+
+def start(*argv: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-m", "slipway.inside", "tensorboard", *argv]
+    told = {**os.environ, **(env or {})}
+    return subprocess.Popen(words, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_exit_code_is_the_services(script: str, code: int) -> None:
+    """Whatever the reporter meets: here there is no API at all."""
+    env = {"SLIPWAY_API": "http://127.0.0.1:1", "SLIPWAY_ALLOCATION_ID": "x-1"}
+    with start("/bin/sh", "-c", script, env=env) as run:
+        assert run.wait(20) == code
+
+
+def test_signals_are_passed_on() -> None:
+    """The service ends in its own way."""
+    with start("/bin/sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.1; done") as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "up\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.stdout.readline() == "bye\n"
+        assert run.wait(20) == 5
+
+
+def test_a_service_that_is_not_there() -> None:
+    """It is said in a line, with the usual code."""
+    with start("/no/such/board") as run:
+        _, err = run.communicate(timeout=20)
+        assert (run.returncode, "/no/such/board can not be run" in err) == (127, True)
+
+
+def test_reports_go_on_while_it_runs(site: Site, tmp_path: Path) -> None:
+    """Beside the service, from its beginning."""
+    env = site.env(TENSORBOARD_LOGDIR=str(tmp_path))
+    with start("/bin/sh", "-c", "exec sleep 60", env=env) as run:
+        wait_until(lambda: "waiting=True" in site.told, "it to say that it waits")
+        (tmp_path / "x.tfevents").write_text("")
+        wait_until(lambda: "waiting=False" in site.told, "it to find the file")
+        run.terminate()
