@@ -62,3 +62,17 @@ async def test_bad_words_are_told_apart(desk: Desk) -> None:
         assert ran.code == main.USAGE, words
         assert ran.err
     assert (await desk.run("job", "show", "none")).code == main.NOT_FOUND
+
+
+async def test_the_queue_in_figures_and_in_any_order(world: ApiWorld, desk: Desk) -> None:
+    """What waits and runs now, how long it took; `ps` sorts as it is told."""
+    for priority, name in ((10, "low"), (90, "high")):
+        await world.launch(name=name, priority=priority)
+    await world.run("low")
+    lines = (await desk.run("queue", "stats")).out.splitlines()
+    assert lines[1].split()[:5] == ["default", "default", "1", "0", "1"]
+    assert lines[-1].split()[1:4] == ["default", "default", "1"]
+    assert (await desk.run("queue", "stats", "other")).out.strip() == "nothing waits and nothing runs"
+    shown = [each.rsplit("-", 1)[0] for each in (await desk.run("ps", "-q", "--sort=-priority")).out.split()]
+    assert shown == ["high", "low"]
+    assert (await desk.run("ps", "--sort", "colour")).code == main.USAGE

@@ -9,6 +9,7 @@ from slipway.cli import main, output, table, words
 from slipway.cli.http import Answer
 from slipway.cli.launch import GPU
 from slipway.cli.verb import Session, Verb
+from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
 WATCH_S = 1.0
@@ -33,6 +34,10 @@ def configure_ps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phase", help="only in this phase")
     parser.add_argument("--kind", help="only of this kind")
     parser.add_argument("-l", "--selector", help="only with these labels, such as team=vision")
+    parser.add_argument("--job", help="only of this job")
+    parser.add_argument(
+        "--sort", metavar="FIELDS", help="such as name, or --sort=-priority,name (default: the newest last)"
+    )
     output.add_options(parser)
 
 
@@ -45,6 +50,8 @@ def ps(arguments: argparse.Namespace, session: Session) -> int:
         "phase": arguments.phase,
         "kind": arguments.kind,
         "labelSelector": arguments.selector,
+        "job": arguments.job,
+        "sort": arguments.sort,
     }
     if arguments.watch:
         return _watch(arguments, session, query)
@@ -73,6 +80,8 @@ def _chosen(views: list[Json], arguments: argparse.Namespace) -> list[Json]:
         return not ended or (moment - table.moment_of(str(ended))).total_seconds() < RECENT_S
 
     chosen = [view for view in views if arguments.all or not words.has_ended(view) or is_recent(view)]
+    if arguments.sort:
+        return chosen
     return sorted(chosen, key=lambda view: (str(view["createdAt"]), str(view["id"])))
 
 
@@ -127,14 +136,23 @@ def _watch(arguments: argparse.Namespace, session: Session, query: Json) -> int:
 
 
 def configure_named(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `queue` and `pool`."""
+    """Arguments of `pool`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show"), default="ls")
     parser.add_argument("name", nargs="?", default="")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
+def configure_queue(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `queue`."""
+    parser.add_argument("word", nargs="?", choices=("ls", "show", "stats"), default="ls")
+    parser.add_argument("name", nargs="?", default="", help="show: which; stats: of which pool")
+    output.add_options(parser, "table", "json", "yaml", "name")
+
+
 def queue(arguments: argparse.Namespace, session: Session) -> int:
-    """Queues, or one with who waits in it."""
+    """Queues, or one with who waits in it, or how much waits and how long it took."""
+    if arguments.word == "stats":
+        return _queue_stats(arguments, session)
     if arguments.word == "show" or arguments.name:
         return _queue_show(arguments, session)
     return _list(arguments, session, "/queues", _QUEUES)
@@ -165,6 +183,30 @@ def _queue_show(arguments: argparse.Namespace, session: Session) -> int:
     ]
     head = ["#", "ID", "USER", "PRIO", "GPUS", "AGE", "WHY"]
     session.terminal.line(_colourful(head, rows, session))
+    return main.OK
+
+
+def _queue_stats(arguments: argparse.Namespace, session: Session) -> int:
+    answer = session.api.call("GET", "/queue-stats", query={"pool": arguments.name})
+    if output.is_for_machines(arguments):
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    body = cast("Json", answer.json())
+    now = cast("list[Json]", body["queues"])
+    names = ("pool", "queue", "queued", "scheduled", "running", "slotsQueued", "slotsInUse")
+    rows = [[*(str(each[name]) for name in names), format_duration(float(each["oldestS"]))] for each in now]
+    head = ["POOL", "QUEUE", "QUEUED", "SCHEDULED", "RUNNING", "GPUS ASKED", "GPUS USED", "OLDEST"]
+    session.terminal.line(table.render(head, rows) if rows else "nothing waits and nothing runs")
+    days = cast("list[Json]", body["days"])
+    if days:
+        rows = [
+            [
+                *(str(each[name]) for name in ("day", "pool", "queue", "admitted")),
+                format_duration(float(each["averageQueuedSeconds"])),
+            ]
+            for each in days
+        ]
+        session.terminal.line("\n" + table.render(["DAY", "POOL", "QUEUE", "STARTED", "WAITED ON AVERAGE"], rows))
     return main.OK
 
 
@@ -237,7 +279,7 @@ def show(arguments: argparse.Namespace, session: Session, answer: Answer, form: 
 
 VERBS = {
     "ps": Verb(configure_ps, ps),
-    "queue": Verb(configure_named, queue),
+    "queue": Verb(configure_queue, queue),
     "pool": Verb(configure_named, pool),
     "nodes": Verb(configure_nodes, nodes),
 }
