@@ -61,7 +61,8 @@ def execute(kind: str, arguments: argparse.Namespace, session: Session) -> int:
     if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run:
         return run.launch_and_follow(session, body, arguments)
     view = session.api.launch(body, key=arguments.key)
-    if kind == SHELL and not arguments.quiet and not arguments.open:
+    # A command of one's own is no terminal's server.
+    if kind == SHELL and not arguments.quiet and not arguments.open and not run.command_of(arguments):
         return _attach(session, view, arguments)
     arguments.detach = True
     return _serve(session, str(view["id"]), arguments)

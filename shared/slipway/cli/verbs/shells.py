@@ -78,7 +78,7 @@ def attach(
         raise PermanentError(f"{words.summary_of(view)}: there is nothing to open")
     reached = wait_until(session, id_, "ready", None)
     if reached is None or words.has_ended(reached):
-        terminal.note(f"{id_} did not start; see: slipway describe {id_}")
+        terminal.note(f"{id_} did not start; see: slipway logs {id_}, slipway describe {id_}")
         return main.FAILED
     is_tty = sys.stdin.isatty() and not arguments.no_tty
     if is_tty:
