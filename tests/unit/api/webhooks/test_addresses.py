@@ -107,7 +107,7 @@ async def test_every_address_of_a_name_is_checked() -> None:
     """A name that leads inside is refused; one that leads nowhere may lead somewhere later."""
     resolver = Resolver()
     try:
-        assert await resolver.resolve(parse_target("http://localhost/"), LOOPBACK) in ("127.0.0.1", "::1")
+        assert set(await resolver.resolve(parse_target("http://localhost/"), LOOPBACK)) <= {"127.0.0.1", "::1"}
         with pytest.raises(ForbiddenTargetError):
             await resolver.resolve(parse_target("http://localhost/"), ())
         with pytest.raises(UnavailableError, match="does not resolve"):

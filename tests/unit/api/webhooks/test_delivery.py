@@ -75,9 +75,11 @@ class Office:
         settings = msgspec.convert({"url": "https://a.example/", **config}, Config)
         await self.registry.create(Webhook(name=name, config=settings, key=b"k" * 32))
 
-    def replica(self, tasks: asyncio.TaskGroup, name: str = "api-0", **limits: Any) -> asyncio.Task[None]:
-        """A process; cancelling it is kill -9."""
-        return tasks.create_task(self._serve(name, Limits(**limits)))
+    def replica(
+        self, tasks: asyncio.TaskGroup, name: str = "api-0", *, stop: Stop | None = None, **limits: Any
+    ) -> asyncio.Task[None]:
+        """A process; cancelling it is kill -9, `stop` is SIGTERM."""
+        return tasks.create_task(self._serve(name, Limits(**limits), stop or Stop()))
 
     async def publish(self, *seqs: int, name: str = "train") -> None:
         streams = MemoryStreams(self.server)
@@ -92,17 +94,17 @@ class Office:
     async def backlog(self, name: str) -> int:
         return (await MemoryStreams(self.server).webhooks("test").backlog([name]))[0]
 
-    async def _serve(self, name: str, limits: Limits) -> None:
+    async def _serve(self, name: str, limits: Limits, stop: Stop) -> None:
         queues, registry = MemoryStreams(self.server).webhooks(name), self.a_registry()
         router = Router(queues, registry, self.clock)
         courier = Courier(queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(courier.run(Stop()))
-            tasks.create_task(self._loop(router.step))
-            tasks.create_task(self._loop(lambda: courier.step(is_first=router.is_first)))
+            tasks.create_task(courier.run(stop))
+            tasks.create_task(self._loop(router.step, stop))
+            tasks.create_task(self._loop(lambda: courier.step(is_first=router.is_first), stop))
 
-    async def _loop(self, step: Callable[[], Awaitable[float]]) -> None:
-        while True:
+    async def _loop(self, step: Callable[[], Awaitable[float]], stop: Stop) -> None:
+        while not stop.is_set():
             await self.clock.sleep(max(0.001, await step()))
 
 
@@ -325,6 +327,36 @@ def test_a_killed_process_goes_on_with_what_it_had_in_hand() -> None:
         await office.clock.sleep(10)
         assert office.receivers.ids("hook") == ids(1, 1)
         assert office.receivers.seen[-1][2] - restarted_s < 6
+        assert await office.backlog("hook") == 0
+
+    in_an_office(story)
+
+
+def test_a_process_that_is_stopped_finishes_its_tries_and_leaves_the_rest() -> None:
+    """SIGTERM: what is under way is delivered and removed, what waits is left to the next; nothing comes twice."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def slow(message: Message) -> Answer:
+            await office.clock.sleep(2.0)
+            return ERROR if message.id.startswith("waiting") else OK
+
+        await office.add("hook")
+        office.receivers.answers["hook"] = slow
+        stop = Stop()
+        first = office.replica(tasks, "api-0", stop=stop)
+        await office.clock.sleep(5)
+        await office.publish(1, name="waiting")
+        await office.clock.sleep(3)
+        await office.publish(1, 2)
+        await office.clock.sleep(1)
+        stop.set()
+        await first
+        assert office.receivers.ids("hook").count(ids(1)[0]) == 1
+        del office.receivers.answers["hook"]
+        office.replica(tasks, "api-0")
+        await office.clock.sleep(10)
+        assert [each for each in office.receivers.ids("hook") if each.startswith("train")] == ids(1, 2)
+        assert office.receivers.ids("hook")[-1] != ids(1)[0]
         assert await office.backlog("hook") == 0
 
     in_an_office(story)

@@ -56,13 +56,15 @@ async def create(request: Request) -> Response:
     _check(parts, config, body.secret)
     if not parts.settings.redis_url:
         raise ConflictError(NEEDS_REDIS)
-    if len(await parts.webhooks.fresh()) >= WEBHOOKS_MAX:
+    known = await parts.webhooks.fresh()
+    if len(known) >= WEBHOOKS_MAX:
         raise ConflictError(f"there are {WEBHOOKS_MAX} webhooks already; remove one first")
     name = body.name or f"hook-{parts.random.token_hex(3)}"
+    if name not in known:
+        # The queue of an older webhook of this name may have outlived it.
+        await _forget_quietly(parts, name)
     key = parse_key(body.secret) if body.secret else _new_key(parts)
     created = await parts.webhooks.create(Webhook(name=name, config=config, key=key))
-    # A queue of an older webhook of this name may have outlived it.
-    await _forget_quietly(parts, name)
     [view] = await _views(parts, [created])
     shown = msgspec.structs.replace(view, secret=key_text(key))
     return json_response(shown, status=201, headers={"Location": f"{ROOT}/{name}"})

@@ -107,8 +107,8 @@ class Resolver:
         """Wait for nobody."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def resolve(self, target: Target, allowed: Sequence[Network]) -> str:
-        """The address to connect to; all that the name resolves to are checked.
+    async def resolve(self, target: Target, allowed: Sequence[Network]) -> list[str]:
+        """The addresses to connect to, the best first; all that the name resolves to are checked.
 
         Raises:
             ForbiddenTargetError: one of them is not allowed.
@@ -124,7 +124,7 @@ class Resolver:
             raise UnavailableError(f"the name {target.host} does not resolve")
         for address in addresses:
             check_address(address, allowed)
-        return str(addresses[0])
+        return list(dict.fromkeys(map(str, addresses)))
 
 
 def _look_up(host: str) -> tuple[IP, ...]:

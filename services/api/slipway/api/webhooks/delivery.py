@@ -175,6 +175,7 @@ class Courier:
                 _, _, delivery, event = heapq.heappop(lane.waiting)
                 # A bug in here must cost one delivery, which comes again, and not the process.
                 [ended] = await asyncio.gather(self._deliver(delivery, event, lane), return_exceptions=True)
+                lane.is_trying = False
                 self._held.pop((delivery.webhook, delivery.entry_id), None)
                 if isinstance(ended, TransientError):
                     _log.debug("a delivery stays in its queue", webhook=delivery.webhook, error=str(ended))
@@ -197,11 +198,9 @@ class Courier:
                 await self._queues.done([delivery])
                 return
             async with slot:
+                # What was delivered is also removed before the process may end: else it would come twice.
                 lane.is_trying = True
-                try:
-                    answer = await self._sender.send(webhook, message)
-                finally:
-                    lane.is_trying = False
+                answer = await self._sender.send(webhook, message)
             tries += 1
             _note(webhook, event, answer, tries)
             if answer.delivered:
@@ -216,6 +215,7 @@ class Courier:
                 return
             if self._is_ending:
                 return
+            lane.is_trying = False
             await self._clock.sleep(self._pause_s(answer, tries))
 
     def _pause_s(self, answer: Answer, tries: int) -> float:

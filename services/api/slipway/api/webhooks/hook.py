@@ -25,6 +25,8 @@ LABEL_WEBHOOK = f"{API_GROUP}/webhook"
 SELECTOR = f"{LABEL_WEBHOOK}=true"
 KEY_PREFIX = "whsec_"
 KEY_BYTES_MIN, KEY_BYTES_MAX, KEY_BYTES = 24, 64, 32
+CLOCKS_S = 60.0
+"""How far the clocks of those who stamp events and webhooks may be apart."""
 _NAME_PREFIX = "slipway-webhook-"
 _CONFIG, _KEY = "config", "key"
 
@@ -60,7 +62,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     def wants(self, event: AllocationEvent) -> bool:
         """Whether the event is to be sent."""
         config = self.config
-        if not config.enabled or parse_time(event.time) < self.created_at:
+        if not config.enabled or parse_time(event.time) < self.created_at - CLOCKS_S:
             return False
         if config.events and event.type.value not in config.events:
             return False

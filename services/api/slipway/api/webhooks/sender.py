@@ -16,13 +16,15 @@ import msgspec
 from slipway.api.webhooks import signature
 from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolver, Target, parse_target
 from slipway.api.webhooks.hook import Webhook
-from slipway.errors import ControlPlaneError
+from slipway.errors import ControlPlaneError, InvalidError
 from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
 
 if TYPE_CHECKING:
     import httpx
 
+ADDRESSES_MAX = 3
+"""Of a name's addresses so many are tried."""
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 _GONE = 410
 _RETRY_AFTER = ("429", "503")
@@ -72,7 +74,7 @@ class Sender:
                 answer = await self._try(webhook, message)
         except TimeoutError:
             answer = Answer(delivered=False, detail=f"no answer within {self._timeout_s:g} s")
-        except ForbiddenTargetError as error:
+        except (ForbiddenTargetError, InvalidError) as error:
             answer = Answer(delivered=False, detail=str(error), is_final=True)
         except ControlPlaneError as error:
             answer = Answer(delivered=False, detail=str(error))
@@ -82,20 +84,26 @@ class Sender:
         import httpx
 
         target = parse_target(webhook.config.url)
-        address = await self._resolver.resolve(target, self._allowed)
-        request = self._request(webhook, message, target, address)
-        try:
-            response = await self._opened().handle_async_request(request)
-        except httpx.ConnectError as error:
-            return Answer(delivered=False, detail=_reason(error))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return Answer(delivered=False, detail=f"the exchange broke: {type(error).__name__}")
-        try:
-            return _judge(response.status_code, response.headers.get("retry-after", ""))
-        finally:
-            await response.aclose()
+        addresses = (await self._resolver.resolve(target, self._allowed))[:ADDRESSES_MAX]
+        said = ""
+        for address in addresses:
+            request = self._request(webhook, message, target, address, connect_s=self._timeout_s / len(addresses))
+            try:
+                response = await self._opened().handle_async_request(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                said = said or _reason(error)  # nothing was sent yet: another address may answer
+                continue
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                return Answer(delivered=False, detail=f"the exchange broke: {type(error).__name__}")
+            try:
+                return _judge(response.status_code, response.headers.get("retry-after", ""))
+            finally:
+                await response.aclose()
+        return Answer(delivered=False, detail=said)
 
-    def _request(self, webhook: Webhook, message: Message, target: Target, address: str) -> "httpx.Request":
+    def _request(
+        self, webhook: Webhook, message: Message, target: Target, address: str, *, connect_s: float
+    ) -> "httpx.Request":
         import httpx
 
         fields = {
@@ -105,7 +113,7 @@ class Sender:
             **signature.headers(webhook.key, message.id, message.body, now=self._clock.now()),
         }
         limit_s = self._timeout_s
-        timeout = httpx.Timeout(connect=limit_s, read=limit_s, write=limit_s, pool=limit_s)
+        timeout = httpx.Timeout(connect=connect_s, read=limit_s, write=limit_s, pool=limit_s)
         # The certificate is checked against the name, the connection goes to the address.
         extensions = {"timeout": timeout.as_dict(), "sni_hostname": target.host}
         url = httpx.URL(scheme=target.scheme, host=address, port=target.port, raw_path=target.path.encode())
