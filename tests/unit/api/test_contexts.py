@@ -109,9 +109,9 @@ async def test_too_much() -> None:
 @pytest.mark.parametrize(
     ("query", "status", "said"),
     [
-        ("?workspace=nowhere", 422, "there is no namespace nowhere"),
-        ("?workspace=..%2Fx", 422, "there is no namespace"),
-        ("?workspace=kube-system", 422, "is not a workspace"),
+        ("?workspace=nowhere", 400, "there is no namespace nowhere"),
+        ("?workspace=..%2Fx", 400, "there is no namespace"),
+        ("?workspace=kube-system", 400, "is not a workspace"),
         ("?id=abc", 400, "64 hexadecimal digits"),
         (f"?id={'0' * 64}", 400, "send it again"),
     ],

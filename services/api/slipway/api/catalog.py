@@ -88,18 +88,18 @@ class Catalog:
             return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
         return ""
 
-    async def check_workspace(self, name: str, *, at: str = "/workspace") -> None:
-        """Raises InvalidError at `at` when nobody may launch there, TerminatingError when it goes away."""
+    async def check_workspace(self, name: str) -> None:
+        """Raises InvalidError at `/workspace` when nobody may launch there, TerminatingError when it goes away."""
         try:
             namespace = await self._namespaces.get(name, lambda: self._kube.get(NAMESPACES, name))
         except NotFoundError as error:
             have = _names(await self.workspaces())
-            raise _missing(at, f"there is no namespace {name[:80]}; {have}") from error
+            raise _missing("/workspace", f"there is no namespace {name[:80]}; {have}") from error
         if namespace.status.phase == "Terminating" or namespace.metadata.deletion_timestamp:
             raise TerminatingError(f"workspace {name} is being deleted")
         if namespace.metadata.labels.get(LABEL_WORKSPACE) != "true":
             raise _missing(
-                at,
+                "/workspace",
                 f"namespace {name} is not a workspace; make it one with: kubectl label namespace {name} "
                 f"{LABEL_WORKSPACE}=true",
             )

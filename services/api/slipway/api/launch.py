@@ -308,4 +308,4 @@ def _check_kind(request: Json, kind: Kind) -> None:
 def _kind_label(order: Order) -> str:
     """The kind as a metric label: a closed set."""
     given = cast(Any, order.kind.value if order.kind else order.body.get("kind"))
-    return str(given) if given in set(Kind) else "none"
+    return given if isinstance(given, str) and given in set(Kind) else "none"

@@ -90,5 +90,5 @@ def _encode(token: _Token) -> str:
 def _decode(text: str) -> _Token:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
-    except (binascii.Error, msgspec.MsgspecError) as exc:
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as exc:
         raise bad_request(f"invalid continue token: continue key is not valid: {exc}") from exc

@@ -12,7 +12,7 @@ from slipway.api.parts import parts_of
 from slipway.api.refusals import MalformedError, UnsupportedMediaError
 from slipway.api.schemas import ContextView
 from slipway.crd.transitions import id_of
-from slipway.errors import DeadlineError, NotFoundError
+from slipway.errors import DeadlineError, InvalidError, NotFoundError
 
 TAG = "contexts"
 ROOT = "/api/v1/contexts"
@@ -35,7 +35,10 @@ async def upload(request: Request) -> Response:
         raise bad_param("id", "must be the SHA-256 of the archive, 64 hexadecimal digits in lower case")
     _check_type(request)
     length = request.headers.get("content-length", "")
-    await parts.catalog.check_workspace(workspace, at="?workspace=")
+    try:
+        await parts.catalog.check_workspace(workspace)
+    except InvalidError as error:
+        raise bad_param("workspace", error.fields[0].detail) from error
     try:
         async with asyncio.timeout(UPLOAD_S):
             stored = await parts.contexts.upload(

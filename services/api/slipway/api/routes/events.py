@@ -20,8 +20,8 @@ async def events(request: Request) -> Response:
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     after = seq_of_cursor(found, _cursor(request))
+    limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
     if _wants_page(request):
-        limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
         page = await parts.event_feed.page(found, after=after, limit=limit)
         cursor = cursor_at(found, page[-1].seq if page else after) or ""
         return Response(page_of(page, cursor), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})

@@ -1,0 +1,272 @@
+"""Every route against every kind of bad input: never a 5xx, always a problem that says what to do.
+
+The matrix is made from the routes themselves, so that a new route is held to it from its first day. What a route means
+is not known here: only that nonsense is refused, and how a refusal looks.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from slipway.api.app import ENDPOINTS
+from slipway.api.endpoint import Endpoint
+from tests.support.api_world import ApiWorld
+
+Json = dict[str, Any]
+
+ANSWER_S = 5.0
+DEEP = '{"a":' * 60 + "1" + "}" * 60
+BODIES: dict[str, tuple[bytes, str]] = {
+    "not-json": (b"{", "application/json"),
+    "a-list": (b"[1, 2]", "application/json"),
+    "a-word": (b'"words"', "application/json"),
+    "null": (b"null", "application/json"),
+    "not-utf8": (b'{"a": "\xff"}', "application/json"),
+    "lone-surrogate": (b'{"name": "\\ud800", "reason": "\\ud800", "body": {"image": "\\udfff"}}', "application/json"),
+    "nul": (b'{"name": "a\\u0000b", "reason": "\\u0000", "workspace": "\\u0000"}', "application/json"),
+    "deep": (DEEP.encode(), "application/json"),
+    "very-deep": (b'{"a":' * 50_000, "application/json"),
+    "huge-number": (b'{"priority": 1e999, "count": 123456789012345678901234567890}', "application/json"),
+    "not-a-number": (b'{"priority": NaN}', "application/json"),
+    "unknown-field": (b'{"noSuchField": 1}', "application/json"),
+    "twice": (b'{"priority": 1, "priority": "x"}', "application/json"),
+    "yaml": (b"kind: command", "application/yaml"),
+    "a-form": (b"kind=command", "application/x-www-form-urlencoded"),
+    "too-large": (b'{"a": "' + b"x" * (2 * 1024 * 1024) + b'"}', "application/json"),
+}
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1.5, 2**63, -(2**70), 1e308, "", " ", "x" * 5000, "\x00", "\u202e\ufeff", "../../etc", "%00",
+    [], [[]], [None], {}, {"": None}, {"a": {"b": [1]}}, ["a", 1], "2026-13-99T99:99:99Z", "-5m", "NaN", {"$ne": 1},
+)  # fmt: skip
+QUERIES = (
+    "",
+    "x",
+    "-1",
+    "0",
+    "99999999999999999999",
+    "NaN",
+    "1e9",
+    "true,false",
+    "a=b&c",
+    "\x00",
+    "%ff",
+    "☃",
+    "a" * 4000,
+    "../..",
+)
+PATHS = (
+    "nope", "%2e%2e%2f%2e%2e", "a" * 300, "%00", "%ff", "UPPER", "-x", "a b", "☃", "a;b", "'; drop",
+    "${x}", "%0a", "default", "0" * 64,
+)  # fmt: skip
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
+ETAGS = ('"x"', "x", 'W/"1"', "*", '""', "1, 2", "\x7f", "9" * 400)
+
+_NOUN = re.compile(r"\{(\w+)(?::\w+)?\}")
+ROUTES = [pytest.param(row, id=f"{row.method} {row.path}") for row in ENDPOINTS]
+WITH_BODY = [
+    pytest.param(row, id=f"{row.method} {row.path}") for row in ENDPOINTS if row.method in ("POST", "PUT", "PATCH")
+]
+
+
+BY_BODY = [
+    pytest.param(row, id=f"{row.method} {row.path}")
+    for row in {(str(row.body), row.handler): row for row in reversed(ENDPOINTS) if row.body}.values()
+    if not row.path.endswith(("/notebooks", "/shells", "/commands", "/tensorboards", "/trainings"))
+]
+"""One route for each body; the collections of a kind take a launch as /allocations does."""
+
+
+def path_of(row: Endpoint, **known: str) -> str:
+    """The path with something in each place."""
+    return _NOUN.sub(lambda match: known.get(match[1], "nope"), row.path)
+
+
+def _fits(pattern: str, path: str) -> bool:
+    return re.fullmatch(_NOUN.sub("[^/]+", pattern), path) is not None
+
+
+async def an_allocation(world: ApiWorld) -> str:
+    """A running one, so that routes get further than looking it up."""
+    launched = await world.launch(name="victim", ranks=[{"count": 2}])
+    await world.run("victim")
+    return str(launched["id"])
+
+
+def judge(response: httpx.Response, what: str) -> None:
+    """Anything but a fault of ours; a refusal is a problem that says why."""
+    told = f"{what}: {response.status_code} {response.text[:300]}"
+    assert response.status_code < 500 or response.json().get("code") in ("redis-unavailable", "unavailable"), told
+    if response.status_code < 400 or response.request.method == "HEAD":
+        return
+    assert response.headers["content-type"] == "application/problem+json", told
+    problem = response.json()
+    assert problem["status"] == response.status_code, told
+    assert len(problem["detail"]) > 8, told
+    for error in problem.get("errors", []):
+        assert error["pointer"] == "" or error["pointer"].startswith("/"), told
+        assert error["detail"], told
+    assert not re.search(r"Traceback|msgspec|starlette|<class|object at 0x", response.text), told
+
+
+async def send(world: ApiWorld, method: str, path: str, **how: Any) -> httpx.Response:
+    """One request. The process is about to stop, so that streams and long polls end at once."""
+    world.stop.set()
+    async with asyncio.timeout(ANSWER_S):
+        return await world.http.request(method, path, **how)
+
+
+@pytest.mark.parametrize("row", WITH_BODY)
+async def test_bodies_that_are_none(world: ApiWorld, row: Endpoint) -> None:
+    """Not JSON, of another type, too large, too deep, no text: 4xx for every route that reads a body."""
+    id_ = await an_allocation(world)
+    for name, (content, media_type) in BODIES.items():
+        path = path_of(row, id=id_, name="default", rank="0")
+        response = await send(world, row.method, path, content=content, headers={"content-type": media_type})
+        judge(response, name)
+        is_unread = row.body is None
+        assert is_unread or response.status_code >= 400, f"{name} was taken: {response.text[:200]}"
+
+
+@pytest.mark.parametrize("row", BY_BODY)
+async def test_every_field_of_every_body(world: ApiWorld, row: Endpoint) -> None:
+    """Each field with each value that may not stand there: refused with a pointer at or below it, or taken."""
+    id_ = await an_allocation(world)
+    fields = [field.encode_name for field in msgspec.structs.fields(row.body)]
+    sound = _sound(row)
+    for field, value in itertools.product(fields, VALUES):
+        body = {**sound, field: value}
+        path = path_of(row, id=id_, name="default", rank="0")
+        try:
+            content = json.dumps(body).encode()
+        except UnicodeEncodeError:
+            continue
+        response = await send(world, row.method, path, content=content, headers={"content-type": "application/json"})
+        judge(response, f"{field}={value!r:.60}")
+        if response.status_code == 422 and response.json()["code"] == "invalid":
+            pointers = [error["pointer"] for error in response.json().get("errors", [])]
+            assert pointers, f"{field}={value!r:.60} is refused without a pointer: {response.text[:300]}"
+
+
+@pytest.mark.parametrize("row", ROUTES)
+async def test_query_parameters(world: ApiWorld, row: Endpoint) -> None:
+    """Each that the route knows with nonsense, and one that nobody knows."""
+    id_ = await an_allocation(world)
+    for query in row.query:
+        for value in QUERIES:
+            path = path_of(row, id=id_, name="default", rank="0")
+            if row.is_long and query.name in ("timeout_seconds", "timeoutSeconds") and value in ("", "0"):
+                continue
+            response = await send(
+                world, row.method, path, params={query.name: value}, content=b"{}" if row.body else b""
+            )
+            judge(response, f"?{query.name}={value!r:.60}")
+            if query.type != "string" and value in ("x", "-1", "NaN", "☃", "99999999999999999999"):
+                assert response.status_code >= 400, f"?{query.name}={value!r:.60} was taken"
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{row.method} {row.path}") for row in ENDPOINTS if "{" in row.path]
+)
+async def test_path_parameters(world: ApiWorld, row: Endpoint) -> None:
+    """Names that nothing has, and that lead elsewhere: never a 5xx, and nothing is found by them."""
+    for value in PATHS:
+        filled = _NOUN.sub(lambda _match, value=value: value, row.path)
+        response = await send(world, row.method, filled, content=b"{}" if row.body else b"")
+        judge(response, value)
+        if value != "default":
+            assert response.status_code >= 400, f"{value} was found: {response.text[:200]}"
+
+
+@pytest.mark.parametrize("path", sorted({row.path for row in ENDPOINTS}))
+async def test_wrong_methods(world: ApiWorld, path: str) -> None:
+    """405 with all the right ones."""
+    known = {row.method for row in ENDPOINTS if row.path == path}
+    for method in METHODS:
+        here = _NOUN.sub("nope", path)
+        if any(row.method == method and _fits(row.path, here) for row in ENDPOINTS):
+            continue
+        response = await send(world, method, here)
+        judge(response, method)
+        assert response.status_code == 405, f"{method}: {response.status_code}"
+        assert known & set(response.headers["allow"].replace(" ", "").split(","))
+
+
+@pytest.mark.parametrize("row", ROUTES)
+async def test_headers(world: ApiWorld, row: Endpoint) -> None:
+    """If-Match, Idempotency-Key, user, Accept, Last-Event-ID, traceparent: nonsense is refused or overlooked."""
+    id_ = await an_allocation(world)
+    headers = [("if-match", value) for value in ETAGS]
+    headers += [
+        (name, value)
+        for name in ("idempotency-key", "x-slipway-user", "last-event-id")
+        for value in ("\t", "☃", "x" * 9000)
+    ]
+    headers += [
+        ("accept", "image/png"),
+        ("accept", ";;;"),
+        ("traceparent", "00-zz"),
+        ("content-length", "-1"),
+        ("range", "x"),
+    ]
+    for name, value in headers:
+        path = path_of(row, id=id_, name="default", rank="0")
+        response = await send(world, row.method, path, headers={name: value.encode()}, content=b"")
+        judge(response, f"{name}: {value!r:.60}")
+
+
+async def test_continue_tokens(world: ApiWorld) -> None:
+    """One that is none is 400; one that has expired says to begin again."""
+    for token in ("x", "eyJ2IjoxfQ", "☃", "a" * 3000, "\x00"):
+        response = await world.http.get("/api/v1/allocations", params={"continue": token, "limit": "1"})
+        judge(response, token)
+        assert response.status_code in (400, 410, 422), response.text
+
+
+async def test_random_bodies(world: ApiWorld) -> None:
+    """Three hundred launches of random shapes: refused or taken, never a fault."""
+    chance = random.Random(11)
+    fields = list(_fields_of_a_launch())
+    for _ in range(300):
+        body = {chance.choice(fields): _random_value(chance, 3) for _ in range(chance.randint(1, 6))}
+        content = json.dumps({"kind": "command", "image": "a", "command": ["x"], **body}).encode()
+        query = "?dryRun=true" if chance.random() < 0.7 else ""
+        judge(await world.http.post(f"/api/v1/allocations{query}", content=content), content.decode()[:200])
+
+
+def _fields_of_a_launch() -> Iterator[str]:
+    row = next(each for each in ENDPOINTS if (each.method, each.path) == ("POST", "/api/v1/allocations"))
+    for field in msgspec.structs.fields(row.body):
+        yield field.encode_name
+
+
+def _random_value(chance: random.Random, depth: int) -> Any:
+    kind = chance.randint(0, 6 if depth else 4)
+    if kind == 5:
+        return [_random_value(chance, depth - 1) for _ in range(chance.randint(0, 3))]
+    if kind == 6:
+        keys = ("spec", "containers", "metadata", "name", "count", "resources", "cpu", "a/b", "", "template", "volumes")
+        return {chance.choice(keys): _random_value(chance, depth - 1) for _ in range(chance.randint(0, 3))}
+    return chance.choice(VALUES[:20])
+
+
+def _sound(row: Endpoint) -> Json:
+    """A body that such a route may take."""
+    known: Json = {
+        "name": "sound", "kind": "command", "image": "a", "command": ["x"], "priority": 1, "body": {}, "reason": "r",
+        "url": "http://127.0.0.1:9/", "rank": 0, "ranks": None, "workspace": "default", "progress": 0.5,
+    }  # fmt: skip
+    found: Json = {}
+    for field in msgspec.structs.fields(row.body):
+        if field.required and known.get(field.encode_name) is not None:
+            found[field.encode_name] = known[field.encode_name]
+    if row.path.endswith(("/allocations",)):
+        found |= {"image": "a", "command": ["x"]}
+    return found
