@@ -102,7 +102,7 @@ def test_jobs_are_the_same_by_api_and_by_kubectl(system: System, drained: None) 
     assert "priority" not in system.operator.get(f"{JOBS}/by-api")["spec"]
     batch = system.post("/jobs/batch", {"updates": [{"job": "by-api", "weight": 3}, {"job": "none", "weight": 3}]})
     assert (batch["failed"], system.get("/jobs/by-api")["weight"]) == (1, 3)
-    with pytest.raises(PermanentError, match="has not ended"):
+    with pytest.raises(PermanentError, match="is in use by"):
         delete(system, "/jobs/by-api")
     system.post("/jobs/by-api/kill")
     system.post("/jobs/by-hand/kill")

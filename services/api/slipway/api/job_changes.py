@@ -50,7 +50,7 @@ async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str 
     if fixed:
         raise ConflictError(
             f"{_named(fixed)} of job {job.metadata.name} runs and can not be preempted, and a new priority would begin "
-            "it again; wait for its end, or send interrupt: false to let it count from the next attempt on"
+            "it again; wait for its end, or let it count from the next attempt on: interrupt: false (--no-interrupt)"
         )
     if fields:
         job = await _write(parts, job, fields, version=version)
@@ -65,8 +65,8 @@ async def delete_job(parts: Parts, job: Job) -> None:
     members = await _members(parts, job)
     if members:
         raise ConflictError(
-            f"{_named(members)} of job {job.metadata.name} has not ended; kill it first "
-            f"(POST /api/v1/jobs/{job.metadata.name}/kill): without the job its limits would be gone"
+            f"job {job.metadata.name} is in use by {_named(members)}, and without it its limits would be gone; "
+            f"kill them first: POST /api/v1/jobs/{job.metadata.name}/kill, slipway job kill {job.metadata.name}"
         )
     meta = job.metadata
     await parts.kube.delete(JOBS, meta.name, namespace=meta.namespace, uid=meta.uid)

@@ -85,7 +85,8 @@ def job(arguments: argparse.Namespace, session: Session) -> int:
 def move(arguments: argparse.Namespace, session: Session) -> int:
     """One allocation ahead of or behind another."""
     view: Json = session.api.post(f"/allocations/{quote(arguments.id, safe='')}/move", _beside(arguments))
-    session.terminal.line(f"{view['id']} stands {_where(arguments)}, with priority {view['priority']}")
+    priority = "" if view["job"] else f", with priority {view['priority']}"
+    session.terminal.line(f"{view['id']} stands {_where(arguments)}{priority}")
     return main.OK
 
 

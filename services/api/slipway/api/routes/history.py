@@ -41,7 +41,7 @@ async def at_moment(request: Request) -> Response:
         gone = history.of_the_gone(events, known, at)
         items += [each for each in gone if workspace in ("", each.workspace)]
         if not is_whole or not events or min(parse_time(event.time) for event in events if event.time) > at:
-            lossy.append("what was deleted since is only known as far as the event streams go back, and they do not")
+            lossy.append("what was deleted since then may be missing: the event streams do not go back that far")
     except TransientError:
         lossy.append("what was deleted since is not shown: the event streams are in Redis, which can not be reached")
     if any(each.phase == UNKNOWN for each in items):
