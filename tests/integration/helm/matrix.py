@@ -70,7 +70,9 @@ MATRIX: Mapping[str, Values] = {
     },
     "settings unset": {"watcher": {"settings": {"logDrainS": None}}, "settings": {"traceRatio": None}},
     "pools for a scheduler": {"scheduler": {"settings": {"pools": "gpu,cpu", "leaseDurationS": 30}}},
-    "tokens for ranks": {"podworker": {"settings": {"taskAudience": "slipway.example", "apiUrl": "https://api.example"}}},
+    "tokens for ranks": {
+        "podworker": {"settings": {"taskAudience": "slipway.example", "apiUrl": "https://api.example"}}
+    },
     "no door for tasks": {"api": {"settings": {"taskListen": ""}}, "podworker": {"settings": {"taskAudience": ""}}},
     "placed": {
         name: {

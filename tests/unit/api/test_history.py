@@ -44,13 +44,14 @@ async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.
     )
     _travel(world, monkeypatch, HOUR_S)
     start = -HOUR_S
-    for after_s, expected in (
+    seen: tuple[tuple[int, dict[str, tuple[str, list[str]]]], ...] = (
         (50, {"runs": ("Pending", []), "waits": ("Pending", [])}),
         (150, {"runs": ("Assigned", ["n1", "n2"]), "waits": ("Pending", [])}),
         (250, {"runs": ("Running", ["n1", "n2"]), "waits": ("Pending", [])}),
         (350, {"waits": ("Pending", [])}),
         (-50, {}),
-    ):
+    )
+    for after_s, expected in seen:
         body = (await world.get(f"/history?at={at(world, start + after_s)}")).json()
         assert {each["name"]: (each["phase"], each["nodes"]) for each in body["items"]} == expected
         assert sum(body["counts"].values()) == len(expected)
