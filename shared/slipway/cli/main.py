@@ -67,7 +67,6 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "history": Entry("history", "what has ended; --at TIME: who stood where then"),
         "workspace": Entry("workspaces", "where one may launch: defaults, pools, quotas"),
         "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
-        "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
     },
     "Change": {
         "kill": Entry("change", "end it"),
