@@ -126,7 +126,7 @@ class Jupyter:
 
 
 def test_jupyterlab_behind_the_proxy(stack: RunningStack, request: pytest.FixtureRequest) -> None:
-    """Its page under the prefix, a kernel that adds one and one, and its own checks: token, origin."""
+    """Its page under the prefix, a kernel that adds one and one, and its own checks: token, origin, host."""
     id_ = serving(stack, kind="notebook")
     jupyter = Jupyter(stack, id_)
     request.addfinalizer(jupyter.http.close)
@@ -138,6 +138,10 @@ def test_jupyterlab_behind_the_proxy(stack: RunningStack, request: pytest.Fixtur
     assert jupyter.post("api/kernels", token="forged").status_code == 403
     assert jupyter.post("api/kernels", origin="https://evil.example").status_code == 403
     kernel = jupyter.http.get(f"{jupyter.root}/api/kernels").json()[0]["id"]
+    (pod,) = stack.kubernetes("GET", f"/api/v1/pods?labelSelector=slipway.dev/allocation={id_}")["items"]
+    rebound = {"Host": "evil.example"}
+    own = httpx.get(f"http://{pod['status']['podIP']}:8888/proxy/{id_}/lab", headers=rebound, trust_env=False)
+    assert own.status_code == 403
     url = f"{jupyter.root.replace('http', 'ws')}/api/kernels/{kernel}/channels"
     with pytest.raises(InvalidStatus) as refused, connect(url, origin=Origin("https://evil.example"), proxy=None):
         pass

@@ -52,7 +52,6 @@ KIND_DEFAULTS: Mapping[Kind, KindDefaults] = {
             f"--ServerApp.port={NOTEBOOK_PORT}",
             f"--ServerApp.base_url=$({ENV_PROXY_PREFIX})",
             "--ServerApp.port_retries=0",
-            "--ServerApp.allow_remote_access=True",
             "--ServerApp.trust_xheaders=True",
             "--IdentityProvider.token=",
             # No page asks other hosts by itself.

@@ -288,6 +288,8 @@ def main() -> int:
     """Serves until SIGTERM; the address and the prefix are those that every pod of ours is told."""
     env = dict(os.environ)
     host = env.get("SLIPWAY_POD_IP", "127.0.0.1")
+    if not os.access(".", os.W_OK):
+        os.chdir(_shell_env(env)["HOME"])
     asyncio.run(_run(env, host, int(env.get("SLIPWAY_TERMINAL_PORT") or PORT)))
     return 0
 
