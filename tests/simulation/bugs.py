@@ -239,8 +239,8 @@ def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
     """Who stands in the totals already is not looked for."""
     add = totals.added
 
-    def blind(known: DayTotals, bills: Any, now: float, may_forget: Any) -> DayTotals | None:
-        return add(msgspec.structs.replace(known, booked={}), bills, now, may_forget)
+    def blind(known: DayTotals, bills: Any, now: float, unmarked: Any) -> DayTotals | None:
+        return add(msgspec.structs.replace(known, booked={}), bills, now, unmarked)
 
     patch.setattr(totals, "added", blind)
 

@@ -51,7 +51,8 @@ class Row(DayUsage, kw_only=True, frozen=True):
 
 
 class DayTotals(Figures, kw_only=True, frozen=True):
-    """The totals of one day. `booked` are the allocations in them whose object may still be there: {uid: when}."""
+    """The totals of one day. `booked` are the allocations in them whose object may still be there."""
 
-    booked: dict[str, int] = {}
+    booked: dict[str, str] = {}
+    """{minute of the epoch: their tokens, one after another}"""
     rows: list[Row] = []

@@ -5,10 +5,12 @@ travels with the object (an annotation, set in the write that drops the finalize
 totals themselves (`booked`). So a reader that lists the allocations first and then reads the totals counts each once.
 
 Invariants: adding the same allocation again changes nothing; an allocation leaves `booked` only when its object carries
-the mark or is gone, and not before `FORGET_S` has passed.
+the mark or is gone, and not before `FORGET_S` has passed (`HURRY_S` when there are very many).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
@@ -23,8 +25,13 @@ ANNOTATION_USAGE = f"{API_GROUP}/usage"
 BOOKED = "booked"
 LABEL_USAGE = f"{API_GROUP}/usage"
 DATA_KEY = "totals"
-FORGET_S = 3600
-"""Longer than any view of the cluster may lag, and than any reader takes."""
+FORGET_S = 600
+"""Much longer than any view of the cluster may lag, and than any reader takes."""
+HURRY_S = 180
+"""The same, when the totals grow towards what an object may hold: so many end at once."""
+BYTES_HURRY = 600 * 1024
+TOKEN_CHARS = 11
+"""64 bits of a uid: two of one day hardly ever share them."""
 
 Key = tuple[str, str, str, str, str]
 """workspace, user, pool, queue, kind"""
@@ -68,20 +75,44 @@ def bills_of(allocation: Allocation) -> dict[str, Bill]:
     return {day: Bill(uid=uid, key=key, usage=usage, ended=day == end) for day, usage in sorted(days.items())}
 
 
-def added(totals: DayTotals, bills: Iterable[Bill], now: float, may_forget: Callable[[str], bool]) -> DayTotals | None:
+def token_of(uid: str) -> str:
+    """A uid in few characters."""
+    return base64.urlsafe_b64encode(hashlib.blake2b(uid.encode(), digest_size=8).digest()).decode()[:TOKEN_CHARS]
+
+
+def tokens_in(totals: DayTotals) -> frozenset[str]:
+    """Who stands in the totals, as far as they still say."""
+    return frozenset(token for text in totals.booked.values() for token in _tokens(text))
+
+
+def added(totals: DayTotals, bills: Iterable[Bill], now: float, unmarked: Set[str] | None) -> DayTotals | None:
     """`totals` with what is new of `bills`; None when nothing is.
 
-    `may_forget` says of a uid that its object carries the mark or is gone.
+    `unmarked` are the tokens of what has ended and does not carry the mark yet; None when that is not known.
     """
-    fresh = {bill.uid: bill for bill in bills if bill.uid not in totals.booked}
+    booked = tokens_in(totals)
+    fresh = {token: bill for bill in bills if (token := token_of(bill.uid)) not in booked}
     if not fresh:
         return None
     rows = {_key_of(row): row for row in totals.rows}
     for bill in fresh.values():
         rows[bill.key] = _with(rows.get(bill.key), bill)
-    kept = {uid: at for uid, at in totals.booked.items() if now - at < FORGET_S or not may_forget(uid)}
-    booked = {**kept, **dict.fromkeys(fresh, int(now))}
-    return DayTotals(booked=booked, rows=[rows[key] for key in sorted(rows)])
+    forget_s = HURRY_S if sum(map(len, totals.booked.values())) > BYTES_HURRY else FORGET_S
+    kept = {at: left for at, text in totals.booked.items() if (left := _kept(at, text, now - forget_s, unmarked))}
+    minute = str(int(now) // 60)
+    kept[minute] = kept.get(minute, "") + "".join(fresh)
+    return DayTotals(booked=kept, rows=[rows[key] for key in sorted(rows)])
+
+
+def _kept(minute: str, text: str, before: float, unmarked: Set[str] | None) -> str:
+    """What is still to be remembered of a minute."""
+    if unmarked is None or (int(minute) + 1) * 60 > before:
+        return text
+    return "".join(token for token in _tokens(text) if token in unmarked)
+
+
+def _tokens(text: str) -> list[str]:
+    return [text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS)]
 
 
 def encode(totals: DayTotals) -> dict[str, str]:

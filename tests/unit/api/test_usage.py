@@ -38,7 +38,7 @@ async def book(world: ApiWorld, *work: Allocation) -> None:
             days.setdefault(day, []).append(bill)
     await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
     for day, bills in days.items():
-        stored = added(DayTotals(), bills, world.clock.now(), lambda _uid: False)
+        stored = added(DayTotals(), bills, world.clock.now(), None)
         assert stored is not None
         await world.kube.create(CONFIG_MAPS, manifest(day, stored), namespace=SYSTEM)
 

@@ -8,7 +8,18 @@ import msgspec
 import pytest
 
 from slipway.crd.figures import DayTotals, DayUsage
-from slipway.crd.totals import ANNOTATION_USAGE, FORGET_S, added, bills_of, decode, is_booked, name_of
+from slipway.crd.totals import (
+    ANNOTATION_USAGE,
+    FORGET_S,
+    added,
+    bills_of,
+    decode,
+    encode,
+    is_booked,
+    name_of,
+    token_of,
+    tokens_in,
+)
 from slipway.crd.transitions import record
 from slipway.crd.usage import carried, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
@@ -51,7 +62,7 @@ class Desk:
         self.clock = VirtualClock()
         core = a_core(self.clock.now)
         self.kube, self.theirs = a_client(core), a_client(core, seed=2)
-        self.gone: set[str] = set()
+        self.unmarked: set[str] | None = None
         self.settled: list[str] = []
 
     def books(self, kube: CoreKube | None = None) -> Books:
@@ -59,7 +70,7 @@ class Desk:
             kube or self.kube,
             self.clock,
             namespace=SYSTEM,
-            may_forget=self.gone.__contains__,
+            unmarked=lambda: self.unmarked,
             settled=self.settled.append,
         )
 
@@ -93,7 +104,7 @@ def test_what_ended_is_added_once_to_each_of_its_days() -> None:
         assert [(row.user, row.ended, row.slot_ms["Running"]) for row in second.rows] == [
             ("ada", 1, 18 * 3_600_000 * 2)
         ]
-        assert sorted(first.booked) == ["one", "three", "two"]
+        assert tokens_in(first) == {token_of(uid) for uid in ("one", "two", "three")}
         assert desk.settled[:3] == ["one", "two", "three"]
 
     beside(story)
@@ -155,15 +166,17 @@ def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
     """The list of who stands in the totals does not grow for ever, and keeps whoever could come again."""
 
     async def story(desk: Desk) -> None:
-        for uid, after_s in (("one", 0.0), ("two", 0.0), ("three", FORGET_S + 1.0)):
+        for uid, after_s in (("one", 0.0), ("two", 0.0), ("three", FORGET_S + 60.0), ("four", FORGET_S + 60.0)):
             await desk.clock.sleep(after_s)
-            if uid == "three":
-                desk.gone.add("one")
+            desk.unmarked = None if uid == "three" else {token_of("two")}
             books = desk.books()
             books.offer(ended(uid))
             await books.flush()
-        assert sorted((await desk.totals("2026-01-02")).booked) == ["three", "two"]
-        assert (await desk.totals("2026-01-02")).rows[0].ended == 3
+            if uid == "three":
+                # What the view does not know is not forgotten.
+                assert len(tokens_in(await desk.totals("2026-01-02"))) == 3
+        assert tokens_in(await desk.totals("2026-01-02")) == {token_of("two"), token_of("four")}
+        assert (await desk.totals("2026-01-02")).rows[0].ended == 4
 
     beside(story)
 
@@ -193,12 +206,29 @@ def test_what_can_not_be_added_holds_nobody_up() -> None:
     beside(story)
 
 
+def test_ten_thousand_ends_in_ten_minutes_fit_an_object() -> None:
+    """Far from the MiB that a ConfigMap may hold, and what is over is forgotten."""
+    template = bills_of(ended("one"))["2026-01-02"]
+    totals, now = DayTotals(), NOON_S
+    for batch in range(20):
+        bills = [msgspec.structs.replace(template, uid=f"{batch}-{number}") for number in range(500)]
+        stored = added(totals, bills, now, frozenset())
+        assert stored is not None
+        totals, now = stored, now + 30.0
+    assert len(tokens_in(totals)) == 10_000
+    assert sum(map(len, encode(totals).values())) < 150_000
+    assert totals.rows[0].ended == 10_000
+    later = added(totals, [msgspec.structs.replace(template, uid="later")], now + FORGET_S + 60, frozenset())
+    assert later is not None
+    assert len(tokens_in(later)) == 1
+
+
 def test_nothing_new_is_nothing_to_write() -> None:
     """So a repeated addition costs a read."""
     bills = list(bills_of(ended("one")).values())
-    once = added(DayTotals(), bills, NOON_S, lambda _uid: False)
+    once = added(DayTotals(), bills, NOON_S, None)
     assert once is not None
-    assert added(once, bills, NOON_S, lambda _uid: False) is None
+    assert added(once, bills, NOON_S, None) is None
 
 
 def test_an_allocation_ends_in_the_totals_and_carries_the_mark() -> None:

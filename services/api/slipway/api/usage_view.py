@@ -112,13 +112,14 @@ def gather(
             key = (row.workspace, row.user, row.pool, row.queue, row.kind)
             found.append(Spent(day=day, key=key, usage=sum_of([row]), ended=row.ended))
     wanted = frozenset(days)
+    booked = {day: totals.tokens_in(kept) for day, kept in stored.items()}
     for allocation in allocations:
         if totals.is_booked(allocation):
             continue
-        end, uid = _end_day(allocation), allocation.metadata.uid
+        end, token = _end_day(allocation), totals.token_of(allocation.metadata.uid)
         by_day = {**({end: DayUsage()} if end else {}), **used(allocation, now)}
         for day in by_day.keys() & wanted:
-            if uid not in stored.get(day, DayTotals()).booked:
+            if token not in booked.get(day, frozenset()):
                 key = totals.key_of(allocation)
                 found.append(Spent(day=day, key=key, usage=by_day[day], ended=int(day == end)))
     return found

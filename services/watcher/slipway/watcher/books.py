@@ -8,7 +8,7 @@ of it is remembered beyond this process: the totals themselves, and the mark on 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
@@ -32,7 +32,8 @@ _log = log.get_logger(__name__)
 class Books:
     """The totals of this installation.
 
-    `may_forget` says of a uid that its object carries the mark or is gone; `settled` is told each uid that is done.
+    `unmarked` answers the tokens of what has ended and does not carry the mark yet, or None when that is not known;
+    `settled` is told each uid that is done.
     """
 
     def __init__(
@@ -41,13 +42,13 @@ class Books:
         clock: Clock,
         *,
         namespace: str,
-        may_forget: Callable[[str], bool],
+        unmarked: Callable[[], Set[str] | None],
         settled: Callable[[str], None],
     ) -> None:
         self._kube = kube
         self._clock = clock
         self._namespace = namespace
-        self._may_forget = may_forget
+        self._unmarked = unmarked
         self._settled = settled
         self._waiting: dict[str, Allocation] = {}
         self._done: dict[str, bool] = {}
@@ -119,11 +120,11 @@ class Books:
         try:
             found = await self._kube.get(CONFIG_MAPS, totals.name_of(day), namespace=self._namespace)
         except NotFoundError:
-            first = totals.added(totals.DayTotals(), bills, now, self._may_forget)
+            first = totals.added(totals.DayTotals(), bills, now, self._unmarked())
             if first is not None:
                 await self._kube.create(CONFIG_MAPS, totals.manifest(day, first), namespace=self._namespace)
             return
-        after = totals.added(_decoded(found), bills, now, self._may_forget)
+        after = totals.added(_decoded(found), bills, now, self._unmarked())
         if after is not None:
             meta = found.metadata
             body = {

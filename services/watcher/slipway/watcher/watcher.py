@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from slipway.crd.totals import is_booked
+from slipway.crd.totals import is_booked, token_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.kube.lease import LeaseElector, LeaseTiming
@@ -94,7 +94,7 @@ class Watcher:
             parts.kube,
             clock,
             namespace=settings.namespace,
-            may_forget=self._may_forget,
+            unmarked=self._unmarked,
             settled=self.queue.add,
         )
         self._hints = HintSender(parts.streams.hints, clock)
@@ -291,10 +291,12 @@ class Watcher:
             relay=self.relay,
         )
 
-    def _may_forget(self, uid: str) -> bool:
-        """Whether the totals need not remember that they hold this allocation."""
-        found = self.world.allocations.by_uid(uid)
-        return self.world.is_synced and (found is None or is_booked(found))
+    def _unmarked(self) -> frozenset[str] | None:
+        """Who has ended and does not say yet that it stands in the totals: they have to remember it."""
+        if not self.world.is_synced:
+            return None
+        ended = (each for each in self.world.allocations.items() if each.status.phase is Phase.TERMINATED)
+        return frozenset(token_of(each.metadata.uid) for each in ended if not is_booked(each))
 
     def _is_stuck(self, allocation: Allocation) -> bool:
         is_live = allocation.status.phase is not Phase.TERMINATED
