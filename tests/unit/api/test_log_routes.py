@@ -179,6 +179,8 @@ async def a_gang_with_events(world: ApiWorld) -> AllocationId:
         ("order=desc", "3210P"),
         ("order=desc&tail=2", "32"),
         ("order=asc&tail=2", "23"),
+        ("head=2", "P0"),
+        ("head=3&stream=stdout&order=desc", "210"),
     ],
 )
 async def test_lines_are_chosen_by_rank_source_and_pattern(world: ApiWorld, query: str, expected: str) -> None:
@@ -209,6 +211,8 @@ async def test_what_kubernetes_says_is_marked_in_text(world: ApiWorld) -> None:
         ("order=newest", "asc (oldest first) or desc"),
         ("order=desc&follow=true", "comes in its order"),
         ("regex=perhaps", "true or false"),
+        ("head=2&follow=true", "no end yet"),
+        ("head=-1", "whole number"),
     ],
 )
 async def test_bad_filters_are_named(world: ApiWorld, query: str, said: str) -> None:

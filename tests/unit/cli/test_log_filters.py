@@ -29,6 +29,7 @@ async def test_lines_are_chosen(world: ApiWorld, desk: Desk) -> None:
         (("--rank", "0,2", "--stream", "stdout"), "[0] epoch 0|[2] epoch 2"),
         (("--regex", "epoch [12]$"), "[1] epoch 1|[2] epoch 2"),
         (("-r", "--tail", "2"), "[2] epoch 2|[1] epoch 1"),
+        (("--head", "2"), "[0] -- Pulling image a|[0] epoch 0"),
     ):
         ran = await desk.run("logs", id_, *words)
         assert (ran.code, ran.out.rstrip("\n").replace("\n", "|")) == (main.OK, expected), words
@@ -41,7 +42,7 @@ async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) 
         (("--regex", "(a"), "a ( is not closed (at character 2)"),
         (("--rank", "x"), "such as 3, 0,2 or 4-7"),
         (("--regex", "a", "--search", "b"), "one of them at a time"),
-        (("-f", "--reverse"), "leave out --reverse or --follow"),
+        (("-f", "--reverse"), "--follow goes by itself"),
     ):
         ran = await desk.run("logs", id_, *words)
         assert (ran.code, said in ran.err) == (main.USAGE, True), ran.err

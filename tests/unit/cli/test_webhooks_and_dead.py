@@ -123,6 +123,17 @@ async def test_dead_letters_are_listed_for_people(desk: Desk, world: ApiWorld) -
     assert "about:   work on default/llm-0123abcd" in shown
 
 
+async def test_every_page_of_dead_letters_is_listed(desk: Desk, world: ApiWorld) -> None:
+    """However many there are; also where a page has none of the source that is asked for."""
+    for number in range(520):
+        delivery = Delivery(webhook="pager", entry_id="1-1", fields={"id": b"llm-0123abcd/%d" % number})
+        await world.streams.webhooks("a").bury(delivery, cause="answered 500", tries=12)
+    await bury(world)
+    assert len((await desk.run("dead", "-q")).out.split()) == 522
+    assert len((await desk.run("dead", "--source", "work", "-q")).out.split()) == 1
+    assert len((await desk.run("dead", "-o", "json")).json["items"]) == 522
+
+
 async def test_dead_letters_are_sent_again_and_dropped(desk: Desk, world: ApiWorld) -> None:
     """One by one, or all of a source; what nobody would get is said."""
     first, second = await bury(world)

@@ -54,6 +54,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     until: float | None = None
     tail: int | None = None
+    head: int | None = None
     after: str | None = None
 
     def has(self, line: LogLineView) -> bool:
@@ -94,6 +95,8 @@ class LogFeed:
         if lines is None or (not lines and wanted.after is None):
             lines = await self._of_pods(allocation, wanted)
         found = await _chosen(lines, wanted)
+        if wanted.head is not None:
+            found = found[: wanted.head]
         if wanted.tail is not None:
             found = found[-wanted.tail :] if wanted.tail else []
         return found[::-1] if wanted.is_reversed else found

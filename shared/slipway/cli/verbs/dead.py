@@ -1,10 +1,12 @@
 """`slipway dead`: messages that could not be worked off: looking at them, sending them again, dropping them."""
 
 import argparse
+import json
 from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
+from slipway.cli.http import Answer
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
 
@@ -52,7 +54,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def _list(arguments: argparse.Namespace, session: Session) -> int:
-    answer = session.api.call("GET", "/dead", query={"source": arguments.source})
+    answer = _all(session, arguments.source)
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return main.OK
@@ -70,6 +72,20 @@ def _list(arguments: argparse.Namespace, session: Session) -> int:
     head = ["LETTER", "ABOUT", "TRIES", "CAUSE"]
     session.terminal.line(table.render(head, rows, width=session.terminal.width))
     return main.OK
+
+
+def _all(session: Session, source: str) -> Answer:
+    """The letters of all pages."""
+    items: list[Json] = []
+    after = ""
+    while True:
+        query = {"source": source, "limit": output.PAGE, "after": after}
+        answer = session.api.call("GET", "/dead", query=query)
+        page = cast("Json", answer.json())
+        items += page["items"]
+        after = str(page["metadata"]["continue"] or "")
+        if not after:
+            return Answer(answer.status, json.dumps({**page, "items": items}).encode(), answer.headers)
 
 
 def about(letter: Json) -> str:

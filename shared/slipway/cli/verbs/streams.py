@@ -77,7 +77,7 @@ def _short(value: Any) -> str:
             return str(value)
 
 
-_LINE_FILTERS = ("rank", "attempt", "stream", "tail", "since", "until", "search")
+_LINE_FILTERS = ("rank", "attempt", "stream", "head", "tail", "since", "until", "search")
 
 
 def configure_logs(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +86,7 @@ def configure_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
     parser.add_argument("--attempt", metavar="N", type=int, help="only of this attempt")
+    parser.add_argument("--head", metavar="N", type=int, help="only the first lines")
     parser.add_argument("--tail", metavar="N", type=int, help="only the last lines")
     parser.add_argument("--since", metavar="10m", default="", help="only of the last time, or since this time")
     parser.add_argument("--until", metavar="1m", default="", help="only until so long ago, or until this time")
@@ -112,8 +113,8 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
     query = {name: getattr(arguments, name) for name in _LINE_FILTERS}
     if arguments.search and arguments.regex:
         raise InvalidError("logs: --search and --regex: one of them at a time")
-    if arguments.reverse and arguments.follow:
-        raise InvalidError("logs: what is followed comes in its order: leave out --reverse or --follow")
+    if arguments.follow and (arguments.reverse or arguments.head is not None):
+        raise InvalidError("logs: what is followed comes in its order, and has no end yet: --follow goes by itself")
     if arguments.regex:
         query |= {"search": arguments.regex, "regex": "true"}
     if arguments.reverse:

@@ -47,6 +47,8 @@ async def logs(request: Request) -> Response:
     if flag_param(request, "follow", default=is_sse):
         if wanted.is_reversed:
             raise bad_param("order", "what is followed comes in its order; leave order=desc away")
+        if wanted.head is not None:
+            raise bad_param("head", "what is followed has no end yet; leave head away, or follow away")
 
         async def write(outlet: Outlet) -> None:
             async def emit(line: LogLineView) -> None:
@@ -77,6 +79,7 @@ def _wanted(request: Request, now: float) -> Wanted:
         since=_moment("since", query.get("since", ""), now),
         until=_moment("until", query.get("until", ""), now),
         tail=number_param(request, "tail", default=0, most=LINES_MAX) if query.get("tail") else None,
+        head=number_param(request, "head", default=0, most=LINES_MAX) if query.get("head") else None,
         after=request.headers.get("last-event-id") or query.get("after") or None,
     )
 
@@ -150,6 +153,7 @@ ENDPOINTS = (
         query=(
             Query("follow", "true: go on as lines come, until it has ended", "boolean"),
             Query("tail", f"only the last lines, at most {LINES_MAX}", "integer"),
+            Query("head", "only the first lines", "integer"),
             Query("since", "only younger lines: a duration such as 10m, or an RFC 3339 time"),
             Query("until", "only older lines: a duration such as 10m, or an RFC 3339 time"),
             Query("search", f"only lines with this text, in any case; at most {SEARCH_MAX} characters"),
