@@ -181,7 +181,8 @@ class Remote:
                     self._show(message[0], message[1:])
                     if self._seen - told_until >= ACK_BYTES:
                         told_until = self._seen
-                        await socket.send(json.dumps({"type": "seen", "offset": self._seen}))
+                        with contextlib.suppress(ConnectionClosed):  # what has arrived is read to its end
+                            await socket.send(json.dumps({"type": "seen", "offset": self._seen}))
                     continue
                 told: Json = json.loads(message)
                 if told["type"] == "received":
