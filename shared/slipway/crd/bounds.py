@@ -75,5 +75,9 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "WireDecision.devices": {"maxProperties": RANKS_MAX},
 }
 
+UNFILLED = frozenset({"RoleSpec.daemon"})
+"""Fields whose default the server does not fill in: in a list that is one value, kubectl would take what was filled in
+for a difference, and never call a repeated apply unchanged."""
+
 REQUIRED: Mapping[str, tuple[str, ...]] = {"RankStatus": ("podUID",)}
 """Fields that the server requires although the structs have a default (a default of the schema fills them in)."""

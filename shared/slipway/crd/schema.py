@@ -269,7 +269,7 @@ def _struct(info: types.StructType) -> Schema:
         doc = docs.get((name, field.name))
         if doc and "description" not in schema:
             schema = {"description": doc, **schema}
-        if (default := _default(field)) is not None:
+        if (default := _default(field)) is not None and f"{name}.{field.encode_name}" not in bounds.UNFILLED:
             schema["default"] = default
         schema.update(bounds.BOUNDS.get(f"{name}.{field.encode_name}", {}))
         if "additionalProperties" in schema:
