@@ -48,7 +48,7 @@ def test_a_gang_starts_whole(system: System) -> None:
         assert (owner["kind"], owner["uid"], owner.get("blockOwnerDeletion", False)) == ("Allocation", uid, False)
         env = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
         assert env["WORLD_SIZE"] == "4"
-        assert env["SLIPWAY_API"] == "http://slipway-api.slipway-system.svc:8080"
+        assert env["SLIPWAY_API"] == "http://slipway-api.slipway-system.svc:8090", "the tasks' door"
     kinds = sorted(item.split()[0] for item in system.left(uid))
     assert kinds == ["configmaps", "pods", "pods", "pods", "pods", "services"]
     (service,) = system.operator.items("/api/v1/services", MANAGED)
