@@ -18,7 +18,14 @@ import msgspec
 
 from slipway.api.ports import Stop
 from slipway.api.recent import Recent
-from slipway.api.refusals import BodyTooLargeError, ConflictError, PeersMissingError, RedisAwayError, ReplacedError
+from slipway.api.refusals import (
+    BodyTooLargeError,
+    ConflictError,
+    PeersMissingError,
+    RedisAwayError,
+    ReplacedError,
+    TooManyStreamsError,
+)
 from slipway.errors import ControlPlaneError, InvariantError, TransientError, UnavailableError
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.gatherings import BYTES_MAX, NO_RANK, Gathered, Gatherings, GatherKey, Outcome, Seat
@@ -28,6 +35,8 @@ T = TypeVar("T")
 POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
 SHOWN_MAX = 16
+WAITING_MAX = 20_000
+"""Peers that wait at one process, over all gatherings."""
 WHO_TTL_S = 1.0
 
 StillOn = Callable[[], Awaitable[object]]
@@ -93,6 +102,7 @@ class AllGather:
         self._stop = stop
         self._owner = random.token_hex(8)
         self._rooms: dict[GatherKey, _Room] = {}
+        self._waiting = 0
         self._who = Recent[GatherKey, str](clock, ttl_s=WHO_TTL_S)
 
     async def meet(self, key: GatherKey, seat: Seat, *, peers: int, wait_s: float, still_on: StillOn) -> Met:
@@ -103,7 +113,10 @@ class AllGather:
             ReplacedError: the same request id came again.
             ConflictError: the others said another number of peers, or the attempt is over.
             RedisAwayError: there is no Redis right now; send it again.
+            TooManyStreamsError: so many wait here that this process takes no more.
         """
+        if self._waiting >= WAITING_MAX:
+            raise TooManyStreamsError(f"{WAITING_MAX} peers wait at this replica of the api; send it again in a moment")
         seat = msgspec.structs.replace(seat, token=self._random.token_hex(8))
         try:
             state = await self._join(key, seat, peers)
@@ -124,9 +137,11 @@ class AllGather:
         if replaced is not None:
             replaced.decide(_replaced(seat.request_id))
         room.watchers[seat.request_id] = watcher
+        self._waiting += 1
         try:
             return await self._wait(key, room, watcher, wait_s)
         finally:
+            self._waiting -= 1
             if room.watchers.get(seat.request_id) is watcher:
                 del room.watchers[seat.request_id]
             if room.leader is None:

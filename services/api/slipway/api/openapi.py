@@ -44,7 +44,7 @@ def document(endpoints: Iterable[Endpoint], version: str) -> Json:
             "description": "Launches AI workloads on Kubernetes. Errors are RFC 9457 problems, times RFC 3339 in UTC.",
         },
         "paths": paths,
-        "components": {"schemas": components, "headers": _HEADERS},
+        "components": {"schemas": components, "headers": _HEADERS, "securitySchemes": _SCHEMES},
     }
 
 
@@ -52,6 +52,16 @@ _HEADERS: Json = {
     "Idempotency-Key": {
         "description": "The same key and body launch once, however often they are sent.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    }
+}
+
+
+_SCHEMES: Json = {
+    "task": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "The token of a rank, from the file $SLIPWAY_TOKEN_FILE; for its own allocation only.",
     }
 }
 
@@ -64,6 +74,8 @@ def _operation(row: Endpoint, by_type: Json) -> Json:
         "parameters": _parameters(row),
         "responses": {str(row.status): _response(row, by_type), "default": _PROBLEM},
     }
+    if row.for_tasks:
+        operation["security"] = [{}, {"task": []}]
     if row.body is not None:
         content: Json = {"schema": by_type[str(row.body)]}
         if row.body is LaunchBody:

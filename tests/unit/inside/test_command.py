@@ -1,0 +1,118 @@
+"""The command for shells: what is printed, and how it ends."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slipway.inside.command import main
+from tests.support.http_stub import HttpStub, serve
+
+ASKED: dict[str, Any] = {"preempt": True, "n": 1, "reason": "maintenance", "deadline": "", "requeue": False}
+
+
+class Api:
+    """Answers the same to everything."""
+
+    status = 200
+    body: dict[str, Any] = {}
+
+    async def __call__(self, request: Request) -> Response:
+        return JSONResponse(self.body, self.status)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+async def stub(api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[HttpStub]:
+    async with serve(api) as listening:
+        monkeypatch.setenv("SLIPWAY_API", listening.url)
+        monkeypatch.setenv("SLIPWAY_ALLOCATION_ID", "run-12345678")
+        yield listening
+
+
+async def run(*words: str) -> int:
+    return await asyncio.to_thread(main, list(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "body"),
+    [
+        (["ready"], "ready", {"value": True, "attempt": 1}),
+        (["waiting", "--off"], "waiting", {"value": False, "attempt": 1}),
+        (["progress", "0.25"], "progress", {"progress": 0.25, "attempt": 1}),
+        (["activity"], "activity", {}),
+        (["daemon", "3"], "ranks/3/daemon", {"value": True, "attempt": 1}),
+        (["ack"], "signals/preemption/ack", {"rank": 0, "attempt": 1}),
+    ],
+)
+async def test_notes(stub: HttpStub, words: list[str], path: str, body: dict[str, Any]) -> None:
+    """One call each; nothing is printed."""
+    assert await run(*words) == 0
+    (request,) = stub.requests
+    assert (request.target, request.json) == (f"/api/v1/allocations/run-12345678/{path}", body)
+
+
+async def test_preempted(api: Api, stub: HttpStub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """1 is no; yes is 0, told on the standard output and in a file that is there whole or not at all."""
+    file = tmp_path / "asked"
+    api.body = {"preempt": False}
+    assert await run("preempted", "--file", str(file)) == 1
+    assert not file.exists()
+    api.body = ASKED
+    assert await run("preempted", "--wait", "--file", str(file)) == 0
+    told = {"n": 1, "reason": "maintenance", "deadline": "", "requeue": False}
+    assert json.loads(file.read_text("utf-8")) == json.loads(capsys.readouterr().out) == told
+
+
+async def test_exchange(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
+    """The data goes in as JSON and comes out as JSON."""
+    api.body = {"data": [1, {"a": 2}]}
+    assert await run("allgather", '{"a": 2}', "--peers", "2", "--id", "me", "--name", "x") == 0
+    assert json.loads(capsys.readouterr().out) == [1, {"a": 2}]
+    sent = stub.requests[0].json
+    assert (sent["requestId"], sent["numPeers"], sent["group"], sent["data"]) == ("me", 2, "x", {"a": 2})
+
+
+async def test_where_the_ranks_are(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each, for `while read`."""
+    api.body = {"ready": True, "addresses": [{"rank": 0, "role": "worker", "host": "10.0.0.1"}]}
+    assert await run("rendezvous") == 0
+    assert capsys.readouterr().out == "0 10.0.0.1 worker\n"
+
+
+async def test_refused(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
+    """3, with the words of the API."""
+    api.status, api.body = 409, {"code": "conflict", "detail": "allocation run-12345678 has ended"}
+    assert await run("ready") == 3
+    assert capsys.readouterr().err == "slipway.inside: refused (409 conflict): allocation run-12345678 has ended\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["allgather", "text"], "is not JSON"),
+        (["run", "--ready-when", "("], "there is no program"),
+        (["run", "--ready-when", "(", "--", "true"], "unterminated"),
+        (["run", "--preempt-signal", "X", "--", "true"], "there is no signal X"),
+    ],
+)
+def test_not_understood(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """2, and why."""
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_outside_of_an_allocation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A note that nobody hears is no success."""
+    monkeypatch.delenv("SLIPWAY_API", raising=False)
+    assert main(["ready"]) == 3
+    assert "this is no rank" in capsys.readouterr().err
