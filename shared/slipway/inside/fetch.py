@@ -106,7 +106,10 @@ class _Counted:
         self.count = 0
 
     def read(self, size: int = BLOCK) -> bytes:
-        data: bytes = self._source.read(size)
+        try:
+            data: bytes = self._source.read(size)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ArchiveError(f"it is no gzipped tar archive, or a damaged one: {error}") from error
         self.count += len(data)
         if self.count > self._limit:
             raise ArchiveError(f"it unpacks to more than {self._limit} bytes")
@@ -156,7 +159,10 @@ def unpack(stream: Any, folder: str, limits: Limits = Limits()) -> Totals:  # no
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "wb") as out:
             while True:
-                block = content.read(BLOCK)
+                try:
+                    block = content.read(BLOCK)
+                except tarfile.TarError as error:
+                    raise ArchiveError(f"it ends too early: {error}") from error
                 if not block:
                     break
                 out.write(block)
@@ -169,6 +175,7 @@ def unpack(stream: Any, folder: str, limits: Limits = Limits()) -> Totals:  # no
 def _members(archive: Any, limits: Limits) -> Iterator[tuple[Member, Any]]:
     files: set[str] = set()
     folders: set[str] = set()
+    size = 0
     for count, head in enumerate(archive, 1):
         if count > limits.members:
             raise ArchiveError(f"it has more than {limits.members} members")
@@ -177,6 +184,9 @@ def _members(archive: Any, limits: Limits) -> Iterator[tuple[Member, Any]]:
         member = _member(head)
         if member is None:
             continue
+        size += member.size
+        if size > limits.unpacked_bytes:
+            raise ArchiveError(f"it unpacks to more than {limits.unpacked_bytes} bytes")
         steps = member.path.split("/")
         above = ["/".join(steps[:depth]) for depth in range(1, len(steps))]
         if member.path in files or (member.path in folders and not member.is_folder):

@@ -87,3 +87,25 @@ async def test_what_can_not_become_pods_is_refused(world: ApiWorld) -> None:
 def test_every_field_of_a_spec_can_be_shown() -> None:
     """A body is the spec and a little more: nothing of a spec is unknown to a launch."""
     assert "context" in AllocationSpec.__struct_encode_fields__
+
+
+async def test_a_template_of_the_workspace_sets_up_every_pod(world: ApiWorld) -> None:
+    """Pull secrets, shared memory, a working directory, a start-up hook, environment: said once, for all launches."""
+    hook = {"postStart": {"exec": {"command": ["sh", "-c", "echo ready"]}}}
+    main = {
+        "name": "main", "workingDir": "/work", "lifecycle": hook,
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}], "env": [{"name": "A", "value": "1"}],
+    }  # fmt: skip
+    pod = {
+        "containers": [main], "imagePullSecrets": [{"name": "pull"}],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
+    }  # fmt: skip
+    await world.post("/templates", {"name": "team", "body": {"template": {"spec": pod}}})
+    changed = await world.http.patch("/api/v1/workspaces/default", json={"defaultTemplate": "team"})
+    assert changed.status_code == 200
+    spec = (await dry(world))["objects"][2]["spec"]
+    container = spec["containers"][0]
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in spec["volumes"]
+    assert (container["workingDir"], container["lifecycle"], container["image"]) == ("/work", hook, "a")
+    assert {"name": "A", "value": "1"} in container["env"]

@@ -108,6 +108,14 @@ async def test_what_is_wrong_is_named(world: ApiWorld, body: Json, pointer: str,
     assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default"]
 
 
+async def test_a_default_template_must_be_there(world: ApiWorld) -> None:
+    """422 at the field, with those that are."""
+    refused = await patch(world, "default", {"defaultTemplate": "gone"})
+    (error,) = refused.json()["errors"]
+    assert (refused.status_code, error["pointer"]) == (422, "/defaultTemplate")
+    assert "there is no template gone" in error["detail"]
+
+
 async def test_what_is_not_there(world: ApiWorld) -> None:
     """404 for a namespace that is no workspace, and for odd names; `default` stays."""
     for name in ("kube-system", "nowhere", "No%20Such", "..%2fx"):

@@ -139,6 +139,11 @@ class Workspaces:
         queue = marks.get(ANNOTATION_QUEUE) if body.default_queue is UNSET else body.default_queue
         if body.default_pool is not UNSET or body.default_queue is not UNSET:
             await self._check_defaults(name, pool, queue)
+        if isinstance(body.default_template, str):
+            try:
+                await self._catalog.template(body.default_template, name)
+            except InvalidError as error:
+                raise _invalid("/defaultTemplate", error.fields[0].detail) from error
         fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
         annotations = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not UNSET}
         if annotations:

@@ -1,0 +1,235 @@
+"""What launches bring along and where they may go, on a real API server: archives, dry runs, workspaces, pools, and
+what of a wrong object the server itself refuses.
+"""
+
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Generator
+from typing import Any, cast
+
+import httpx
+import pytest
+import yaml
+
+from tests.conformance.system.operator import GROUP, Json, must
+from tests.conformance.system.system import System, a_body, an_allocation
+from tests.conformance.system.test_inside import a_token
+from tests.support.archives import an_archive
+from tests.support.wait import wait_until
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def archive(system: System) -> Generator[bytes]:
+    """Four MiB that nobody has uploaded; what is stored of them goes at the end."""
+    yield an_archive({"train.py": b"print(1)", "data/noise": os.urandom(4 * 1024 * 1024)})
+    for item in system.operator.items(MAPS, "slipway.dev/context=index"):
+        system.operator.delete(f"{MAPS}/{item['metadata']['name']}")
+    wait_until(lambda: not system.operator.items(MAPS, "slipway.dev/context"), "every piece is gone", timeout_s=60)
+
+
+def put(system: System, content: bytes) -> httpx.Response:
+    """An upload."""
+    headers = {"content-type": "application/gzip"}
+    url = f"{system.installation.url}/api/v1/contexts"
+    return httpx.put(url, content=content, headers=headers, trust_env=False, timeout=120.0)
+
+
+def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
+    """Stored in pieces that belong to its index; each rank's token opens it at the tasks' door, byte by byte."""
+    stored = put(system, archive)
+    assert stored.status_code == 201, stored.text
+    id_ = stored.json()["id"]
+    assert id_ == hashlib.sha256(archive).hexdigest()
+    assert put(system, archive).status_code == 200
+    (index,) = system.operator.items(MAPS, "slipway.dev/context=index")
+    pieces = system.operator.items(MAPS, "slipway.dev/context=piece")
+    assert len(pieces) == 5
+    owners = {owner["uid"] for item in pieces for owner in item["metadata"]["ownerReferences"]}
+    assert owners == {index["metadata"]["uid"]}
+    launched = system.launch(a_body("training", 2, context=id_))
+    system.wait_for(launched, "Running")
+    for pod in system.pods(launched):
+        first = pod["spec"]["initContainers"][0]
+        door = next(item["value"] for item in first["env"] if item["name"] == "SLIPWAY_API")
+        assert door.endswith(":8090")
+        token = {"Authorization": f"Bearer {a_token(system, pod)}"}
+        url = f"http://{system.installation.doors['api']}/api/v1/allocations/{launched}/context"
+        got = httpx.get(url, headers=token, trust_env=False, timeout=60.0)
+        assert got.status_code == 200, got.text
+        assert got.content == archive
+    system.post(f"/allocations/{launched}/kill")
+
+
+def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive: bytes) -> None:
+    """A piece of the same name that belongs to nobody is not trusted."""
+    id_ = hashlib.sha256(archive).hexdigest()
+    name = f"slipway-context-{id_[:40]}-1"
+    system.operator.create(MAPS, {"metadata": {"name": name}, "binaryData": {"piece": "eHh4"}})
+    assert put(system, archive).status_code == 201
+    launched = system.launch(a_body(context=id_, hold=True))
+    got = httpx.get(f"{system.installation.url}/api/v1/allocations/{launched}/context", trust_env=False, timeout=60.0)
+    assert got.content == archive
+
+
+def test_an_archive_that_nobody_needs_goes(system: System, archive: bytes) -> None:
+    """With all its pieces, after its time; one that a waiting launch names stays. One that is used is marked so."""
+    id_ = put(system, archive).json()["id"]
+    launched = system.launch(a_body(context=id_, hold=True))
+    time.sleep(1.2)
+    must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "1"}))
+    assert system.get(f"/contexts/{id_}")["id"] == id_
+    system.post(f"/allocations/{launched}/kill")
+    system.ended(launched, "Canceled")
+    time.sleep(1.2)
+    must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "1"}))
+    wait_until(lambda: not system.operator.items(MAPS, "slipway.dev/context"), "it is gone", timeout_s=60)
+    refused = system.cli("run", "-d", "--image", "a", "--dry-run", "--", "true")
+    assert refused.code == 0, refused.err
+
+
+def test_a_dry_run_shows_the_pods_that_come(system: System) -> None:
+    """What was shown is what the pod worker makes, but for uid, user, trace and hash; the server filled in the rest."""
+    body = {**a_body("training", 2), "name": "rehearsed"}
+    answer: Json = system.ask(lambda api: api.post("/allocations", body, {"dryRun": "true"}))
+    shown: list[Json] = [item for item in answer["objects"] if item["kind"] == "Pod"]
+    assert system.operator.find(f"{GROUP}/namespaces/default/allocations/rehearsed") is None
+    id_ = system.launch(body)
+    system.wait_for(id_, "Running")
+    for mine, real in zip(shown, system.pods(id_), strict=True):
+        assert mine["metadata"]["name"].replace("00000000", id_.rpartition("-")[2]) == real["metadata"]["name"]
+        for field in ("containers", "volumes", "hostname", "subdomain", "schedulerName", "securityContext"):
+            assert _within(mine["spec"][field], real["spec"][field], id_), field
+    system.post(f"/allocations/{id_}/kill")
+
+
+def _within(mine: Any, real: Any, id_: str) -> bool:
+    """Whether all that was shown is there; what the server added, and the trace of the launch, do not count."""
+    if isinstance(mine, dict):
+        return all(name in real and _within(value, real[name], id_) for name, value in cast("Json", mine).items())
+    if isinstance(mine, list):
+        items = cast("list[Any]", mine)
+        named: Json = {item["name"]: item for item in real if isinstance(item, dict) and "name" in item}
+        return all(
+            _within(item, named[item["name"]] if isinstance(item, dict) and "name" in item else real[place], id_)
+            for place, item in enumerate(items)
+        )
+    return str(mine).replace("00000000", id_.rpartition("-")[2]) == str(real)
+
+
+@pytest.fixture
+def workspace(system: System) -> Generator[str]:
+    """A workspace of the test's own, made and removed through the API."""
+    name = f"team-{uuid.uuid4().hex[:6]}"
+    system.post("/workspaces", {"name": name})
+    wait_until(lambda: system.operator.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "its account")
+    yield name
+    system.ask(lambda api: api.call("DELETE", f"/workspaces/{name}"))
+    gone = f"/api/v1/namespaces/{name}"
+    wait_until(lambda: system.operator.find(gone) is None, "the namespace is gone", timeout_s=60)
+
+
+def test_a_workspace_is_made_filled_and_removed(system: System) -> None:
+    """Namespace, defaults, quota: a launch beyond the quota waits until there is room; then all of it goes."""
+    made: Json = system.post("/workspaces", {"name": "made", "defaultPool": "default", "quota": {"pods": 1}})
+    assert (made["isOwned"], made["quota"]) == (True, {"pods": "1"})
+    account = "/api/v1/namespaces/made/serviceaccounts/default"
+    wait_until(lambda: system.operator.find(account), "its account")
+    wait_until(lambda: system.get("/workspaces/made")["used"], "its quota counts")
+    first = system.launch(a_body(workspace="made"))
+    system.wait_for(first, "Running")
+    second = system.launch(a_body(workspace="made", script={"runsS": 0.1}))
+    told = f"/allocations/{second}"
+    wait_until(lambda: "exceeded quota" in str(system.get(f"{told}/explain")) + str(system.get(told)), "it is told")
+    assert "made" in [item["name"] for item in system.get("/workspaces")["items"]]
+    changed: Json = system.ask(lambda api: api.patch("/workspaces/made", {"quota": {"pods": 2}, "defaultPool": None}))
+    assert (changed["quota"], changed["defaultPool"]) == ({"pods": "2"}, "")
+    system.ended(second, "Succeeded", timeout_s=60)
+    assert "have not ended" in system.cli("workspace", "rm", "made").err
+    system.post(f"/allocations/{first}/kill")
+    system.ended(first, "Canceled")
+    must(system.cli("workspace", "set", "made", "--quota", "none"))
+    assert system.operator.find("/api/v1/namespaces/made/resourcequotas/slipway-quota") is None
+    must(system.cli("workspace", "rm", "made"))
+    wait_until(lambda: system.operator.find("/api/v1/namespaces/made") is None, "it is gone", timeout_s=60)
+
+
+def test_a_second_pool_for_one_workspace(system: System, workspace: str) -> None:
+    """It has a queue and a leader of its own; others are refused by the API, and wait when applied by hand."""
+    pool = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool", "metadata": {"name": "apart"}}
+    queue = {**pool, "kind": "Queue", "spec": {"pool": "apart"}}
+    system.operator.apply({**pool, "spec": {"workspaces": [workspace], "nodeSelector": {"none": "such"}}}, queue)
+    try:
+        wait_until(lambda: "apart" in [item["name"] for item in system.get("/pools")["items"]], "it is seen")
+        refused = system.cli("run", "-d", "--image", "a", "--pool", "apart", "--", "true")
+        assert (refused.code, "is not for workspace default" in refused.err) == (2, True)
+        held = system.launch(a_body(workspace=workspace, pool="apart"))
+        assert system.view(held)["queue"] == "apart"
+        wait_until(lambda: system.get(f"/allocations/{held}/explain")["code"] == "NoFit", "its own leader explains")
+        system.operator.apply(an_allocation("stranger", pool="apart", queue="apart"))
+        stranger = system.applied_id("stranger")
+        code = "PoolNotForWorkspace"
+        wait_until(lambda: system.get(f"/allocations/{stranger}/explain")["code"] == code, "it is told")
+        for id_ in (held, stranger):
+            system.post(f"/allocations/{id_}/kill")
+            system.ended(id_, "Canceled")
+    finally:
+        system.operator.delete(f"{GROUP}/queues/apart")
+        system.operator.delete(f"{GROUP}/resourcepools/apart")
+
+
+MISTAKES: list[tuple[Json, str]] = [
+    ({"kind": "jobb"}, "spec.kind"),
+    ({"priority": 5000}, "spec.priority"),
+    ({"priority": "high"}, "spec.priority"),
+    ({"ranks": [{"count": 0}]}, "spec.ranks[0].count"),
+    ({"ranks": [{"cuont": 2}]}, "spec.ranks[0].cuont"),
+    ({"maxRuntime": "soon"}, "spec.maxRuntime"),
+    ({"env": {"A": 1}}, "spec.env.A"),
+    ({"context": "nope"}, "spec.context"),
+    ({"imagee": "x"}, "spec.imagee"),
+    ({"files": [{"path": "a"}]}, "spec.files[0].content"),
+]
+
+
+@pytest.mark.parametrize(("change", "field"), MISTAKES, ids=[field for _, field in MISTAKES])
+def test_what_the_api_server_refuses(system: System, change: Json, field: str) -> None:
+    """kubectl apply is told the field; no object is made."""
+    manifest = an_allocation("wrong")
+    manifest["spec"] |= change
+    done = system.operator.kubectl("apply", "-f", "-", stdin=_yaml(manifest))
+    assert done.code != 0
+    assert field in done.err
+    assert system.operator.find(f"{GROUP}/namespaces/default/allocations/wrong") is None
+
+
+MAIN = {"name": "main", "image": "a", "command": ["x"]}
+INVALID: list[tuple[Json, str]] = [
+    ({"ranks": [{"resources": {"gpu": 1}}]}, "/ranks/0/resources/gpu"),
+    ({"minAvailable": 9}, "/minAvailable"),
+    ({"files": [{"path": "../up", "content": ""}]}, "/files/0/path"),
+    ({"env": {"A=B": "x"}}, "/env/A=B"),
+    ({"template": {"spec": {"hostNetwork": True, "containers": [MAIN]}}}, "/template/spec/hostNetwork"),
+    ({"ports": [{"name": "a", "port": 1}, {"name": "a", "port": 2}]}, "/ports/1/name"),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer"), INVALID, ids=[pointer for _, pointer in INVALID])
+def test_what_the_scheduler_marks_invalid(system: System, change: Json, pointer: str) -> None:
+    """What a schema can not say: the object waits as Invalid, and says the field and what to do; it never runs."""
+    manifest = an_allocation("crooked")
+    manifest["spec"] |= change
+    system.operator.apply(manifest)
+    id_ = system.applied_id("crooked")
+    try:
+        wait_until(lambda: pointer in str(system.get(f"/allocations/{id_}/explain")), pointer)
+        assert system.pods(id_) == []
+    finally:
+        system.kubectl("delete", "alloc", "crooked", "--timeout=40s")
+
+
+def _yaml(manifest: Json) -> str:
+    return str(yaml.safe_dump(manifest))
