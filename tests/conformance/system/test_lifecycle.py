@@ -6,7 +6,7 @@ from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System, a_body
 from tests.support.wait import wait_until
 
-SPARE, HOSTNAME = "spare-node", "kubernetes.io/hostname"
+SPARE, SILENT, HOSTNAME = "spare-node", "silent-node", "kubernetes.io/hostname"
 
 
 def stopped_at(view: Json) -> float:
@@ -96,3 +96,27 @@ def test_an_elastic_gang_loses_a_node_and_goes_on(system: System) -> None:
     assert (system.view(id_)["phase"], system.view(id_)["attempt"]) == ("Running", 1)
     exit_all(system, id_)
     system.ended(id_, "Succeeded")
+
+
+def test_what_a_silent_machine_runs_is_given_up_by_an_admin(system: System) -> None:
+    """Its node stays and says nothing: a kill waits for it until somebody who knows says that it is off."""
+    system.nodes.add(SILENT)
+    role: Json = {"name": "worker", "resources": {"cpu": "100m", "memory": "64Mi"}, "nodeSelector": {HOSTNAME: SILENT}}
+    id_ = system.launch({**a_body("training"), "ranks": [role]})
+    system.wait_for(id_, "Running")
+    refused = system.cli("forget", id_)
+    assert (refused.code != 0, "answers" in refused.err) == (True, True), refused
+    system.nodes.lose(SILENT)
+    system.post(f"/allocations/{id_}/kill")
+    wait_until(lambda: not _is_ready(system, SILENT), "Kubernetes has not heard of the node", timeout_s=120)
+    assert system.view(id_)["phase"] == "Terminating"
+    given_up = system.cli("forget", id_)
+    assert (given_up.code, SILENT in given_up.out) == (0, True), given_up
+    system.ended(id_, "Canceled")
+    system.nothing_left(system.object(id_)["metadata"]["uid"])
+    system.nodes.remove(SILENT)
+
+
+def _is_ready(system: System, node: str) -> bool:
+    conditions = system.operator.get(f"/api/v1/nodes/{node}")["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
