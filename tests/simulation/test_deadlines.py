@@ -120,6 +120,25 @@ def test_the_pending_timeout() -> None:
     play(story)
 
 
+def test_what_is_held_does_not_wait() -> None:
+    """Its patience begins when it is resumed, whoever was killed meanwhile; at rest a held one costs no writes."""
+
+    async def story(world: World) -> None:
+        await world.launch(ranks=9, hold=True, pendingTimeout="20s")
+        await asyncio.sleep(30.0)
+        begun = len(world.changes)
+        await asyncio.sleep(60.0)
+        assert {change.resource for _, _, change in world.changes[begun:]} <= {"leases.coordination.k8s.io"}
+        kill(world, SERVICES)
+        await world.kube.patch(ALLOCATIONS, "job", {"spec": {"hold": False}}, namespace="default")
+        resumed = world.clock.now()
+        found = await ended(world)
+        assert (found.status.result, found.status.reason) == (Result.TIMED_OUT, Reason.PENDING_TIMEOUT)
+        assert resumed + 20 <= parse_time(found.status.ended_at) <= resumed + 20 + LATE_S
+
+    play(story)
+
+
 @pytest.mark.parametrize("by_system", [False, True], ids=["user", "system"])
 def test_the_grace_of_a_preemption(by_system: bool) -> None:
     """Stored when the ranks are told; then they are killed, and what the system preempted runs again."""
