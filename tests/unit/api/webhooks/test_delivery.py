@@ -96,8 +96,8 @@ class Office:
 
     async def _serve(self, name: str, limits: Limits, stop: Stop) -> None:
         queues, registry = MemoryStreams(self.server).webhooks(name), self.a_registry()
-        router = Router(queues, registry, self.clock)
         courier = Courier(queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits)
+        router = Router(queues, registry, self.clock, routed=courier.wake)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(courier.run(stop))
             tasks.create_task(self._loop(router.step, stop))
@@ -141,6 +141,23 @@ def test_events_go_out_in_order_each_once() -> None:
         assert office.receivers.ids("all") == ids(1, 2, 3, 4)
         assert office.receivers.ids("none") == []
         assert await office.backlog("all") == 0
+
+    in_an_office(story)
+
+
+def test_an_event_goes_out_at_once() -> None:
+    """Within a fraction of a second, also after a time of quiet."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        await office.add("hook")
+        office.replica(tasks)
+        for seq in range(1, 6):
+            await office.clock.sleep(7.3)
+            published_s = office.clock.monotonic()
+            await office.publish(seq)
+            await office.clock.sleep(1)
+            assert office.receivers.ids("hook")[-1] == ids(seq)[0]
+            assert office.receivers.seen[-1][2] - published_s < 0.1
 
     in_an_office(story)
 

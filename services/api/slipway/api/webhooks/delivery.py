@@ -14,6 +14,7 @@ Not promised: that nothing is delivered twice. What this process has delivered i
 """
 
 import asyncio
+import contextlib
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -98,6 +99,7 @@ class Courier:
         self._delivered: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._left_at_s = self._listed_at_s = float("-inf")
         self._has_begun = False
+        self._news = asyncio.Event()
 
     async def run(self, stop: Stop) -> None:
         """Until `stop`; then the tries under way are finished, and the rest is left to others."""
@@ -111,8 +113,23 @@ class Courier:
                 if lane.task is not None and not lane.is_trying:
                     lane.task.cancel()
 
+    def wake(self) -> None:
+        """Something was put into a queue."""
+        self._news.set()
+
     async def step(self, *, is_first: bool) -> float:
-        """Claim what waits and begin with it."""
+        """Claim what waits and begin with it; then wait for news, or for a while."""
+        pause_s = await self._look(is_first=is_first)
+        if pause_s < POLL_S:
+            return pause_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._news.wait()
+        self._news.clear()
+        return 0.0
+
+    async def _look(self, *, is_first: bool) -> float:
+        """Claim what there is; answers how long to wait before the next look."""
         if not is_first or self._tasks is None or self._is_ending:
             return POLL_S
         names = list(await self._names())

@@ -7,7 +7,7 @@ Invariant: an event is matched against a list of webhooks that was read after th
 missed by a webhook that was there before it happened.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slipway.api.webhooks.hook import Webhook
 from slipway.api.webhooks.registry import Registry
@@ -30,10 +30,13 @@ GATHER_S = 0.25
 class Router:
     """Runs in each replica; one of them has something to do."""
 
-    def __init__(self, queues: Webhooks, registry: Registry, clock: Clock) -> None:
+    def __init__(
+        self, queues: Webhooks, registry: Registry, clock: Clock, *, routed: Callable[[], None] = lambda: None
+    ) -> None:
         self._queues = queues
         self._registry = registry
         self._clock = clock
+        self._routed = routed
         self._looked_at_s = float("-inf")
         self._has_begun = False
         self.is_first = False
@@ -61,7 +64,10 @@ class Router:
         webhooks = await self._registry.fresh()
         routes = [(entry, _wanting(entry, webhooks)) for entry in entries]
         await self._queues.route(routes)
-        telemetry.WEBHOOK_EVENTS.inc(sum(len(names) for _, names in routes))
+        count = sum(len(names) for _, names in routes)
+        if count:
+            telemetry.WEBHOOK_EVENTS.inc(count)
+            self._routed()
 
 
 def _wanting(entry: Routable, webhooks: Mapping[str, Webhook]) -> list[str]:

@@ -17,7 +17,6 @@ def start(context: Context[Settings], parts: Parts) -> None:
     settings = context.settings
     if not settings.redis_url:
         return
-    router = Router(parts.deliveries, parts.webhooks, context.clock)
     courier = Courier(
         parts.deliveries,
         parts.webhooks,
@@ -26,6 +25,8 @@ def start(context: Context[Settings], parts: Parts) -> None:
         random=context.random,
         limits=Limits(concurrency=settings.webhook_concurrency, retry_s=settings.webhook_retry_s),
     )
+
+    router = Router(parts.deliveries, parts.webhooks, context.clock, routed=courier.wake)
 
     async def deliver() -> float:
         return await courier.step(is_first=router.is_first)
