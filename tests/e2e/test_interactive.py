@@ -246,7 +246,12 @@ def test_what_can_not_be_forwarded(stack: RunningStack) -> None:
     stack.wait_for(id_, "Terminated")
     ended = stack.command("port-forward", id_, "8080")
     assert (ended.code, "nothing to reach" in ended.err) == (1, True)
-    held = stack.launch({"kind": "command", "command": ["true"], "hold": True})
+    words = ("command", "start", "--hold", "-q", "--port", "8080", "--port", "db=5432/tcp", "--", "true")
+    held = stack.command(*words).out.strip()
+    ports = [{"name": "port-8080", "port": 8080, "scheme": "http"}, {"name": "db", "port": 5432, "scheme": "tcp"}]
+    assert stack.view(held)["spec"]["ports"] == ports
     undeclared = stack.command("port-forward", held, "22")
-    assert (undeclared.code, "it declares none" in undeclared.err) == (2, True)
+    assert (undeclared.code, "it declares 5432, 8080" in undeclared.err) == (2, True)
     stack.command("kill", held)
+    bad = stack.command("command", "start", "--port", "http", "--", "true")
+    assert (bad.code, "is no port" in bad.err) == (2, True)

@@ -35,6 +35,13 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         "--file", metavar="PATH[:NAME]", action="append", default=[], help="ship a small file with it (repeat)"
     )
     upload.add_options(what)
+    what.add_argument(
+        "--port",
+        metavar="[NAME=]PORT[/SCHEME]",
+        action="append",
+        default=[],
+        help="a port that it serves: http (the default), https or tcp (repeat)",
+    )
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
@@ -67,6 +74,8 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         body["env"] = _named(arguments.env, "--env", "/env")
     if arguments.label:
         body["labels"] = _named(arguments.label, "--label", "/labels")
+    if arguments.port:
+        body["ports"] = [_port(text) for text in arguments.port]
     if arguments.file:
         body["files"] = [_file(text) for text in arguments.file]
     role = _role(arguments)
@@ -122,6 +131,16 @@ def _named(items: list[str], option: str, pointer: str) -> dict[str, str]:
             raise InvalidError(f"{option}: {detail}")
         found[name] = value
     return found
+
+
+def _port(text: str) -> Json:
+    """`[NAME=]PORT[/SCHEME]`: a port of the main container."""
+    name, _, rest = text.rpartition("=")
+    number, _, scheme = rest.partition("/")
+    if not number.isdigit():
+        raise InvalidError(f"--port: {text!r} is no port; write PORT, PORT/tcp or NAME=PORT")
+    port: Json = {"name": name or f"port-{number}", "port": int(number)}
+    return port | ({"scheme": scheme} if scheme else {})
 
 
 def _file(text: str) -> Json:
