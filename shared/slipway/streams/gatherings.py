@@ -22,6 +22,10 @@ SILENCE_S = 15.0
 PEERS_MAX = 4096
 BYTES_MAX = 1024 * 1024
 """All data of one gathering together: each of its peers is sent all of it."""
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Of complete gatherings of one allocation, within the life time of one."""
+COST_BYTES = 512
+"""What one costs besides its data."""
 NO_RANK = -1
 SEAT_FIELD, DATA_FIELD = "w:", "d:"
 """Fields of a gathering's hash, each before a request id: `process token rank`, and the data."""
@@ -56,6 +60,8 @@ class Outcome(StrEnum):
     """those who are there said another number of peers"""
     FULL = "full"
     """more bytes than a gathering holds"""
+    SPENT = "spent"
+    """nobody sat here yet, and the allocation's other gatherings hold as much as may be kept"""
     GONE = "gone"
     """nobody is there: everybody left, its life time is over, or it was lost"""
 

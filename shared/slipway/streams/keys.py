@@ -53,7 +53,8 @@ WEBHOOK = KeyFamily(prefix="slipway:webhook:", type="stream", length_max=100_000
 """What a webhook is still to be sent; an entry goes when it was delivered or given up."""
 
 GATHER = KeyFamily(prefix="slipway:gather:", type="hash", ttl_s=3_600)
-"""What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete."""
+"""What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete. Without a
+name: the bytes of the allocation's complete ones."""
 
 TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY, GATHER, WEBHOOK)
 
@@ -113,6 +114,11 @@ def activity(allocation_id: AllocationId) -> str:
 def gather(allocation_id: AllocationId, attempt: int, group: str) -> str:
     """The hash of one gathering of one attempt."""
     return f"{GATHER.prefix}{{{allocation_id}}}:{attempt}:{group}"
+
+
+def gathered(allocation_id: AllocationId) -> str:
+    """The hash that counts the bytes of an allocation's complete gatherings."""
+    return f"{GATHER.prefix}{{{allocation_id}}}"
 
 
 def events(shard: int) -> str:

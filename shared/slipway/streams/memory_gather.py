@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from slipway.streams import keys
 from slipway.streams.gatherings import (
     BYTES_MAX,
+    COST_BYTES,
     DATA_FIELD,
+    KEPT_BYTES_MAX,
     SEAT_FIELD,
     SILENCE_S,
     Gathered,
@@ -46,9 +48,15 @@ class MemoryGatherings:
         seated = f"{owner} {seat.token} {seat.rank}".encode()
         self._server.hash_set(name, {**numbers, SEAT_FIELD + id_: seated, DATA_FIELD + id_: seat.data})
         self._server.expire(name, keys.GATHER.ttl_s)
+        kept = keys.gathered(key.allocation)
+        if others == 0 and _number(self._server.hash_get(kept), "b") > KEPT_BYTES_MAX:
+            self._server.drop(name)
+            return Gathered(outcome=Outcome.SPENT, peers=peers, present=1, version=0)
         if others + 1 < peers:
             return self._answer(name, Outcome.OPEN)
         self._server.hash_set(name, {"s": b"1"})
+        self._add(kept, "b", size + COST_BYTES)
+        self._server.expire(kept, keys.GATHER.ttl_s, keep_existing=True)
         return self._answer(name, Outcome.COMPLETED)
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:

@@ -5,10 +5,14 @@ Owns the calls of `lua/gather.lua`, which owns the numbers in the hash.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from slipway.streams import keys, rows, scripts
 from slipway.streams.client import Argument, RedisClient, command
 from slipway.streams.gatherings import (
     BYTES_MAX,
+    COST_BYTES,
+    KEPT_BYTES_MAX,
     SEAT_FIELD,
     SILENCE_S,
     Gathered,
@@ -30,7 +34,15 @@ class RedisGatherings:
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
         limits = (BYTES_MAX, keys.GATHER.ttl_s, _SILENCE_MS)
-        return await self._run(key, "join", seat.request_id, seat.token, owner, seat.rank, peers, *limits, seat.data)
+        call = (seat.request_id, seat.token, owner, seat.rank, peers, *limits, seat.data)
+        state = await self._run(key, "join", *call)
+        is_in = state.outcome in (Outcome.OPEN, Outcome.COMPLETED)
+        if is_in and state.present == 1 and await self._is_spent(key):
+            await self._client.run(command("DEL", _name(key)))
+            return msgspec.structs.replace(state, outcome=Outcome.SPENT)
+        if state.outcome is Outcome.COMPLETED:
+            await self._count(key)
+        return state
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:
         return await self._run(key, "look", owner, keys.GATHER.ttl_s, _SILENCE_MS)
@@ -47,6 +59,17 @@ class RedisGatherings:
 
     async def seats(self, key: GatherKey) -> list[Seat]:
         return seats_of(rows.fields(await self._client.run(command("HGETALL", _name(key)))))
+
+    async def _count(self, key: GatherKey) -> None:
+        """Adds a complete one to what is kept; its window ends when the oldest of them may have gone."""
+        size = int(await self._client.run(command("HGET", _name(key), "b")) or 0) + COST_BYTES
+        kept = keys.gathered(key.allocation)
+        counted = command("HINCRBY", kept, "b", size)
+        rows.checked(await self._client.pipeline([counted, command("EXPIRE", kept, keys.GATHER.ttl_s, "NX")]))
+
+    async def _is_spent(self, key: GatherKey) -> bool:
+        kept = await self._client.run(command("HGET", keys.gathered(key.allocation), "b"))
+        return int(kept or 0) > KEPT_BYTES_MAX
 
     async def _run(self, key: GatherKey, what: str, *args: Argument) -> Gathered:
         call = (_name(key), what, int(self._client.clock.now() * 1_000), *args)

@@ -7,7 +7,7 @@ import pytest
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
-from slipway.streams.gatherings import BYTES_MAX, NO_RANK, GatherKey, Outcome, Seat
+from slipway.streams.gatherings import BYTES_MAX, COST_BYTES, KEPT_BYTES_MAX, NO_RANK, GatherKey, Outcome, Seat
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import Streams
@@ -98,6 +98,38 @@ async def test_bytes_are_bounded(streams: Streams) -> None:
     assert (await streams.gatherings.join(KEY, a_seat("c"), peers=3, owner="p")).outcome is Outcome.FULL
     await streams.gatherings.leave(KEY, a_seat("b"))
     assert (await streams.gatherings.join(KEY, a_seat("c"), peers=3, owner="p")).present == 2
+
+
+async def test_what_is_kept_is_bounded(streams: Streams, backend: Backend) -> None:
+    """Complete ones are counted by their bytes, for as long as one is kept; beyond the limit none begins, and those
+    that are open or complete go on."""
+    await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
+    for name in ("one", "two"):
+        key = GatherKey(allocation=KEY.allocation, attempt=1, group=name)
+        assert (await streams.gatherings.join(key, a_seat("a"), peers=1, owner="p")).outcome is Outcome.COMPLETED
+    kept = keys.gathered(KEY.allocation)
+    assert await counted(backend, kept) == 2 * (COST_BYTES + 3)
+    await counted(backend, kept, KEPT_BYTES_MAX + 1)
+    new = GatherKey(allocation=KEY.allocation, attempt=1, group="three")
+    for peers in (1, 2):
+        assert (await streams.gatherings.join(new, a_seat("a"), peers=peers, owner="p")).outcome is Outcome.SPENT
+        assert (await streams.gatherings.look(new, owner="p")).outcome is Outcome.GONE
+    assert (await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")).outcome is Outcome.COMPLETED
+    ttl_s = await backend.ttl_s(kept)
+    assert ttl_s is not None
+    assert 0 < ttl_s <= keys.GATHER.ttl_s
+
+
+async def counted(backend: Backend, name: str, value: int | None = None) -> int:
+    """The bytes that are counted; set to `value` first, if there is one."""
+    if isinstance(backend, MemoryBackend):
+        if value is not None:
+            backend.server.hash_set(name, {"b": str(value).encode()})
+        return int(backend.server.hash_get(name)["b"])
+    assert isinstance(backend, RedisBackend)
+    if value is not None:
+        await backend.command("HSET", name, "b", value, key=name)
+    return int(await backend.command("HGET", name, "b", key=name))
 
 
 async def test_gatherings_are_apart(streams: Streams) -> None:

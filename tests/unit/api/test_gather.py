@@ -261,6 +261,16 @@ async def test_bad_input(world: ApiWorld, change: Json, pointer: str, says: str)
     assert [(error["pointer"], says in error["detail"]) for error in answer.json()["errors"]] == [(pointer, True)]
 
 
+async def test_more_than_is_kept(world: ApiWorld) -> None:
+    """429, with what to do, for an allocation that exchanges without end."""
+    _, path = await a_gang(world)
+    kept = keys.gathered(path.split("/")[4])  # pyright: ignore[reportArgumentType]
+    world.server.hash_set(kept, {"b": b"100000000"})
+    answer = await world.http.post(path, json=a_peer("a"))
+    assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
+    assert "exchange less often" in answer.json()["detail"]
+
+
 async def test_more_than_all_may_bring(world: ApiWorld) -> None:
     """413 for the one that no longer fits."""
     _, path = await a_gang(world)

@@ -26,9 +26,18 @@ from slipway.api.refusals import (
     ReplacedError,
     TooManyStreamsError,
 )
-from slipway.errors import ControlPlaneError, InvariantError, TransientError, UnavailableError
+from slipway.errors import ControlPlaneError, InvariantError, ThrottledError, TransientError, UnavailableError
 from slipway.runtime.clock import Clock, Random
-from slipway.streams.gatherings import BYTES_MAX, NO_RANK, Gathered, Gatherings, GatherKey, Outcome, Seat
+from slipway.streams.gatherings import (
+    BYTES_MAX,
+    KEPT_BYTES_MAX,
+    NO_RANK,
+    Gathered,
+    Gatherings,
+    GatherKey,
+    Outcome,
+    Seat,
+)
 
 T = TypeVar("T")
 
@@ -239,6 +248,11 @@ class AllGather:
             raise BodyTooLargeError(
                 f"data: all peers together may bring {BYTES_MAX} bytes, because each is sent all of it; "
                 "bring the place of large data instead"
+            )
+        if state.outcome is Outcome.SPENT:
+            raise ThrottledError(
+                f"this allocation has exchanged more than the {KEPT_BYTES_MAX >> 20} MiB in an hour that are kept for "
+                "those who come late; exchange less often, or meet in a group that is open already"
             )
         return state
 
