@@ -11,6 +11,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from slipway import inside
+from slipway.inside import client
 from slipway.inside.client import Client, NotInTimeError, Peer, Preemption, RefusedError
 from tests.support.http_stub import HttpStub, serve
 
@@ -190,3 +192,11 @@ async def test_outside_of_an_allocation() -> None:
     assert client.rendezvous() == [Peer(0, "", "127.0.0.1")]
     with pytest.raises(RefusedError, match="this is no rank"):
         client.allgather("x", peers=2)
+
+
+def test_the_calls_stand_in_the_package() -> None:
+    """`from slipway import inside` is enough; what is no call is no attribute."""
+    assert inside.preempted is client.preempted
+    assert inside.allgather("x") == ["x"]
+    with pytest.raises(AttributeError, match="has no unheard_of"):
+        _ = inside.unheard_of  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,36 @@
+"""What runs inside of a pod. `from slipway import inside` gives the calls of `client.py`: `inside.ready()`,
+`inside.preempted()`, `inside.allgather(...)`.
+
+Loaded when they are used: other parts of this folder are started where nobody calls. Standard library only.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slipway.inside.client import Client as Client
+    from slipway.inside.client import NotInTimeError as NotInTimeError
+    from slipway.inside.client import RefusedError as RefusedError
+    from slipway.inside.client import ack as ack
+    from slipway.inside.client import activity as activity
+    from slipway.inside.client import allgather as allgather
+    from slipway.inside.client import daemon as daemon
+    from slipway.inside.client import own as own
+    from slipway.inside.client import preempted as preempted
+    from slipway.inside.client import preemption as preemption
+    from slipway.inside.client import progress as progress
+    from slipway.inside.client import ready as ready
+    from slipway.inside.client import rendezvous as rendezvous
+    from slipway.inside.client import waiting as waiting
+
+_CALLS = (
+    *("Client", "NotInTimeError", "RefusedError", "ack", "activity", "allgather", "daemon", "own"),
+    *("preempted", "preemption", "progress", "ready", "rendezvous", "waiting"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CALLS:
+        raise AttributeError(f"slipway.inside has no {name}")
+    from slipway.inside import client
+
+    return getattr(client, name)
