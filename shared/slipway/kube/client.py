@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+import yaml
 import yarl
 
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
@@ -136,7 +137,10 @@ class _HttpTransport:
             self._options["server_hostname"] = configuration.tls_server_name
         if configuration.proxy:
             self._options["proxy"] = configuration.proxy
-        self._session, tls = _library().open_session(configuration)
+        try:
+            self._session, tls = _library().open_session(configuration)
+        except (OSError, ValueError) as error:
+            raise InvalidError(f"the certificates of {_source(self._kubeconfig)} cannot be used: {error}") from error
         if not configuration.proxy:
             url = yarl.URL(configuration.host, encoded=True)
             self._lean = _LeanHttp(url, tls, configuration.tls_server_name or None, self._headers)
@@ -311,9 +315,14 @@ async def _load(kubeconfig: str | None, clock: Clock) -> _Account:
     path = _kubeconfig_path(kubeconfig or "~/.kube/config")
     try:
         loader = await library.load_kubeconfig(path, configuration)
-    except (library.config_error, KeyError, TypeError, ValueError, OSError) as error:
-        raise InvalidError(f"the kubeconfig at {path} cannot be used: {error}") from error
+    except (library.config_error, yaml.YAMLError, LookupError, AttributeError, TypeError, ValueError, OSError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidError(f"the kubeconfig at {path} cannot be used: {why}") from error
     return _Account(configuration, clock, loader.load_and_set if _expires(loader) else None)
+
+
+def _source(kubeconfig: str | None) -> str:
+    return f"the kubeconfig at {kubeconfig}" if kubeconfig else "the account"
 
 
 def _kubeconfig_path(given: str) -> str:

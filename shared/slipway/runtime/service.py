@@ -324,7 +324,7 @@ def _failed(error: ControlPlaneError | BaseExceptionGroup[BaseException]) -> int
         _log.critical("invariant broken", exc_info=error)
         return EXIT_INVARIANT
     causes = _leaves(error)
-    if all(isinstance(cause, TransientError) for cause in causes):
+    if all(isinstance(cause, TransientError | InvalidError) for cause in causes):
         # Nobody's bug: a traceback would hide the message.
         _log.error("failed", error="; ".join(f"{type(cause).__name__}: {cause}" for cause in causes))
     else:

@@ -17,7 +17,7 @@ MINIMAL = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]
     ("text", "complaint"),
     [
         ("[]", "the file: "),
-        ("nodes: [", "not YAML"),
+        ("nodes: [", "neither YAML nor JSON: line 1: "),
         ("nodes: []\nnonsense: 1", "nonsense: unknown field"),
         ("allocations: []", "nodes: required"),
         ("nodes: [{name: n, cpus: 4}]", "nodes[0].cpus: unknown field"),
@@ -53,13 +53,13 @@ MINIMAL = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]
 def test_a_bad_file_exits_2_and_names_the_field(
     text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The path of the offending field comes first; nothing goes to standard output."""
+    """The file, then the path of the offending field; nothing goes to standard output."""
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
     assert main([str(path), "-o", "json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(complaint)
+    assert err.startswith(f"{path}: {complaint}")
 
 
 def test_a_missing_file_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,8 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read(name: str) -> Scenario:
-    scenario = decode(sys.stdin.read()) if name == "-" else load(Path(name))
-    check_scores(scenario)
+    if name == "-":
+        scenario = decode(sys.stdin.read())
+        check_scores(scenario)
+        return scenario
+    scenario = load(Path(name))
+    try:
+        check_scores(scenario)
+    except InvalidError as exc:
+        raise InvalidError(f"{name}: {exc}") from exc
     return scenario
 
 

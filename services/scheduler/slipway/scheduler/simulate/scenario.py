@@ -156,9 +156,14 @@ def load(path: Path) -> Scenario:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidError(f"{path}: {exc}") from exc
-    return decode(text)
+    except OSError as exc:
+        raise InvalidError(f"{path} can not be read: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidError(f"{path} can not be read as text in UTF-8; save it so") from exc
+    try:
+        return decode(text)
+    except InvalidError as exc:
+        raise InvalidError(f"{path}: {exc}", fields=exc.fields) from exc
 
 
 def decode(text: str) -> Scenario:
@@ -169,8 +174,10 @@ def decode(text: str) -> Scenario:
     """
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
-        raise InvalidError(f"not YAML: {exc}") from exc
+    except yaml.MarkedYAMLError as exc:
+        raise InvalidError(f"neither YAML nor JSON: {_marked(exc)}") from exc
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as exc:
+        raise InvalidError(f"neither YAML nor JSON: {' '.join(str(exc).split())}") from exc
     try:
         scenario = msgspec.convert(document, Scenario)
     except msgspec.ValidationError as exc:
@@ -190,6 +197,13 @@ def amount(name: str, value: QuantityValue) -> tuple[str, int]:
     """(resource, base units) of one entry of a quota or resource map."""
     resource = GPU if name == GPUS else name
     return resource, parse_quantity(value, scale=scale_of(resource))
+
+
+def _marked(error: yaml.MarkedYAMLError) -> str:
+    mark, problem = error.problem_mark or error.context_mark, error.problem or "it can not be read"
+    if "\\t" in problem:
+        problem = "a tab stands where only blanks may"
+    return f"line {mark.line + 1}: {problem}" if mark is not None else problem
 
 
 def _located(message: str) -> str:
