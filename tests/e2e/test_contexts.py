@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
 
 PROGRAM = """
 import hashlib, os, sys
@@ -59,3 +61,29 @@ def test_an_archive_that_is_gone(stack: RunningStack, tmp_path: Path) -> None:
     view = stack.wait_for(id_, "Terminated")
     assert (view["result"], view["status"]["reason"]) == ("Failed", "InitContainerFailed")
     assert "slipway-context" in view["status"]["message"]
+
+
+def test_the_api_dies_under_an_upload(stack: RunningStack, tmp_path: Path) -> None:
+    """The command sends it again, nothing is stored twice, and every rank of a gang finds the folder."""
+    digest = a_folder(tmp_path / "in", 24 * 1024 * 1024)
+    words = ["run", "--ranks", "4", "-c", str(tmp_path / "in"), "--", "python3", "main.py"]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: stack.command(*words, timeout_s=120))
+        wait_until(lambda: pieces(stack) > 0, "the first piece is stored")
+        stack.kill("api")
+        ran = running.result()
+    assert ran.code == 0, ran.err
+    assert len([line for line in ran.out.splitlines() if digest in line]) == 4
+    indexes = stack.kubernetes("GET", f"{MAPS}?labelSelector=slipway.dev/context=index")["items"]
+    owners = {item["metadata"]["uid"] for item in indexes}
+    found = stack.kubernetes("GET", f"{MAPS}?labelSelector=slipway.dev/context=piece")["items"]
+    assert {owner["uid"] for item in found for owner in item["metadata"]["ownerReferences"]} <= owners
+
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+def pieces(stack: RunningStack) -> int:
+    """How many large archives have begun to be stored."""
+    listed = stack.kubernetes("GET", f"{MAPS}?labelSelector=slipway.dev/context=index")["items"]
+    return len([item for item in listed if '"bytes":2' in item["data"]["index.json"]])

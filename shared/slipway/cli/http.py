@@ -175,32 +175,38 @@ class Api:
         query: Query | None = None,
         tell: Callable[[int], None] = lambda _done: None,
     ) -> Answer:
-        """PUT of a gzipped file; `tell` is given the bytes that went. Sent again when the connection is lost.
+        """PUT of a gzipped file; `tell` is given the bytes that went.
+
+        Sent again, for up to a minute, when the connection is lost or the server says that it can not now: it is
+        stored once however often it is sent.
 
         Raises:
             ControlPlaneError: it was refused, or nobody answered.
         """
         target = self.target(path, query)
         headers = self._headers({"Content-Type": "application/gzip", "Content-Length": str(size)}, None)
-        for tried in range(1, TRIES + 1):
+        until, is_first = time.monotonic() + PATIENCE_S, True
+        while True:
             file.seek(0)
             try:
                 response = self._put(target, _Told(file, tell), headers)
                 answer = Answer(response.status, response.read(), dict(response.getheaders()))
+                if answer.status < 300:
+                    return answer
+                error = error_of(answer)
             except TimeoutError as exc:
                 self.close()
                 raise DeadlineError(f"{self.server.url} did not answer within {UPLOAD_S:.0f} s") from exc
             except _LOST as exc:
-                self.close()
-                if tried == TRIES or isinstance(exc, ConnectionRefusedError):
-                    raise self._unreachable(exc) from exc
-                time.sleep(PAUSE_S)
-                continue
-            if answer.status >= 300:
-                self.close()
-                raise error_of(answer)
-            return answer
-        raise AssertionError
+                error = self._unreachable(exc)
+                if is_first and isinstance(exc, ConnectionRefusedError):
+                    raise error from exc
+            self.close()
+            pause_s = (error.retry_after_s if isinstance(error, TransientError) else None) or 1.0
+            if not isinstance(error, TransientError) or time.monotonic() + pause_s > until:
+                raise error
+            is_first = False
+            time.sleep(pause_s)
 
     # --- streams --------------------------------------------------------------------------------------------------
 
@@ -309,9 +315,10 @@ class Api:
         try:
             return self._send("PUT", target, body, headers, UPLOAD_S)
         except (BrokenPipeError, ConnectionResetError):
-            if self._connection is None:
+            sock = cast("socket.socket | None", self._connection.sock) if self._connection is not None else None
+            if sock is None:
                 raise
-            answer = http.client.HTTPResponse(cast("socket.socket", self._connection.sock), method="PUT")
+            answer = http.client.HTTPResponse(sock, method="PUT")
             answer.begin()
             return answer
 
