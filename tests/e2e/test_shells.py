@@ -95,6 +95,23 @@ def test_kill_9_of_the_api_in_between(stack: RunningStack, shell: str) -> None:
     assert seen.count("typed-while-away") == 1
 
 
+def test_everything_is_killed_in_turn(stack: RunningStack, shell: str) -> None:
+    """Every service, the nodes' process, the cluster, and Redis forgets: the session and its output are untouched."""
+    with opened(stack, "open", shell) as person:
+        person.until("detaches, and it goes on")
+        person.type("PS1=; stty -echo; for i in $(seq 600); do echo line-$i; sleep 0.01; done; echo done-$((1+1))\n")
+        person.until("line-20\r")
+        with stack.redis() as redis:
+            redis.flushall()
+        for name in ("watcher", "scheduler", "podworker", "nodes", "cluster", "api"):
+            stack.kill(name)
+        seen = person.until("done-2")
+        person.type("exit 4\n")
+        assert person.to_end() == 4
+    assert [int(number) for number in re.findall(r"line-(\d+)\r", seen)] == list(range(1, 601))
+    assert stack.view(shell)["attempt"] == 1
+
+
 def test_a_script_is_piped_in(stack: RunningStack) -> None:
     """Without a terminal: output and errors apart, the script's exit code, and with --rm nothing is left."""
     argv = cli_words("shell", "start", "--rm", "--name", "piped")
