@@ -11,6 +11,7 @@ import pytest
 from slipway.errors import ExpiredError, StaleError
 from slipway.model.lifecycle import Event
 from slipway.streams import keys
+from slipway.streams.gatherings import GatherKey, Outcome, Seat
 from slipway.streams.ports import Claimed, Entry, FeedEntry, FeedOp, Streams, WorkHint
 from tests.support.redis import Backend, MemoryBackend, RedisBackend, an_event, an_id, server_process
 
@@ -149,3 +150,37 @@ async def test_feeds_agree(pair: tuple[MemoryBackend, RedisBackend], seed: int) 
             await step_feed(*side, random.Random(f"{seed}/{step}"), own) for side, own in zip(sides, ends, strict=True)
         ]
         assert model == real, f"seed {seed}, step {step}"
+
+
+async def step_gathering(streams: Streams, backend: Backend, chance: random.Random) -> Any:
+    """One random operation on a few gatherings; what it answers, but for the version, which is a time."""
+    key = GatherKey(allocation=an_id(), attempt=1, group=chance.choice(NAMES))
+    name, token = chance.choice(("p", "q", "r", "s")), chance.choice(("1", "2"))
+    seat = Seat(
+        request_id=name, token=token, rank=chance.randrange(-1, 3), data=b"x" * chance.randrange(200_000, 600_000)
+    )
+    match chance.randrange(8):
+        case 0:
+            await streams.gatherings.leave(key, seat)
+        case 1:
+            found = await streams.gatherings.look(key, owner="p")
+            return found.outcome, found.peers, found.present
+        case 2 if chance.random() < 0.1:
+            await backend.flush()
+        case _:
+            small = seat if chance.random() < 0.3 else msgspec.structs.replace(seat, data=b"1")
+            found = await streams.gatherings.join(key, small, peers=chance.choice((1, 3, 3, 4, 4)), owner="p")
+            return found.outcome, found.peers, found.present
+    return await streams.gatherings.seats(key), await streams.gatherings.tokens(key, ["p", "q", "r", "s"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_gatherings_agree(pair: tuple[MemoryBackend, RedisBackend], seed: int) -> None:
+    """Who sits where, what is complete, refused or full are equal at every step."""
+    sides = [(backend.connect(), backend) for backend in pair]
+    seen: Counter[Any] = Counter()
+    for step in range(STEPS):
+        model, real = [await step_gathering(*side, random.Random(f"{seed}/{step}")) for side in sides]
+        assert model == real, f"seed {seed}, step {step}"
+        seen[real[0] if isinstance(real[0], Outcome) else "seats"] += 1
+    assert {Outcome.OPEN, Outcome.COMPLETED, Outcome.DONE, Outcome.MISMATCH} <= set(seen), seen
