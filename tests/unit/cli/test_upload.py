@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
-from tests.support.api_world import ApiWorld
+from slipway.api.settings import Settings
+from tests.support.api_world import ApiWorld, api_world
 from tests.support.cli import Desk
+from tests.support.http_stub import serve_app
 
 RUN = ("run", "--image", "a", "-d")
 
@@ -60,3 +62,16 @@ async def test_an_empty_folder(desk: Desk, tmp_path: Path) -> None:
     """There is nothing to bring."""
     ran = await desk.run(*RUN, "-c", str(tmp_path), "--", "true")
     assert (ran.code, "it is empty" in ran.err) == (2, True)
+
+
+async def test_a_server_that_takes_less(tmp_path: Path) -> None:
+    """It answers before it has read everything: its words count, not the broken connection."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "noise").write_bytes(os.urandom(8_000_000))
+    async with (
+        api_world(Settings(context_bytes_max=1_000_000)) as small,
+        serve_app(small.app, before_stop=small.stop.set) as url,
+    ):
+        ran = await Desk(url).run(*RUN, "-c", str(tmp_path / "in"), "--", "true")
+    assert ran.code == 1
+    assert "at most 1000000 bytes are taken" in ran.err
