@@ -89,6 +89,17 @@ def test_use_puts_idleness_off_and_nothing_else() -> None:
     assert deadlines.next_due(NOW) == NOW + 40
 
 
+def test_what_could_not_be_fired_lets_others_go_first() -> None:
+    """A little later it is its turn again; its reason stays."""
+    fact = a_fact(deadlines={"maxRuntime": 900.0})
+    _, deadlines = in_a_table(fact, a_fact("other", deadlines={"pending": 950.0}))
+    deadlines.again(fact, NOW + 2)
+
+    assert reasons(deadlines) == [Reason.PENDING_TIMEOUT]
+    assert deadlines.next_due(NOW) is None or deadlines.next_due(NOW) == NOW + 2
+    assert reasons(deadlines, NOW + 2) == [Reason.PENDING_TIMEOUT, Reason.MAX_RUNTIME]
+
+
 def test_the_next_look_is_at_the_next_deadline_or_end_of_a_backoff() -> None:
     waiting = a_fact("waiting", phase=Phase.PENDING, not_before=NOW + 3)
     running = a_fact("running", deadlines={"maxRuntime": NOW + 8})

@@ -119,6 +119,27 @@ def test_a_pause_that_is_resumed_meanwhile_still_comes_back() -> None:
     assert (status.phase, status.attempt, status.not_before) == (Phase.PENDING, 2, "")
 
 
+@pytest.mark.parametrize("reason", LIMITS)
+@pytest.mark.parametrize("acked", [True, False])
+def test_a_limit_in_the_middle_of_a_pause_does_not_end_it_for_good(acked: bool, reason: Reason) -> None:
+    """The attempt ends as it would have; the next one waits to be resumed, with limits of its own."""
+    story = a_running(hold=True, preemptionGrace="10s").asked_to_preempt()
+    signals = story.it.spec.signals
+    assert signals is not None
+    assert signals.preempt is not None
+    pause = msgspec.structs.replace(signals, preempt=msgspec.structs.replace(signals.preempt, requeue=True))
+    told = AllocationStory(once(story.with_spec(signals=pause).it, a_pod().running()).allocation)
+    stopped = told.stopped(reason.value)
+    stopped = stopped.acknowledged(0) if acked else stopped
+    assert not once(stopped.it, a_pod().running()).changed
+    if acked:
+        last = settled(stopped.it, a_pod().exited(0, at_s=18))
+    else:
+        late = once(stopped.it, a_pod().running(), now=NOW + 10).allocation
+        last = settled(late, a_pod().exited(137, at_s=31).deleted(at_s=30), now=NOW + 20)
+    assert (last.status.phase, last.status.attempt, last.status.stop) == (Phase.PENDING, 2, None)
+
+
 @pytest.mark.parametrize("acked", [True, False])
 def test_the_grace_of_a_pause_runs_out(acked: bool) -> None:
     """Killed, and the next attempt waits for the resume."""

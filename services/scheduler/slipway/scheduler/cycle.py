@@ -17,7 +17,7 @@ from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import InvariantError, StaleError, TransientError
+from slipway.errors import InvariantError, PermanentError, StaleError, TransientError
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.reasons import Reason
@@ -44,6 +44,11 @@ HINT_DEADLINE_S = 2.0
 LOOK_AHEAD_MAX = 8
 """So many objects are read while the ledger is written: a launch on an idle system saves a round trip. Of more
 decisions the later reads would be old by the time of their write."""
+
+FIRED_MAX = 256
+"""So many deadlines are fired in one tick."""
+FIRE_AGAIN_S = 2.0
+"""Between attempts to fire one that the API server does not take."""
 
 Seen = Mapping[str, Allocation | None]
 """{decision: its object, known from its fact or read while the ledger was written}"""
@@ -205,13 +210,23 @@ class Cycle:
         return result
 
     async def _fire_deadlines(self) -> int:
-        due = await self._without_use(self._deadlines.fired(self._clock.now()))
-        for item in due:
-            fact = item.allocation
-            applied = await self._applier.stop(fact.namespace, fact.name, fact.uid, fact.attempt, item.reason)
-            self._observe(fact.key, applied.allocation)
-            _log.info("deadline passed", allocation=fact.key, reason=item.reason.value)
-        return len(due)
+        """Those that have passed, many at a time; the rest is the next tick's, so that planning goes on."""
+        due = await self._without_use(self._deadlines.fired(self._clock.now())[:FIRED_MAX])
+        return sum(await asyncio.gather(*(self._fire(item) for item in due))) if due else 0
+
+    async def _fire(self, item: Fired) -> bool:
+        fact = item.allocation
+        async with self._slots:
+            try:
+                applied = await self._applier.stop(fact.namespace, fact.name, fact.uid, fact.attempt, item.reason)
+            except (StaleError, TransientError, PermanentError) as exc:
+                # It stands in the object: a later tick, or the next leader, fires it.
+                _log.warning("deadline not fired yet", allocation=fact.key, error=str(exc))
+                self._deadlines.again(fact, self._clock.now() + FIRE_AGAIN_S)
+                return False
+        self._observe(fact.key, applied.allocation)
+        _log.info("deadline passed", allocation=fact.key, reason=item.reason.value)
+        return True
 
     async def _without_use(self, due: Sequence[Fired]) -> list[Fired]:
         """What has really come to its end: the idleness of what is in use is put off."""

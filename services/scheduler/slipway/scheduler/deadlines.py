@@ -45,6 +45,8 @@ class Deadlines:
         self._backoffs = Alarms()
         self._put_off: dict[str, tuple[str, int, float]] = {}
         """{key: (uid, attempt, until)} of idleness that was found to be none"""
+        self._again_at: dict[str, float] = {}
+        """{key: when} of what could not be fired"""
 
     def fired(self, now: float) -> list[Fired]:
         """The earliest passed deadline of each allocation that nothing stops yet, in order of time."""
@@ -60,6 +62,11 @@ class Deadlines:
     def put_off(self, fact: AllocationFact, until: float) -> None:
         """It was in use: its idleness is over at `until` (epoch seconds) at the earliest."""
         self._put_off[fact.key] = (fact.uid, fact.attempt, until)
+        self._set(fact.key)
+
+    def again(self, fact: AllocationFact, at: float) -> None:
+        """It could not be fired: not before `at` (epoch seconds), so that it keeps nobody else from their turn."""
+        self._again_at[fact.key] = at
         self._set(fact.key)
 
     def next_due(self, now: float) -> float | None:
@@ -81,6 +88,7 @@ class Deadlines:
             self._ends.set(key, None)
             self._backoffs.set(key, None)
             self._put_off.pop(key, None)
+            self._again_at.pop(key, None)
             return
         due = self._due(fact)
         self._ends.set(key, due[0] if due is not None else None)
@@ -93,4 +101,5 @@ class Deadlines:
         uid, attempt, until = self._put_off.get(fact.key, ("", 0, 0.0))
         if IDLE in known and (uid, attempt) == (fact.uid, fact.attempt):
             known[IDLE] = max(known[IDLE], until)
-        return min(((at, REASONS[name]) for name, at in known.items()), default=None)
+        first = min(((at, REASONS[name]) for name, at in known.items()), default=None)
+        return (max(first[0], self._again_at.get(fact.key, 0.0)), first[1]) if first is not None else None

@@ -148,6 +148,9 @@ def preemption(allocation: Allocation) -> Preemption | None:
     if by_system and stop is not None:
         return Preemption(n=signal.n if signal else 0, requeue=True, by_system=True, by=stop.by)
     if stop is not None and stop.reason in _TIME_IS_UP and (spec.preemptible or is_preempting(allocation)):
+        if signal is not None and signal.requeue and is_preempting(allocation):
+            # It is being paused: its attempt is over anyway, and the next one has limits of its own.
+            return Preemption(n=signal.n, requeue=True, by_system=True)
         n = signal.n if signal else 0
         return Preemption(n=n, requeue=False, by_system=True, reason=Reason(stop.reason))
     # A preemption of a held allocation is a pause: the next attempt waits until it is resumed. The signal says so too,
