@@ -50,6 +50,16 @@ def test_a_small_folder_is_part_of_the_launch(stack: RunningStack, tmp_path: Pat
     assert "context" not in ran.err
 
 
+def test_a_file_of_the_launch_lies_over_the_archive(stack: RunningStack, tmp_path: Path) -> None:
+    """What is said with the launch wins over what was uploaded, as a mount does."""
+    a_folder(tmp_path / "in", 400_000)
+    (tmp_path / "main.py").write_text("print('mine')")
+    ran = stack.command(
+        "run", "-c", str(tmp_path / "in"), "--file", f"{tmp_path / 'main.py'}:main.py", "--", "python3", "main.py"
+    )
+    assert (ran.code, ran.out) == (0, "mine\n"), ran.err
+
+
 def test_an_archive_that_is_gone(stack: RunningStack, tmp_path: Path) -> None:
     """A rank that can not get its files ends the launch, with the reason in its log and on the object."""
     a_folder(tmp_path / "in", 400_000)

@@ -137,6 +137,8 @@ class PodDisk:
                 source.mkdir(parents=True)
         target = root.joinpath(*_parts(path))
         target.parent.mkdir(parents=True, exist_ok=True)
+        if sub and source.is_file() and target.is_file() and not target.samefile(source):
+            target.unlink()  # a file of the volume below, which this mount hides
         if target.exists() or target.is_symlink():
             return target
         if source.is_dir():
