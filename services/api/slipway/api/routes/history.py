@@ -19,6 +19,8 @@ from slipway.model.times import format_time, parse_time
 PAGE = 500
 EVENTS_MAX = 50_000
 STREAMS_AT_ONCE = 16
+TOLD_LATE_S = 600.0
+"""An event may be told so much later than it happened; what comes after that was told in its order."""
 AHEAD_S = 60.0
 """A clock of a client may be ahead of ours by so much."""
 
@@ -37,7 +39,7 @@ async def at_moment(request: Request) -> Response:
     items = await _of_objects(parts, [each for each in listed.items if history.existed(each, at)], at)
     known = frozenset(id_of(each) for each in listed.items)
     try:
-        events, is_whole = await _firehose(parts)
+        events, is_whole = await _firehose(parts, at)
         gone = history.of_the_gone(events, known, at)
         items += [each for each in gone if workspace in ("", each.workspace)]
         if not is_whole or not events or min(parse_time(event.time) for event in events if event.time) > at:
@@ -46,7 +48,10 @@ async def at_moment(request: Request) -> Response:
         lossy.append("what was deleted since is not shown: the event streams are in Redis, which can not be reached")
     if any(each.phase == UNKNOWN for each in items):
         lossy.append("of some allocations the transitions of that time are no longer kept: their phase is Unknown")
-    items = [each for each in items if query.get("queue", "") in ("", each.queue)]
+    queue = query.get("queue", "")
+    if queue and any(each.source == "firehose" for each in items):
+        lossy.append("what was deleted since then is not told apart by queue, and left out")
+    items = [each for each in items if queue in ("", each.queue)]
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
@@ -65,8 +70,8 @@ async def _of_objects(parts: Parts, allocations: list[Allocation], at: float) ->
     return [each for each in found if each is not None]
 
 
-async def _firehose(parts: Parts) -> tuple[list[AllocationEvent], bool]:
-    """What the firehose holds, and whether that was all of it."""
+async def _firehose(parts: Parts, at: float) -> tuple[list[AllocationEvent], bool]:
+    """What the firehose holds up to that time, and whether that was all of it."""
     found: list[AllocationEvent] = []
     cursor: str | None = None
     while len(found) < EVENTS_MAX:
@@ -75,6 +80,8 @@ async def _firehose(parts: Parts) -> tuple[list[AllocationEvent], bool]:
             return found, True
         found += [each.event for each in page]
         cursor = page[-1].cursor
+        if all(each.event.time and parse_time(each.event.time) > at + TOLD_LATE_S for each in page):
+            return found, True
     return found, False
 
 
