@@ -1,5 +1,6 @@
 """Ahead of, behind: one number on what moves, none on the others; the order that results is the scheduler's."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -134,3 +135,20 @@ async def test_a_batch_applies_what_it_can_and_joins_the_errors(world: ApiWorld)
     assert (await world.stored("b")).spec.priority == 60
     assert (await world.post("/jobs/batch", {"updates": []})).status_code == 422
     assert (await world.post("/jobs/batch", {"updates": [{"job": "j", "prio": 1}]})).status_code == 422
+
+
+async def test_moves_at_the_same_moment_all_count(world: ApiWorld) -> None:
+    """Each is decided again on what the others have left; nobody is told of a version that he never named."""
+    ids = await launched(world, "a", "b", "c", "d")
+    first, *others = await names(world)
+    moves = [world.post(f"/allocations/{ids[first]}/move", {"behind": ids[each]}) for each in others]
+    changes = [world.http.patch(f"/api/v1/allocations/{ids[first]}", json={"hold": value}) for value in (True, False)]
+    answers = await asyncio.gather(*moves, *changes)
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    await world.post("/jobs", {"name": "j"})
+    changed = await asyncio.gather(
+        *(world.http.patch("/api/v1/jobs/j", json={"weight": weight}) for weight in (2, 3, 4)),
+        world.http.patch("/api/v1/jobs/j", json={"maxSlots": 7}),
+    )
+    assert [answer.status_code for answer in changed] == [200] * 4
+    assert (await world.get("/jobs/j")).json()["maxSlots"] == 7

@@ -24,6 +24,8 @@ from slipway.kube.resources import ALLOCATIONS, JOBS
 from slipway.model.lifecycle import Phase
 
 NAMED_MAX = 5
+TRIES_MAX = 4
+"""Decisions on what was read, each refused because it had changed meanwhile."""
 WHY_PREEMPTED = "the priority of its job has changed"
 DEFAULT_WORKSPACE = "default"
 
@@ -81,8 +83,34 @@ async def kill_job(parts: Parts, job: Job) -> list[str]:
     return [id_of(each) for each in members]
 
 
+async def change_job_now(parts: Parts, job: Job, change: JobChange) -> Effects:
+    """The same, decided again when somebody else changes the job at the same moment."""
+    for _ in range(TRIES_MAX - 1):
+        try:
+            return await change_job(parts, job, change)
+        except PreconditionError:
+            job = await find_job(parts, job.metadata.name, job.metadata.namespace)
+    return await change_job(parts, job, change)
+
+
 async def move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | Allocation:
-    """Put it right before or behind another; nothing is written when it stands there."""
+    """Put it right before or behind another; nothing is written when it stands there.
+
+    Decided again when somebody else changes it at the same moment.
+    """
+    for _ in range(TRIES_MAX - 1):
+        try:
+            return await _move(parts, subject, body)
+        except PreconditionError:
+            meta = subject.metadata
+            if isinstance(subject, Job):
+                subject = await find_job(parts, meta.name, meta.namespace)
+            else:
+                subject = await parts.lookup.again(subject)
+    return await _move(parts, subject, body)
+
+
+async def _move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | Allocation:
     ahead = isinstance(body.ahead_of, str)
     target = body.ahead_of if ahead else body.behind
     if not isinstance(target, str) or (ahead and isinstance(body.behind, str)):
@@ -176,7 +204,7 @@ async def _update_job(parts: Parts, update: QueueUpdate) -> None:
     )
     changes = msgspec.to_builtins(change).keys() - {"interrupt"}
     if changes:
-        job = (await change_job(parts, job, change)).job
+        job = (await change_job_now(parts, job, change)).job
     await _maybe_move(parts, job, update, is_changed=bool(changes))
 
 

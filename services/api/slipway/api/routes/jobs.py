@@ -87,7 +87,11 @@ async def change(request: Request) -> Response:
     """Change limits, priority, weight, place, or the queue of what waits."""
     parts, job = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobChange)
-    effects = await job_changes.change_job(parts, job, body, version=_if_match(request, job))
+    version = _if_match(request, job)
+    if version:
+        effects = await job_changes.change_job(parts, job, body, version=version)
+    else:
+        effects = await job_changes.change_job_now(parts, job, body)
     return await _changed(parts, effects)
 
 
