@@ -5,6 +5,7 @@ from typing import Any
 
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.answers import Verb
 from slipway.kube.objects import Pod
 from slipway.kube.resources import EVENTS
 from slipway.model.lifecycle import Phase
@@ -109,6 +110,28 @@ def test_repeats_are_folded() -> None:
         said = "Waiting for image a: it could not be pulled, and is tried again"
         found = [line.text for line in await lines(post, allocation)]
         assert found == [said, f"{said} (2 times)", f"{said} (4 times)", f"{said} (8 times)"]
+
+    play(story)
+
+
+def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+    """The server ends every watch after a while: nothing is listed again for that, missed, or told twice."""
+
+    async def story(post: Post) -> None:
+        allocation, pod = await a_running_pod(post)
+        lists: list[str] = []
+
+        async def note(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.LIST, "events"):
+                lists.append(plural)
+
+        post.its.before = note
+        for number in range(6):
+            await happen(post, pod, f"e{number}", "FailedMount", f"volume {number}")
+            await post.clock.sleep(70)
+        found = [line.text for line in await lines(post, allocation)]
+        assert found == [f"Waiting for a volume: volume {number}" for number in range(6)]
+        assert lists == []
 
     play(story)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.crd.transitions import id_of
-from slipway.errors import ControlPlaneError, InvariantError, TransientError
+from slipway.errors import ControlPlaneError, InvariantError, StaleError
 from slipway.kube.objects import KubeEvent, ObjectReference
 from slipway.kube.ports import KubeReader, WatchType
 from slipway.kube.resources import EVENTS
@@ -30,6 +30,8 @@ from slipway.watcher.podlogs import LogStore
 from slipway.watcher.world import World
 
 RETRY_S = 10.0
+AGAIN_S = 0.5
+"""After a watch that the server has ended in its turn."""
 UNSYNCED_PAUSE_S = 0.05
 RECENT_S = 900.0
 """Older Events are not looked at again at the start of a term."""
@@ -65,20 +67,28 @@ class PodEvents:
         self._clock = clock
         self._said: OrderedDict[str, int] = OrderedDict()
         """{uid of an Event: how often it had happened when that was said}"""
+        self._version = ""
+        """up to where this term has seen everything; empty: nothing yet"""
 
     async def run(self) -> None:
         """Until cancelled. Raises InvariantError only."""
+        self._version = ""
         while self._enabled:
+            pause_s = RETRY_S
             try:
                 while not self._world.is_synced:
                     await self._clock.sleep(UNSYNCED_PAUSE_S)
-                version = await self._catch_up()
-                await self._watch(version)
+                if not self._version:
+                    self._version = await self._catch_up()
+                await self._watch()
+                pause_s = AGAIN_S
             except InvariantError:
                 raise
+            except StaleError:
+                self._version = ""  # the server does not remember so far back
             except ControlPlaneError as error:
                 _log.debug("events interrupted", error=str(error))
-            await self._clock.sleep(RETRY_S)
+            await self._clock.sleep(pause_s)
 
     async def _catch_up(self) -> str:
         """Say what happened while nobody listened; answers where to go on."""
@@ -87,7 +97,8 @@ class PodEvents:
         by_allocation: dict[AllocationId, list[tuple[KubeEvent, Whose]]] = {}
         for event in listed.items:
             whose = self._whose(event.involved_object)
-            if whose is not None and _epoch(event) >= since:
+            is_news = sayings.count_of(event) > self._said.get(event.metadata.uid, 0)
+            if whose is not None and is_news and _epoch(event) >= since:
                 by_allocation.setdefault(whose.allocation, []).append((event, whose))
         for allocation, found in by_allocation.items():
             known = await self._stored(allocation)
@@ -97,10 +108,11 @@ class PodEvents:
                 self._tell(event, whose)
         return listed.resource_version
 
-    async def _watch(self, version: str) -> None:
-        watch = self._reader.watch(EVENTS, resource_version=version)
+    async def _watch(self) -> None:
+        watch = self._reader.watch(EVENTS, resource_version=self._version)
         async with aclosing(cast("_Closable", watch)):
             async for change in watch:
+                self._version = change.resource_version or self._version
                 event = change.object
                 if event is None or change.type is WatchType.DELETED or event.involved_object.kind != "Pod":
                     continue
@@ -125,10 +137,7 @@ class PodEvents:
 
     async def _stored(self, allocation: AllocationId) -> dict[tuple[int, int, str], int]:
         """{(attempt, rank, text): how often it was said to have happened} of what its log has of this kind."""
-        try:
-            stored = await self._tail.tail(allocation, limit=TAIL_LINES)
-        except TransientError:
-            return {}
+        stored = await self._tail.tail(allocation, limit=TAIL_LINES)
         known: dict[tuple[int, int, str], int] = {}
         for line in (item.line for item in stored if item.line.stream == sayings.STREAM):
             text, count = sayings.without_count(line.text)
