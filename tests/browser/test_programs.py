@@ -41,6 +41,16 @@ def test_jupyterlab_runs_a_cell(stack: RunningStack, page: Page, pictures: Path)
     assert not [each for each in page.errors if "WebSocket" in each or "403" in each]
 
 
+def test_an_open_page_is_no_use(stack: RunningStack, page: Page) -> None:
+    """A notebook that nobody touches ends in its time, though its page is open and asks for news all the while."""
+    id_ = stack.launch({"kind": "notebook", "idleTimeout": "20s"})
+    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=SERVES_S)
+    ended = stack.wait_for(id_, "Terminated", timeout_s=90)
+    assert (ended["result"], ended["reason"]) == ("TimedOut", "IdleTimeout")
+    assert page.run("document.title").startswith("JupyterLab")
+
+
 def test_tensorboard_draws_a_curve(stack: RunningStack, page: Page, pictures: Path, tmp_path: Path) -> None:
     """With the files there, the page shows their scalars."""
     write_scalars(tmp_path / "run")

@@ -101,6 +101,8 @@ async def test_a_tunnel_to_nothing_is_refused(world: ApiWorld) -> None:
         (Kind.NOTEBOOK, "GET", "/lab", True),
         (Kind.NOTEBOOK, "GET", "/api/kernels?1", False),
         (Kind.NOTEBOOK, "GET", "/lab/api/settings", False),
+        (Kind.NOTEBOOK, "PUT", "/lab/api/workspaces/default", False),
+        (Kind.NOTEBOOK, "websocket", "/api/events/subscribe", False),
         (Kind.NOTEBOOK, "POST", "/api/kernels", True),
         (Kind.NOTEBOOK, "websocket", "/api/kernels/1/channels", True),
         (Kind.TENSORBOARD, "GET", "/api/x", True),
