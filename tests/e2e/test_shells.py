@@ -192,13 +192,13 @@ def test_what_can_not_be_opened(stack: RunningStack, shell: str) -> None:
 
 def test_only_what_passes_is_use(stack: RunningStack) -> None:
     """An open connection on which nothing passes does not keep a shell; what is typed does."""
-    id_ = stack.launch({"kind": "shell", "idleTimeout": "6s"})
+    id_ = stack.launch({"kind": "shell", "idleTimeout": "8s"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     url = f"{stack.url.replace('http', 'ws')}/proxy/{id_}/terminal"
     with connect(url, subprotocols=[Subprotocol(PROTOCOL)], proxy=None) as socket:
         socket.send(json.dumps({"type": "open"}))
         socket.recv(10)
-        for _ in range(4):  # for longer than the timeout
+        for _ in range(5):  # for longer than the timeout
             socket.send(b"\n")
             done = threading.Event()
             done.wait(2.0)
