@@ -27,6 +27,7 @@ STATE_COLOURS = {
     "Canceled": "yellow",
     "Pending": "yellow",
     "Held": "yellow",
+    "Waiting": "yellow",
     "Terminating": "yellow",
 }
 

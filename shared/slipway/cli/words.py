@@ -12,12 +12,14 @@ WAITS = ("Pending", "Assigned")
 
 
 def state_of(view: Json) -> str:
-    """The phase, or the result once it has ended, or Held."""
+    """The phase, or the result once it has ended; Held; Waiting when it serves and has nothing to show yet."""
     if view["phase"] == TERMINATED:
         return str(view.get("result") or TERMINATED)
     if view.get("hold") and view["phase"] == PENDING:
         return "Held"
-    if view.get("ready") and view["phase"] == "Running":
+    if view["phase"] == "Running" and view.get("waiting"):
+        return "Waiting"
+    if view["phase"] == "Running" and view.get("ready"):
         return "Ready"
     return str(view["phase"])
 

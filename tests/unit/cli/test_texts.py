@@ -48,6 +48,7 @@ def a_view(**changes: Any) -> Json:
     [
         ({}, "Running"),
         ({"ready": True}, "Ready"),
+        ({"ready": True, "waiting": True}, "Waiting"),
         ({"phase": "Pending", "hold": True}, "Held"),
         ({"phase": "Terminated", "result": "Failed"}, "Failed"),
         ({"phase": "Starting"}, "Starting"),
