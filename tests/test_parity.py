@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "parity.md"
 REFERENCE = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -35,3 +37,10 @@ def _missing() -> list[str]:
 def test_every_named_test_exists() -> None:
     """A row that names a test can be looked up and run."""
     assert _missing() == []
+
+
+@pytest.mark.parametrize("row", _rows(), ids=lambda row: row[0][:50])
+def test_every_behaviour_has_a_test_or_a_reason(row: tuple[str, str, str]) -> None:
+    """A behaviour is shown by a test, or is not ours for a reason that stands beside it."""
+    _, answer, evidence = row
+    assert REFERENCE.search(evidence) or (evidence == "—" and answer.startswith("— ") and len(answer.split()) > 4)
