@@ -180,7 +180,8 @@ async def test_only_so_many_at_once() -> None:
 
     async with api_world(Settings(context_uploads_max=1)) as world, asyncio.TaskGroup() as tasks:
         first = tasks.create_task(put(world, slow()))
-        await begun.wait()
+        async with asyncio.timeout(10):
+            await begun.wait()
         second = await put(world, SMALL)
         goes_on.set()
         assert second.status_code == 429
