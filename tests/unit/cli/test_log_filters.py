@@ -39,7 +39,7 @@ async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) 
     """The option, the reason."""
     id_ = await fill(world)
     for words, said in (
-        (("--regex", "(a"), "a ( is not closed (at character 2)"),
+        (("--regex", "(a"), "missing )"),
         (("--rank", "x"), "such as 3, 0,2 or 4-7"),
         (("--regex", "a", "--search", "b"), "one of them at a time"),
         (("-f", "--reverse"), "--follow goes by itself"),
