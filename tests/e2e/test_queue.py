@@ -128,7 +128,8 @@ def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningSta
 
 def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None:
     """Exact seconds per user, also after the object was deleted and the watcher killed; as CSV too."""
-    id_ = launched(stack, name="counted", queue="default")
+    mine = ("--owner", "counted")
+    id_ = stack.command("run", "--user", "counted", "--detach", "-q", "--", *SLEEPER).out.strip()
     until(stack, id_, is_running, "running")
     stack.command("kill", id_, "--wait")
     (line,) = [row for row in _csv(stack, "usage", "--raw", "--csv") if row["id"] == id_]
@@ -136,9 +137,10 @@ def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None
     assert ran_s > 0
 
     def seconds() -> float:
-        return sum(float(row["running_seconds"]) for row in _csv(stack, "usage", "--by", "user,day", "--csv"))
+        return sum(float(row["running_seconds"]) for row in _csv(stack, "usage", *mine, "--by", "user,day", "--csv"))
 
     before = seconds()
+    assert before == pytest.approx(ran_s)
     stack.kill("watcher")
     api = stack.api()
     api.call("DELETE", f"/allocations/{id_}")

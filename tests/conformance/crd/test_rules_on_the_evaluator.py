@@ -37,6 +37,7 @@ SPEC: dict[str, list[Any]] = {
     "ports": [[], [{"name": "h", "port": 80}], [{"name": "h", "port": 80, "scheme": "http"}]],
     "maxRestarts": [0, 1],
     "requestHash": ["a", "b"],
+    "context": ["a" * 64, "b" * 64],
     "template": [{}, {"spec": {"a": 1}}, {"spec": {"a": {"b": 2}}}, {"spec": {"a": {"c": 2}}}],
     "ranks": [
         [],
