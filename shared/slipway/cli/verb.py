@@ -7,7 +7,8 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, TypeGuard
+from functools import partial
+from typing import Any, NamedTuple, TypeGuard
 
 from slipway.cli import address, main
 from slipway.cli.http import Api
@@ -72,20 +73,29 @@ def own_name() -> str:
         return ""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Of a verb, and of each of its words: what names the server may stand behind either."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Without a default, so that a word does not undo what stands before it.
+        add = partial(self.add_argument_group("server").add_argument, default=argparse.SUPPRESS)
+        add("--server", metavar="URL", help="the API (default: $SLIPWAY_SERVER, or found)")
+        add("--user", metavar="NAME", help="act as this user (default: $SLIPWAY_USER, $USER)")
+        add("--curl", action="store_true", help="also print each request as a curl command")
+
+
 def parser_of(name: str, verb: Verb) -> argparse.ArgumentParser:
     """The parser of a verb."""
     entry = main.VERBS[name]
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"slipway {name}",
         description=entry.summary,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     verb.configure(parser)
-    common = parser.add_argument_group("server")
-    common.add_argument("--server", metavar="URL", default="", help="the API (default: $SLIPWAY_SERVER, or found)")
-    common.add_argument("--user", metavar="NAME", default="", help="act as this user (default: $SLIPWAY_USER, $USER)")
-    common.add_argument("--curl", action="store_true", help="also print each request as a curl command")
+    parser.set_defaults(server="", user="", curl=False)
     return parser
 
 

@@ -82,6 +82,19 @@ def test_the_server_may_be_named_first() -> None:
     assert "http://127.0.0.1:1" in done.err
 
 
+def test_the_server_may_be_named_behind_any_word() -> None:
+    """`slipway job --server URL ls` and `slipway job ls --server URL` are the same, and the last word counts."""
+    for words in (
+        ("job", "--server", "127.0.0.1:1", "ls"),
+        ("job", "ls", "--server", "127.0.0.1:1"),
+        ("notebook", "start", "-d", "--server", "127.0.0.1:1"),
+        ("--server", "127.0.0.1:2", "job", "ls", "--server", "127.0.0.1:1"),
+    ):
+        done = run_here(*words)
+        assert done.code == main.FAILED, words
+        assert "http://127.0.0.1:1" in done.err
+
+
 def test_a_server_that_is_not_there() -> None:
     """The message says where it looked, and what to do next."""
     done = run_here("ps", "--server", "http://127.0.0.1:1")
