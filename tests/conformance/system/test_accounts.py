@@ -74,7 +74,7 @@ def test_the_environment_is_the_charts(system: System) -> None:
         installed = system.installation.rendered(component)
         used = system.installation.processes[component].env
         differs = {name for name in installed if used.get(name) != installed[name]}
-        assert differs <= {"SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN"}, component
+        assert differs <= {"SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN", "SLIPWAY_TASK_LISTEN"}, component
         ours = {name for name in used if name.startswith("SLIPWAY_")}
         assert ours == {name for name in installed if name.startswith("SLIPWAY_")}
         assert "tokenFile" in Path(used["KUBECONFIG"]).read_text(encoding="utf-8")

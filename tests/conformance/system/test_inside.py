@@ -134,7 +134,8 @@ def test_an_eviction_is_heard_answered_and_requeued(system: System, gang: tuple[
         system.nodes.exit(pod["metadata"]["uid"], 0)
     system.wait_until(id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "running again")
     status, refused = doors[0].ask("POST", "ready")
-    assert status in (401, 403), refused
+    # For a moment the door may remember the attempt before; the allocation itself does not.
+    assert status in (401, 403, 409), refused
     for pod in system.pods(id_):
         system.nodes.exit(pod["metadata"]["uid"], 0)
     view = system.ended(id_, "Succeeded")

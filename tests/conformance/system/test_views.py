@@ -39,7 +39,7 @@ def test_views(system: System) -> None:
     assert names >= {item["metadata"]["name"] for item in system.operator.items("/api/v1/nodes")}
     assert "default" in str(system.get("/workspaces"))
     assert "sweep" in [item["name"] for item in system.get("/jobs")["items"]]
-    assert system.get(f"/allocations/{held}/explain")["code"] == "Held"
+    wait_until(lambda: system.get(f"/allocations/{held}/explain")["code"] == "Held", "the scheduler's explanation")
     for path in ("", "/timeline", "/trace", "/pods", "/events"):
         assert system.get(f"/allocations/{held}{path}") is not None
     assert must(system.cli("nodes"))
