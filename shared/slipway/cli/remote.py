@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slipway.cli import sockets
 from slipway.cli.address import Address
 from slipway.errors import NotFoundError, PermanentError, UnavailableError
 
@@ -26,7 +27,6 @@ UNSENT_BYTES_MAX = 256 * 1024
 PIECE_BYTES = 32 * 1024
 ACK_BYTES = 32 * 1024
 """How much is read before the server is told: well below what it lets a reader be behind."""
-CONNECT_S = 15.0
 PATIENCE_S = 600.0
 """How long a lost connection is tried again: long enough for a laptop to change its network."""
 PAUSE_S, PAUSE_S_MAX = 0.1, 3.0
@@ -46,9 +46,7 @@ class Remote:
     """One session. `show` gets (stream, bytes); `lost` is told when a connection is lost, `found` when it is back."""
 
     def __init__(self, server: Address, path: str, wanted: Wanted, show: Callable[[int, bytes], None]) -> None:
-        scheme = "wss" if server.scheme == "https" else "ws"
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        self._url = f"{scheme}://{host}:{server.port}{server.prefix}{path}terminal"
+        self._url = sockets.url_of(server, f"{path}terminal")
         self._wanted = wanted
         self._show = show
         self._client = secrets.token_hex(8)
@@ -110,21 +108,11 @@ class Remote:
         return self.code
 
     async def _connect(self) -> "ClientConnection":
-        from websockets.asyncio.client import connect
         from websockets.exceptions import InvalidHandshake, InvalidStatus
-        from websockets.typing import Subprotocol
 
         try:
-            async with asyncio.timeout(CONNECT_S):
-                return await connect(
-                    self._url,
-                    subprotocols=[Subprotocol(PROTOCOL)],
-                    compression=None,
-                    proxy=None,
-                    open_timeout=None,
-                    close_timeout=1.0,
-                    max_size=None,
-                )
+            async with asyncio.timeout(sockets.CONNECT_S):
+                return await sockets.connect(self._url, PROTOCOL)
         except InvalidStatus as error:
             if error.response.status_code in _GONE:
                 raise PermanentError(detail_of(error.response.body)) from error
@@ -150,7 +138,7 @@ class Remote:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(sockets.CONNECT_S):
                 await socket.send(json.dumps(opening))
                 told: Json = json.loads(await socket.recv())
         except (ConnectionClosed, TimeoutError) as error:

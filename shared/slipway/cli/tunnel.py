@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from slipway.cli import sockets
 from slipway.cli.address import Address
 from slipway.errors import UnavailableError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = "tcp.v1.slipway.dev"
 HOST = "127.0.0.1"
-CONNECT_S = 15.0
 PAUSE_S = 0.2
 PIECE_BYTES = 64 * 1024
 CONNECTIONS_MAX = 256
@@ -28,9 +28,7 @@ class Tunnel:
     """Connections to `local` go to the workload's port at `path`. `say` is told what goes wrong with one."""
 
     def __init__(self, server: Address, path: str, say: Callable[[str], None]) -> None:
-        scheme = "wss" if server.scheme == "https" else "ws"
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        self._url = f"{scheme}://{host}:{server.port}{server.prefix}{path}"
+        self._url = sockets.url_of(server, path)
         self._say = say
         self._open = 0
 
@@ -79,11 +77,11 @@ class Tunnel:
         from slipway.cli.remote import detail_of
 
         loop = asyncio.get_running_loop()
-        until = loop.time() + CONNECT_S
+        until = loop.time() + sockets.CONNECT_S
         while True:
             try:
                 async with asyncio.timeout_at(until):
-                    return await self._handshake()
+                    return await sockets.connect(self._url, PROTOCOL)
             except InvalidStatus as error:
                 self._say(detail_of(error.response.body))
                 return None
@@ -92,20 +90,6 @@ class Tunnel:
                     self._say(f"no connection: {error or type(error).__name__}")
                     return None
             await asyncio.sleep(PAUSE_S)
-
-    async def _handshake(self) -> "ClientConnection":
-        from websockets.asyncio.client import connect
-        from websockets.typing import Subprotocol
-
-        return await connect(
-            self._url,
-            subprotocols=[Subprotocol(PROTOCOL)],
-            compression=None,
-            proxy=None,
-            open_timeout=None,
-            close_timeout=1.0,
-            max_size=None,
-        )
 
 
 async def _up(reader: asyncio.StreamReader, socket: "ClientConnection") -> None:

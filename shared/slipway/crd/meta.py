@@ -35,6 +35,8 @@ ANNOTATION_TEMPLATE = f"{API_GROUP}/default-template"
 ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
 ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
 
+RawObject = dict[str, Any]
+
 
 class OwnerReference(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
     api_version: str
@@ -64,6 +66,16 @@ class ObjectMeta(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit
     def version(self) -> int:
         """resourceVersion as an integer (comparable from Kubernetes 1.35 on); 0 when unset."""
         return int(self.resource_version) if self.resource_version.isdigit() else 0
+
+    @property
+    def fence(self) -> RawObject:
+        """What a PUT must say so that it can only hit this very version of this very object."""
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "uid": self.uid,
+            "resourceVersion": self.resource_version,
+        }
 
 
 class Condition(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
@@ -96,5 +108,4 @@ def condition_of(conditions: list[Condition], type_: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
-RawObject = dict[str, Any]
 """A Kubernetes object as plain JSON."""

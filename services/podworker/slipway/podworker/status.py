@@ -6,7 +6,6 @@ is sent back as it was read.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -87,17 +86,7 @@ def stuck_reason(error: Exception) -> str:
 
 async def _put(kube: Kube, allocation: Allocation, status: AllocationStatus) -> Allocation:
     """Sends the status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
-    meta = allocation.metadata
-    body: dict[str, Any] = {
-        "metadata": {
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-        },
-        "status": status,
-    }
-    return await kube.replace_status(ALLOCATIONS, body)
+    return await kube.replace_status(ALLOCATIONS, {"metadata": allocation.metadata.fence, "status": status})
 
 
 __all__ = [

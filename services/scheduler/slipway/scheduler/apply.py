@@ -190,17 +190,9 @@ class Applier:
 
     async def _send(self, written: Allocation) -> Allocation:
         """Its status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
-        meta = written.metadata
-        body = {
-            "metadata": {
-                "name": meta.name,
-                "namespace": meta.namespace,
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-            },
-            "status": written.status,
-        }
-        return await self._kube.replace_status(ALLOCATIONS, body)
+        return await self._kube.replace_status(
+            ALLOCATIONS, {"metadata": written.metadata.fence, "status": written.status}
+        )
 
     async def _retried(self, namespace: str, name: str, write: Write, seen: Allocation | None = None) -> Applied:
         """Read, write; on a stale read do both again, a few times."""

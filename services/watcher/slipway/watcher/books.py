@@ -128,13 +128,7 @@ class Books:
         if after is not None:
             meta = found.metadata
             body = {
-                "metadata": {
-                    "name": meta.name,
-                    "namespace": meta.namespace,
-                    "uid": meta.uid,
-                    "resourceVersion": meta.resource_version,
-                    "labels": meta.labels,
-                },
+                "metadata": {**meta.fence, "labels": meta.labels},
                 "data": {**found.data, **totals.encode(after)},
             }
             await self._kube.replace(CONFIG_MAPS, body)

@@ -188,16 +188,7 @@ class Reconciler:
     async def _write(self, before: Allocation, reduction: Reduction) -> bool:
         """PUT the status; False when the object has changed, after which its newest version is known."""
         after, uid = reduction.allocation, before.metadata.uid
-        meta = before.metadata
-        body = {
-            "metadata": {
-                "name": meta.name,
-                "namespace": meta.namespace,
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-            },
-            "status": after.status,
-        }
+        body = {"metadata": before.metadata.fence, "status": after.status}
         try:
             with _span(before, after):
                 written = await self._kube.replace_status(ALLOCATIONS, body)
@@ -207,7 +198,7 @@ class Reconciler:
             return False
         except NotFoundError:
             self._answers.pop(uid, None)
-            raise StaleError(f"{meta.name} is gone") from None
+            raise StaleError(f"{before.metadata.name} is gone") from None
         telemetry.STATUS_WRITES.labels(outcome="ok").inc()
         self._answers[uid] = written
         self._written_at[uid] = self._clock.now()
@@ -226,7 +217,7 @@ class Reconciler:
             found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         except NotFoundError:
             self._answers.pop(meta.uid, None)
-            raise StaleError(f"{meta.name} is gone") from None
+            raise StaleError(f"{before.metadata.name} is gone") from None
         if found.metadata.uid != meta.uid:
             self._answers.pop(meta.uid, None)
             raise StaleError(f"{meta.name} is another object")

@@ -1,0 +1,34 @@
+"""WebSockets to the API: where one is, and how one is opened. Imports its library only when it is used."""
+
+from typing import TYPE_CHECKING
+
+from slipway.cli.address import Address
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+CONNECT_S = 15.0
+"""The deadline that a caller sets for `connect`."""
+
+
+def url_of(server: Address, path: str) -> str:
+    """The address of `path` (with its slash) at the server."""
+    scheme = "wss" if server.scheme == "https" else "ws"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"{scheme}://{host}:{server.port}{server.prefix}{path}"
+
+
+async def connect(url: str, protocol: str) -> "ClientConnection":
+    """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors."""
+    from websockets.asyncio.client import connect as open_socket
+    from websockets.typing import Subprotocol
+
+    return await open_socket(
+        url,
+        subprotocols=[Subprotocol(protocol)],
+        compression=None,
+        proxy=None,
+        open_timeout=None,
+        close_timeout=1.0,
+        max_size=None,
+    )
