@@ -71,7 +71,8 @@ MATRIX: Mapping[str, Values] = {
     "settings unset": {"watcher": {"settings": {"logDrainS": None}}, "settings": {"traceRatio": None}},
     "pools for a scheduler": {"scheduler": {"settings": {"pools": "gpu,cpu", "leaseDurationS": 30}}},
     "tokens for ranks": {
-        "podworker": {"settings": {"taskAudience": "slipway.example", "apiUrl": "https://api.example"}}
+        "api": {"settings": {"taskAudience": "slipway.example"}},
+        "podworker": {"settings": {"taskAudience": "slipway.example", "apiUrl": "https://api.example"}},
     },
     "no door for tasks": {"api": {"settings": {"taskListen": ""}}, "podworker": {"settings": {"taskAudience": ""}}},
     "placed": {
@@ -139,6 +140,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a kind of redis": ({"externalRedis": {"url": "redis+clutser://redis"}}, "url"),
     "an open api": ({"api": {"settings": {"listen": "0.0.0.0:8080"}}}, "loopback"),
     "an open api by name": ({"api": {"settings": {"listen": "localhost.example:8080"}}}, "loopback"),
+    "two audiences": ({"podworker": {"settings": {"taskAudience": "another"}}}, "taskAudience"),
     "two redis": ({"externalRedis": {"url": "redis://elsewhere"}}, "valkey.enabled=false"),
     "two addresses of redis": (
         {"valkey": {"enabled": False}, "externalRedis": {"url": "redis://a", "existingSecret": "b"}},

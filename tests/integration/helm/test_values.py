@@ -34,12 +34,20 @@ def test_settings_of_a_service_are_values(service: str) -> None:
         assert _spelled(given[camel(field)]) == rows[field].default, field
 
 
+SHARED = {"taskAudience"}
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_setting_has_its_variable(service: str) -> None:
     """A value changes the variable that the settings page names, and no setting is left without."""
     rows = [row for row in describe(SERVICES[service]) if row.field not in OWNED]
     settings = {camel(row.field): _another(row) for row in rows}
-    environment = chart.service_environment(chart.render({service: {"settings": settings}}), service)
+    # Some must be the same for two services.
+    both = {
+        name: {"settings": {key: settings[key] for key in SHARED & settings.keys()}} for name in ("api", "podworker")
+    }
+    values = {**both, service: {"settings": settings}}
+    environment = chart.service_environment(chart.render(values), service)
     assert {row.variable: environment[row.variable] for row in rows} == {
         row.variable: _spelled(_another(row)) for row in rows
     }
