@@ -8,7 +8,6 @@ know where the facts came from. No IO.
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from slipway.crd.facts import is_settled
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
 
 T = TypeVar("T")
@@ -151,10 +150,6 @@ class Cluster:
             self.pools.generation,
             self.workspaces.generation,
         )
-
-    def of_pool(self, pool: str) -> list[AllocationFact]:
-        """The pool's allocations that have not ended."""
-        return [fact for fact in self.allocations.values() if fact.pool == pool and not is_settled(fact)]
 
     def epoch_max(self) -> int:
         """The highest epoch on any allocation: a new leader's epoch is above it."""
