@@ -4,7 +4,6 @@ what of a wrong object the server itself refuses.
 
 import hashlib
 import os
-import time
 import uuid
 from collections.abc import Generator
 from typing import Any, cast
@@ -13,6 +12,7 @@ import httpx
 import pytest
 import yaml
 
+from slipway.errors import InvalidError
 from tests.conformance.system.operator import GROUP, Json, must
 from tests.conformance.system.system import System, a_body, an_allocation
 from tests.conformance.system.test_inside import a_token
@@ -76,19 +76,18 @@ def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive:
 
 
 def test_an_archive_that_nobody_needs_goes(system: System, archive: bytes) -> None:
-    """With all its pieces, after its time; one that a waiting launch names stays. One that is used is marked so."""
+    """With all its pieces, after its time; one that a waiting launch names stays. What is gone is refused."""
     id_ = put(system, archive).json()["id"]
     launched = system.launch(a_body(context=id_, hold=True))
-    time.sleep(1.2)
-    must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "1"}))
+    must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "0.001"}))
     assert system.get(f"/contexts/{id_}")["id"] == id_
     system.post(f"/allocations/{launched}/kill")
     system.ended(launched, "Canceled")
-    time.sleep(1.2)
-    must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "1"}))
+    must(system.installation.run("watcher", "--once", more={"SLIPWAY_CONTEXT_KEEP_S": "0.001"}))
     wait_until(lambda: not system.operator.items(MAPS, "slipway.dev/context"), "it is gone", timeout_s=60)
-    refused = system.cli("run", "-d", "--image", "a", "--dry-run", "--", "true")
-    assert refused.code == 0, refused.err
+    with pytest.raises(InvalidError) as refused:
+        system.launch(a_body(context=id_))
+    assert [field.pointer for field in refused.value.fields] == ["/context"]
 
 
 def test_a_dry_run_shows_the_pods_that_come(system: System) -> None:
