@@ -20,10 +20,14 @@ COMPILE := $(BIN)/python -m compileall -q shared services $(SITE)/kubernetes/aio
   "from importlib import import_module as load; [load(m) for m in '$(PROGRAMS:%=slipway.%) $(LATER)'.split()]"
 
 SOURCES := shared services tests bench
-SEEDS ?= 20
-POINTS ?= all
+POINTS ?= gate
+SAMPLE ?= 1
+MINUTES ?= 10
+SEED ?=
+OPERATIONS ?= 100000
+MODEL ?= all
 
-.PHONY: help demo up test conformance check format generate lock bench sim clean
+.PHONY: help demo up test conformance check format generate lock bench sim chaos models fuzz clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -82,8 +86,17 @@ generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m tests.support.generate docs
 	@echo "make generate: helm and docs/reference are up to date"
 
-sim: $(VENV)/.dev ## Deterministic simulation: crash points and seeds (SEEDS=, POINTS=)
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --points $(POINTS)
+sim: $(VENV)/.dev ## Deterministic simulation: the gate, all points or a sample of so many (POINTS=gate|all|6000, SAMPLE=)
+	@$(BIN)/python -m tests.simulation --points $(POINTS) --sample $(SAMPLE) --keep
+
+models: $(VENV)/.dev ## Random operations on the models and on real servers side by side (OPERATIONS=, MODEL=)
+	@$(BIN)/python -m tests.models $(MODEL) --operations $(OPERATIONS) $(ARGS)
+
+chaos: $(VENV)/.dev ## Faults of every kind on real processes, and an audit (MINUTES=, SEED=)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: $(VENV)/.dev ## Whatever a client or a stream may send: the REST surface, every decoder (ARGS=)
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: $(VENV)/.dev ## Measure; tables here, JSON in bench/results
 	@$(BIN)/python -m bench

@@ -17,7 +17,11 @@ BENCHMARKS = {
     "throughput": "sustained launches against the local cluster, and what each costs",
     "conformance": "sustained launches on a real kube-apiserver, beside a bare client",
     "planner": "planning alone, against kube-scheduler's workloads",
+    "planner_scale": "the planner at size: ticks, growth with nodes and queue, memory",
+    "planner_preempt": "preemption, against kube-scheduler's workload",
+    "failover": "from the death or the end of a leader to the next tick, empty and large",
     "streams": "appends, hints, hand-over and feed on a real Valkey",
+    "redis_rebuild": "the streams of 10,000 live allocations after Redis lost everything",
 }
 
 

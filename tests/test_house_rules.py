@@ -126,6 +126,15 @@ def test_every_test_states_its_rule() -> None:
     assert [name for name, node in bare if len(node.name.split("_")) <= SENTENCE_WORDS_MIN] == []
 
 
+def test_whoever_starts_a_real_control_plane_was_asked_to() -> None:
+    """`make test` builds nothing from Go: it takes longer than any test may."""
+    starts = re.compile(r"\b(?:running_cluster|a_referee|differ)\(")
+    files = [name for name in _modules("tests/conformance") if Path(name).name.startswith(("test_", "conftest"))]
+    starting = [name for name in files if starts.search(_texts()[name])]
+    assert len(starting) >= 5
+    assert [name for name in starting if "require_own_cluster()" not in _texts()[name]] == []
+
+
 def test_names_say_something() -> None:
     """No module is a drawer, and no class is called after doing things in general."""
     modules = [name for name in _modules(*PRODUCT) if EMPTY_NAMES.search(Path(name).stem)]

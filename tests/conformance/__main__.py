@@ -52,7 +52,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 PHASES = (
     Phase(name="contracts", paths=["contract", "conformance/crd"], needs_kubeconfig=True),
+    Phase(name="models", paths=["conformance/models"]),
     Phase(name="system", paths=["conformance/kubelets", "conformance/system"]),
+    Phase(name="scheduling", paths=["conformance/scheduling"]),
 )
 
 

@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.cluster.servers import RealCluster, running_cluster
+from tests.conformance.wanted import require_conformance, require_own_cluster
 
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """A control plane of this run's own: nobody else changes it, and its audit log can be read."""
-    if os.environ.get("SLIPWAY_CONFORMANCE") != "1":
-        pytest.skip("needs a real Kubernetes API server: make conformance")
-    if os.environ.get("KUBECONFIG"):
-        pytest.skip("needs a control plane that nobody else uses, and KUBECONFIG names one")
+    require_own_cluster()
     with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
@@ -28,7 +26,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 @pytest.fixture(scope="session")
 def real_kubeconfig(request: pytest.FixtureRequest) -> Path:
     """A kubeconfig of the cluster that KUBECONFIG names, else of the run's own: for what any cluster can show."""
-    if os.environ.get("SLIPWAY_CONFORMANCE") == "1" and os.environ.get("KUBECONFIG"):
+    require_conformance()
+    if os.environ.get("KUBECONFIG"):
         return Path(os.environ["KUBECONFIG"])
     cluster: RealCluster = request.getfixturevalue("real")
     return cluster.kubeconfig

@@ -9,10 +9,17 @@ from tests.support.local_stack import RunningStack, running_stack
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
     """Four services, a cluster with two nodes, a Valkey: all real processes."""
     with running_stack(tmp_path_factory.mktemp("stack") / "data", cpus=32, memory="64Gi") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def stack(_shared: RunningStack) -> Generator[RunningStack]:
+    """The same one for all files of tests; none leaves anything running to the next."""
+    yield _shared
+    _shared.end_everything()
 
 
 @pytest.fixture

@@ -1,8 +1,13 @@
 """Redis loses everything, is away, or was never there: nothing that was launched is lost."""
 
+import os
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.gangs import all_running, assert_succeeded, assert_whole, gang_body, let_go
 from tests.support.local_stack import RunningStack, data_of, running_stack
@@ -50,6 +55,60 @@ def test_flushall_during_launches_loses_nothing(stack: RunningStack, marks: Path
         assert_succeeded(stack, id_)
     for id_ in [before, *ids]:
         assert_back(stack, id_, timeout_s=max(5.0, flushed + BACK_S - time.monotonic()))
+
+
+def full(stack: RunningStack) -> None:
+    with stack.redis() as client:
+        client.config_set("maxmemory", 1)
+
+
+def read_only(stack: RunningStack) -> None:
+    with stack.redis() as client:
+        client.replicaof("127.0.0.1", 1)
+
+
+def hung(stack: RunningStack) -> None:
+    os.kill(server_of(stack), signal.SIGSTOP)
+
+
+def trimmed(stack: RunningStack) -> None:
+    """Every stream under whoever reads it, and a third of the keys besides."""
+    with stack.redis() as client:
+        for number, key in enumerate(client.keys("slipway:*")):
+            if number % 3 == 0:
+                client.delete(key)
+            elif client.type(key) == "stream":
+                client.xtrim(key, maxlen=0, approximate=False)
+
+
+def healed(stack: RunningStack) -> None:
+    os.kill(server_of(stack), signal.SIGCONT)
+    with stack.redis() as client:
+        client.replicaof("NO", "ONE")
+        client.config_set("maxmemory", 0)
+
+
+def server_of(stack: RunningStack) -> int:
+    assert stack.stack.valkey is not None
+    assert stack.stack.valkey.pid is not None
+    return stack.stack.valkey.pid
+
+
+@pytest.mark.parametrize("breaks", [full, read_only, hung, trimmed])
+def test_a_server_that_can_not_delays_and_loses_nothing(
+    stack: RunningStack, marks: Path, breaks: Callable[[RunningStack], None]
+) -> None:
+    """A gang is launched, runs and ends meanwhile; afterwards its stream is whole without anybody's help."""
+    breaks(stack)
+    try:
+        id_ = stack.launch(gang_body(marks))
+        assert all_running(stack, id_)["phase"] == "Running"
+        assert_whole(stack, marks, id_)
+        let_go(marks)
+        assert_succeeded(stack, id_)
+    finally:
+        healed(stack)
+    assert_back(stack, id_)
 
 
 def test_redis_may_be_away(stack: RunningStack, marks: Path) -> None:

@@ -1,38 +1,55 @@
 """`python -m tests.simulation`: every scenario, seed and point that is asked for; a line to replay each failure.
 
-Owns the command line and the sharing of the work among processes. Exits 1 when anything was found.
+Owns the command line, the rounds of a sweep and its gate. Exits 1 when anything was found, when the gate had too
+few points, or when nothing was heard of a point.
 """
 
 import argparse
+import gc
 import logging
-import multiprocessing
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from multiprocessing.pool import Pool
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
-from tests.simulation.points import Family, handful, points
+from tests.simulation import found
+from tests.simulation.crew import Branch, play
+from tests.simulation.plan import (
+    FAMILIES,
+    FOUND,
+    SEED,
+    ZOMBIE,
+    Planned,
+    Root,
+    branches,
+    leaves,
+    resumed,
+    roots,
+    sample,
+)
+from tests.simulation.report import Report
 from tests.simulation.run import Outcome, run
 from tests.simulation.scenarios import SCENARIOS
-from tests.support.faults import Fault
+from tests.support.faults import Effect, Fault
 
 DESCRIPTION = "Play scenarios on the simulated system, with faults."
-SHOWN_MAX = 40
-PROGRESS_EVERY = 500
-POINT_SEED = 1
-REPLICAS_OF_FREEZES = 2
+POINTS_MIN = 30_000
+"""The gate, and a whole sweep, have no fewer."""
+ZOMBIE_SHARE = 100
+"""One in so many of a sample is a zombie that wakes: they wait for long."""
+GATE = 33_000
+"""So many are asked for at the gate: not every one is reached."""
 
 
-class Task(msgspec.Struct, frozen=True):
-    """One run to make."""
+class Line(msgspec.Struct, array_like=True):
+    """One outcome, as `--json` has it."""
 
-    scenario: str
-    seed: int
-    faults: tuple[Fault, ...] = ()
-    replicas: int = 1
+    family: str
+    replay: str
+    struck: int
+    violations: list[str]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,68 +57,104 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logging.disable(logging.CRITICAL)
     names = options.scenario or list(SCENARIOS)
-    unknown = [name for name in names if name not in SCENARIOS]
+    families = options.families.split(",") if options.families else list(FAMILIES)
+    unknown = [name for name in names if name not in SCENARIOS] + [name for name in families if name not in FAMILIES]
     if unknown:
-        print(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}", file=sys.stderr)
+        print(f"no scenario or family {unknown[0]!r}", file=sys.stderr)
+        print(f"scenarios: {', '.join(SCENARIOS)}\nfamilies: {', '.join(FAMILIES)}", file=sys.stderr)
         return 2
     if options.seed is not None:
         return _replay(names, options)
-    begun = time.perf_counter()
+    report = Report()
+    try:
+        _sweep(names, families, options, report)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        report.show()
+        return 130
+    report.show()
+    is_gate = not (options.scenario or options.families) and options.points in ("all", "gate")
+    return _judge(report, is_gate=is_gate, keeps=options.keep)
+
+
+def _sweep(names: Sequence[str], families: Sequence[str], options: argparse.Namespace, report: Report) -> None:
+    """The undisturbed runs, what follows from them, and what follows from those that were held."""
     jobs = options.jobs or os.cpu_count() or 1
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        tasks = list(_tasks(names, options, pool))
-        print(f"{len(tasks)} points of {len(names)} scenarios on {jobs} processes", flush=True)
-        failed = _show(pool.imap_unordered(_run, tasks, chunksize=8), len(tasks), verbose=options.verbose)
-    took_s = time.perf_counter() - begun
-    print(
-        f"make sim: {len(tasks)} points in {took_s:.1f} s, {len(tasks) / took_s:.1f} points/s, {failed} with violations"
-    )
-    return 1 if failed else 0
-
-
-def _tasks(names: Sequence[str], options: argparse.Namespace, pool: Pool) -> Iterator[Task]:
-    """Every scenario without faults and with a random handful per seed; every point of the first seed."""
-    families = [Family(word) for word in options.families.split(",")]
-    bases = [Task(name, POINT_SEED) for name in names]
-    pairs = [Task(name, POINT_SEED, replicas=REPLICAS_OF_FREEZES) for name in names]
-    yield from bases + pairs
-    singles = [family for family in families if family is not Family.FREEZE]
-    freezes = [family for family in families if family is Family.FREEZE]
-    found: list[Task] = []
-    for task, outcome in zip(bases + pairs, pool.map(_run, bases + pairs), strict=True):
-        has_redis = SCENARIOS[task.scenario].setup.has_redis
-        asked = singles if task.replicas == 1 else freezes
-        for fault in points(outcome.effects, asked, has_redis=has_redis) if options.points != "none" else ():
-            found.append(Task(task.scenario, POINT_SEED, (fault,), task.replicas))
-        for seed in range(2, options.seeds + 1):
-            if task.replicas == 1 or seed % 2:
-                yield Task(task.scenario, seed, (), task.replicas)
-                yield Task(task.scenario, seed, handful(outcome.effects, seed, has_redis=has_redis), task.replicas)
-    if options.points not in ("all", "none"):
-        step = max(1, len(found) // int(options.points))
-        found = found[::step]
-    yield from found
-
-
-def _run(task: Task) -> Outcome:
-    return run(task.scenario, task.seed, task.faults, replicas=task.replicas)
-
-
-def _show(outcomes: Iterator[Outcome], total: int, *, verbose: bool) -> int:
-    failed = 0
-    for done, outcome in enumerate(outcomes, start=1):
-        if done % PROGRESS_EVERY == 0:
-            print(f"{done} of {total}, {failed} with violations", file=sys.stderr, flush=True)
-        if verbose and not outcome.violations:
-            print(f"ok {outcome.replay} ({outcome.virtual_s:.0f} s virtual, {outcome.real_s:.2f} s)")
+    # What is made once is made before the first fork, and not looked at again.
+    with_api = next((name for name in names if SCENARIOS[name].setup.replicas.get("api")), names[0])
+    for name in dict.fromkeys((names[0], with_api)):
+        run(name, SEED)
+    gc.collect()
+    gc.freeze()
+    wanted = roots(names, options.seeds)
+    report.expect_bases(wanted)
+    undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
+    bases: dict[Root, Sequence[Effect]] = {}
+    for outcome in _taken(undisturbed, jobs, report, options):
         if not outcome.violations:
-            continue
-        failed += 1
-        if failed <= SHOWN_MAX:
-            print(f"python -m tests.simulation {outcome.replay}")
-            for violation in outcome.violations[:4]:
-                print(f"    {violation}", flush=True)
-    return failed
+            bases[outcome.scenario, outcome.seed, outcome.replicas] = outcome.effects
+    if options.points == "none":
+        return
+    bases = {root: bases[root] for root in wanted if root in bases}
+    planned, zombies = leaves(bases, families, of_all_seeds=options.points == "gate"), 0
+    if options.points != "all":
+        count = GATE if options.points == "gate" else int(options.points)
+        left = max(0, count - len(wanted))
+        zombies = left // ZOMBIE_SHARE if ZOMBIE in families else 0
+        planned = sample(planned, left - zombies, options.sample, bases)
+    if FOUND in families:
+        planned = _once_found(names) + planned
+    report.expect(planned)
+    holds: list[Outcome] = []
+    for outcome in _taken(branches(planned, bases), jobs, report, options):
+        if outcome.effects and not outcome.violations:
+            holds.append(outcome)
+    if ZOMBIE not in families:
+        return
+    holds.sort(key=lambda outcome: outcome.replay)
+    woken: list[Planned] = resumed(holds)
+    if options.points != "all":
+        woken = sample(woken, zombies, options.sample, bases)
+    report.expect(woken)
+    for _ in _taken(branches(woken, bases), jobs, report, options):
+        pass
+
+
+def _once_found(names: Sequence[str]) -> list[Planned]:
+    lines = map(found.parse, found.lines())
+    return [
+        Planned(FOUND, (line.scenario, line.seed, line.replicas), line.faults)
+        for line in lines
+        if line.scenario in names and line.faults
+    ]
+
+
+def _taken(wanted: Iterable[Branch], jobs: int, report: Report, options: argparse.Namespace) -> Iterable[Outcome]:
+    for outcome in play(wanted, jobs):
+        family = report.take(outcome)
+        if options.json:
+            with Path(options.json).open("ab") as file:
+                file.write(
+                    msgspec.json.encode(Line(family, outcome.replay, outcome.struck, outcome.violations)) + b"\n"
+                )
+        if options.verbose and not outcome.violations:
+            print(f"ok {outcome.replay} ({outcome.virtual_s:.0f} s virtual, {outcome.real_s:.2f} s)")
+        yield outcome
+
+
+def _judge(report: Report, *, is_gate: bool, keeps: bool) -> int:
+    if report.failed:
+        if keeps:
+            kept = found.keep(report.failed)
+            print(f"{kept} more in {found.KEPT.name}; every sweep plays them from now on", file=sys.stderr)
+        return 1
+    if report.lost:
+        print("points were lost: nobody knows what they would have shown", file=sys.stderr)
+        return 1
+    if is_gate and report.total < POINTS_MIN:
+        print(f"fewer than {POINTS_MIN:,} points", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _replay(names: Sequence[str], options: argparse.Namespace) -> int:
@@ -125,10 +178,13 @@ def _replay(names: Sequence[str], options: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=DESCRIPTION)
     parser.add_argument("--scenario", action="append", help="only this one (may be repeated)")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds with no and with random faults, per scenario")
-    parser.add_argument("--points", default="all", help="all, none, or about how many single faults to try")
-    parser.add_argument("--families", default="crash,error,flush,freeze", help="which single faults")
-    parser.add_argument("--jobs", type=int, default=0, help="processes; default: one per core")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds with random handfuls of faults, per scenario")
+    parser.add_argument("--points", default="gate", help="gate, all, none, or about how many: an even sample")
+    parser.add_argument("--sample", type=int, default=1, help="the seed of the sample")
+    parser.add_argument("--families", default="", help=f"only these points, of {','.join(FAMILIES)}")
+    parser.add_argument("--json", default="", help="a file to which each outcome is added, one line each")
+    parser.add_argument("--keep", action="store_true", help="add what fails to found.txt")
+    parser.add_argument("--jobs", type=int, default=0, help="processes at once; default: one per core")
     parser.add_argument("--seed", type=int, help="replay: the seed")
     parser.add_argument("--crash", action="append", default=[], help="replay: [kind@]role:number:before|after")
     parser.add_argument("--replicas", type=int, default=1, help="replay: processes of each service")

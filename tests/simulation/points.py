@@ -1,36 +1,76 @@
-"""Which faults to try: every boundary of every effect, every way a call can fail, and random handfuls.
+"""Which faults to try: every boundary of every effect, every way a call can fail, every version of every watch.
 
-Owns the enumeration. A run without faults tells which effects there are; each of them gives some points. Pure.
+Owns the enumeration. A run without faults tells which boundaries there are (effects, reads, deliveries of watches and
+of the feed); each of them gives some points. Where several kinds of a class strike alike, one is drawn by the
+boundary's own place, so that all are met over the scenarios. Pure.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from tests.support.faults import ERRORS, Effect, Fault, Kind
+from tests.support.fault_answers import answers, draw, reads, turn
+from tests.support.fault_streams import FEED_FAULTS
+from tests.support.fault_watch import WATCH_FAULTS
+from tests.support.faults import Effect, Fault, Kind
+from tests.support.mishaps import CLOCK_FAULTS, REDIS_FAULTS
+
+PAUSES = (*[Kind.NAP] * 4, *[Kind.PAUSE] * 5, *[Kind.FREEZE] * 6, *[Kind.LONG_PAUSE] * 2, Kind.COMA)
+"""Long ones are drawn seldom: they take as long as they are."""
+WHOLE_MAX = 1
+"""So often each kind of call of a scenario is failed in every way; further ones in two ways that are drawn."""
+DRAWN = {"flush": 2, "redis": 2, "stale": 2, "clock": 3, "freeze": 2, "hold": 4}
+"""Of the boundaries of a scenario one in so many is drawn for these; together the scenarios meet every one often."""
+ZOMBIE_EFFECTS_MAX = 12
+"""Of the successors of one that is held, so many effects are boundaries to resume it at."""
+READS = ".reads"
+FEED = ".feed"
 
 
 class Family(StrEnum):
     """Kinds of points."""
 
     CRASH = "crash"
+    """before and after each effect"""
     ERROR = "error"
+    """each answer of each call that writes"""
+    READ = "read"
+    """each answer of each call that reads"""
+    WATCH = "watch"
+    """each watch, and the feed, stopped at each version; and one more of all that can happen to it there"""
+    STALE = "stale"
+    """a crash before each effect of who watches, and an old view afterwards"""
     FLUSH = "flush"
+    """FLUSHALL after each effect"""
+    REDIS = "redis"
+    """everything else that happens to Redis, after each effect"""
+    CLOCK = "clock"
+    """a process's clocks go wrong before its effects"""
     FREEZE = "freeze"
+    """pauses of 1 s to 10 min before each effect"""
+    HOLD = "hold"
+    """a pause that ends at a boundary of somebody else: see `zombies`"""
+
+
+REPLICATED = frozenset({Family.FREEZE, Family.HOLD, Family.CLOCK})
+"""Families that are played with two of each service, so that somebody else goes on."""
 
 
 def points(effects: Sequence[Effect], families: Sequence[Family], *, has_redis: bool) -> Iterator[Fault]:
     """Every single fault of these families."""
+    often: dict[tuple[str, str, str], int] = {}
     for effect in effects:
-        moments = ("before", "after") if effect.has_before else ("after",)
-        if Family.CRASH in families:
-            yield from (Fault(Kind.CRASH, effect.role, effect.number, moment) for moment in moments)
-        if Family.ERROR in families:
-            yield from _errors(effect)
-        if Family.FLUSH in families and has_redis:
-            yield Fault(Kind.FLUSH, effect.role, effect.number, "after")
-        if Family.FREEZE in families and effect.has_before:
-            yield Fault(Kind.FREEZE, effect.role, effect.number, "before")
+        call = (effect.role, effect.verb, effect.target)
+        often[call] = often.get(call, 0) + 1
+        is_new = often[call] <= WHOLE_MAX
+        if effect.verb == "watch":
+            if Family.WATCH in families:
+                yield from _deliveries(effect)
+        elif effect.role.endswith(READS):
+            if Family.READ in families and is_new:
+                yield from (Fault(kind, effect.role, effect.number, moment) for kind, moment in reads(effect))
+        else:
+            yield from _effects(effect, families, has_redis=has_redis, is_new=is_new)
 
 
 def handful(effects: Sequence[Effect], seed: int, *, has_redis: bool) -> tuple[Fault, ...]:
@@ -40,12 +80,84 @@ def handful(effects: Sequence[Effect], seed: int, *, has_redis: bool) -> tuple[F
     return tuple(chance.sample(every, min(len(every), chance.randint(2, 5))))
 
 
-def _errors(effect: Effect) -> Iterator[Fault]:
-    if not effect.has_before:
+def zombies(effects: Sequence[Effect], hold: Fault) -> Iterator[tuple[Fault, Fault]]:
+    """Whoever is held resumes when another of the same service is about to do something: at each of its effects.
+
+    `effects` are those of the run in which `hold` struck.
+    """
+    service = _service(hold.role)
+    begun = next((each.at for each in effects if (each.role, each.number) == (hold.role, hold.number)), None)
+    if begun is None:
         return
-    kinds = ERRORS if effect.is_kube else (Kind.SERVER_ERROR, Kind.TIMEOUT_APPLIED)
-    for kind in kinds:
-        if kind is Kind.CONFLICT and effect.verb in ("create", "bind"):
-            # The API server has no such answer for these: a name that exists is another error.
-            continue
-        yield Fault(kind, effect.role, effect.number, "after" if kind is Kind.TIMEOUT_APPLIED else "before")
+    others = [
+        each
+        for each in effects
+        if each.at > begun and each.has_before and each.role != hold.role and _is_effect(each) and each.number
+    ]
+    successors = [each for each in others if _service(each.role) == service]
+    for each in successors[:ZOMBIE_EFFECTS_MAX]:
+        yield hold, Fault(Kind.THAW, each.role, each.number)
+
+
+def pairs(effects: Sequence[Effect], count: int, seed: int, *, has_redis: bool) -> Iterator[tuple[Fault, Fault]]:
+    """A sample of all pairs of single faults: half of them anywhere, half in the recovery from the first."""
+    chance = random.Random(seed)
+    every = list(points(effects, list(Family), has_redis=has_redis))
+    by_time = sorted((each for each in effects if _is_effect(each)), key=lambda each: each.at)
+    moments = {(each.role, each.number): index for index, each in enumerate(by_time)}
+    for turn_ in range(count if len(every) > 1 else 0):
+        first = chance.choice(every)
+        place = moments.get((first.role, first.number))
+        if turn_ % 2 and place is not None and place + 1 < len(by_time):
+            near = chance.choice(by_time[place + 1 : place + 12])
+            second = chance.choice(list(_effects(near, list(Family), has_redis=has_redis)))
+        else:
+            second = chance.choice(every)
+        if (first.role, first.number, first.moment) != (second.role, second.number, second.moment):
+            yield first, second
+
+
+def _effects(effect: Effect, families: Sequence[Family], *, has_redis: bool, is_new: bool = True) -> Iterator[Fault]:
+    role, number = effect.role, effect.number
+    moments = ("before", "after") if effect.has_before else ("after",)
+    drawn = [family for family in families if _is_drawn(effect, family)]
+    if Family.CRASH in families:
+        yield from (Fault(Kind.CRASH, role, number, moment) for moment in moments)
+    if Family.ERROR in families:
+        ways = answers(effect)
+        place = draw(effect, 5, len(ways))
+        chosen = ways if is_new else [ways[place], ways[(place + 2) % len(ways)]]
+        yield from (Fault(kind, role, number, moment) for kind, moment in dict.fromkeys(chosen))
+    if Family.FLUSH in drawn and has_redis:
+        yield Fault(Kind.FLUSH, role, number, "after")
+    if Family.REDIS in drawn and has_redis:
+        yield Fault(turn(effect, 1, REDIS_FAULTS), role, number, "after")
+    if effect.has_before:
+        if Family.STALE in drawn and _service(role) == "watcher":
+            yield Fault(Kind.CRASH_STALE, role, number)
+        if Family.FREEZE in drawn:
+            yield Fault(turn(effect, 2, PAUSES), role, number)
+        if Family.HOLD in drawn and not effect.is_recurring:
+            yield Fault(Kind.HOLD, role, number)
+        if Family.CLOCK in drawn:
+            yield Fault(turn(effect, 3, CLOCK_FAULTS), role, number)
+
+
+def _is_drawn(effect: Effect, family: Family) -> bool:
+    if family is Family.HOLD and _service(effect.role) == "scheduler":
+        return True
+    return draw(effect, 10 + list(Family).index(family), DRAWN.get(family.value, 1)) == 0
+
+
+def _deliveries(effect: Effect) -> Iterator[Fault]:
+    kinds = FEED_FAULTS if effect.role.endswith(FEED) else WATCH_FAULTS
+    yield Fault(Kind.STALL, effect.role, effect.number)
+    yield Fault(turn(effect, 4, kinds[1:]), effect.role, effect.number)
+
+
+def _is_effect(effect: Effect) -> bool:
+    return "." not in effect.role
+
+
+def _service(role: str) -> str:
+    return role.partition(".")[0].rstrip("0123456789")

@@ -5,8 +5,11 @@ desired, and then nobody writes anything but leases). Deterministic: equal argum
 """
 
 import asyncio
+import gc
+import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -18,20 +21,25 @@ from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import id_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from tests.simulation.replays import Replays
 from tests.simulation.scenarios import SCENARIOS, Ending, Scenario
-from tests.support.faults import Effect, Fault
+from tests.support.faults import Effect, Fault, Kind
 from tests.support.witness import Witness
 from tests.support.world import World, run_world
 
 SETTLE_S = 60.0
 """What I18 grants after the last fault."""
 SILENT_S = 2.0
+RECOVERY_S = 4.0
+"""So long after the last fault somebody leads again, and has said so."""
 QUIET_S = 5.0
 LONG_QUIET_S = 65.0
 """Longer than any resync, sweep or retention: for runs without faults."""
 LOOK_S = 0.25
 CHANGES_MAX = 3_000
 """More writes than any scenario needs, by far."""
+BROKEN_MAX = 10
+"""After so many ends of processes that nobody killed it is pointless to wait."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -44,6 +52,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     violations: list[str] = []
     effects: list[Effect] = []
     struck: int = 0
+    trace: str = ""
+    """A digest of every effect and every commit, if it was asked for: equal runs have equal ones."""
     virtual_s: float = 0.0
     real_s: float = 0.0
 
@@ -55,64 +65,117 @@ class Outcome(msgspec.Struct, kw_only=True):
         return f"--scenario {self.scenario} --seed {self.seed}{replicas}{faults}"
 
 
-def run(name: str, seed: int, faults: Iterable[Fault] = (), *, replicas: int = 1) -> Outcome:
-    """Plays one scenario."""
+def run(
+    name: str,
+    seed: int,
+    faults: Iterable[Fault] = (),
+    *,
+    replicas: int = 1,
+    traced: bool = False,
+    begin: Callable[[World, Outcome, Replays], None] = lambda _world, _outcome, _replays: None,
+    finish: Callable[[Outcome], None] = lambda _outcome: None,
+) -> Outcome:
+    """Plays one scenario. `begin` is told before it starts; `finish` once it has been judged, before it is unwound."""
     scenario, planned = SCENARIOS[name], tuple(faults)
     setup = scenario.setup
     if replicas > 1:
         each = {"scheduler": replicas, "podworker": replicas, "watcher": replicas}
-        setup = msgspec.structs.replace(setup, replicas=each)
+        setup = msgspec.structs.replace(setup, replicas={**setup.replicas, **each})
     begun = time.perf_counter()
     outcome = Outcome(scenario=name, seed=seed, faults=tuple(map(str, planned)), replicas=replicas)
 
     async def play(world: World) -> None:
-        await _play(world, scenario, outcome, quiet_s=QUIET_S if planned else LONG_QUIET_S)
+        world.server.is_replicated = lambda: world.trouble.expects(Kind.FAILOVER)
+        replays = Replays(world)
+        begin(world, outcome, replays)
+        try:
+            await _play(world, scenario, outcome, replays)
+        except Exception as error:  # noqa: BLE001 - whatever breaks a run is a finding, with the line that replays it
+            outcome.violations.append(f"RUN {type(error).__name__}: {error}")
+        if traced:
+            outcome.trace = _trace(world)
+        outcome.real_s = time.perf_counter() - begun
+        finish(outcome)
 
     try:
-        run_world(play, setup, seed=seed, faults=planned)
-    except Exception as error:  # noqa: BLE001 - whatever breaks a run is a finding, with the line that replays it
+        with _uncollected():
+            run_world(play, setup, seed=seed, faults=planned)
+    except Exception as error:  # noqa: BLE001 - the same, of what runs before and after the story
         outcome.violations.append(f"RUN {type(error).__name__}: {error}")
-    outcome.real_s = time.perf_counter() - begun
     return outcome
 
 
-async def _play(world: World, scenario: Scenario, outcome: Outcome, *, quiet_s: float) -> None:
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """When a collection happens depends on all that ran before in this process; a run must not."""
+    gc.collect(0)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Replays) -> None:
     witness = Witness(world)
     found: list[Violation] = []
     try:
         await scenario.story(world)
     except TimeoutError:
         found.append(Violation(invariant="I18", subject=scenario.name, message=f"no progress: {_states(world)}"))
+    except AssertionError as error:
+        # That the story is not as it should be says nothing of why: the audit may.
+        found.append(Violation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
     reason = await _settle(world, witness, scenario)
-    outcome.effects = [effect for effect in world.trouble.effects if effect.number]
+    outcome.effects = world.trouble.boundaries
     if reason:
         found.append(Violation(invariant="I18", subject=scenario.name, message=f"not settled: {reason}"))
     else:
-        found += await _quiet(world, quiet_s)
+        found += await _quiet(world, QUIET_S if outcome.faults else LONG_QUIET_S)
     evidence = witness.evidence(is_at_rest=True)
     found += audit(evidence)
+    found += replays.violations()
     found += [Violation(invariant="CRASH", subject=scenario.name, message=why) for why in world.broken]
     outcome.violations = list(dict.fromkeys(map(str, found)))
     outcome.struck = len(world.trouble.struck)
     outcome.virtual_s = world.loop.time()
 
 
+def _trace(world: World) -> str:
+    told = hashlib.sha256()
+    for effect in world.trouble.effects:
+        told.update(repr(effect).encode())
+    for at, writer, change in world.changes:
+        told.update(repr((at, writer, change.version, change.type)).encode())
+        told.update(msgspec.json.encode(change.record.obj))
+    return told.hexdigest()
+
+
 async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:
     """Empty once everything is as desired; else why it is not, a minute after the last fault."""
-    told_at = world.clock.now()
+    told_at, writes = world.clock.now(), _Writes(world)
     while True:
-        reason = _why_not(world, witness, scenario)
-        silent_s = world.clock.now() - _last_write_at(world)
-        if not reason and silent_s >= SILENT_S and world.clock.now() >= world.last_fault_at:
-            return ""
-        if len(world.changes) > CHANGES_MAX:
-            return f"a storm of {len(world.changes)} writes"
-        if world.clock.now() > max(told_at, world.last_fault_at) + SETTLE_S:
-            return reason or "somebody keeps writing"
+        now = world.clock.now()
+        is_late = now > max(told_at, world.last_fault_at, *(at for at, _ in world.trouble.struck)) + SETTLE_S
+        is_silent = now - writes.last_at() >= SILENT_S and now >= world.last_fault_at + RECOVERY_S
+        if is_silent or is_late:
+            # Before that the answer would be no, whatever is found.
+            reason = _why_not(world, witness, scenario)
+            if is_silent and not reason:
+                return ""
+            if is_late:
+                return reason or "somebody keeps writing"
+        if len(world.changes) > CHANGES_MAX or len(world.broken) > BROKEN_MAX:
+            return f"a storm of {len(world.changes)} writes, {len(world.broken)} ends of processes"
         await asyncio.sleep(LOOK_S)
 
 
 def _why_not(world: World, witness: Witness, scenario: Scenario) -> str:
+    nobody = _why_nobody_leads(world)
+    if nobody:
+        return nobody
+    if world.setup.has_redis and witness.pending():
+        return "hints are pending"
     allocations = {
         str(record.obj["metadata"]["name"]): msgspec.convert(record.obj, Allocation)
         for record in world.core.store.scan("allocations.slipway.dev")
@@ -127,11 +190,8 @@ def _why_not(world: World, witness: Witness, scenario: Scenario) -> str:
             events = streams.get(id_of(allocation), [])
             if not events or events[-1].seq != ring_of(allocation)[-1].seq:
                 return f"the stream of {name} is behind"
-        if witness.pending():
-            return "hints are pending"
     objects = [(kind, record.obj["metadata"]) for kind in OURS for record in world.core.store.scan(kind)]
-    left = next((f"{what}: {why}" for what, why in leftovers(allocations.values(), objects)), "")
-    return left or _why_nobody_leads(world)
+    return next((f"{what}: {why}" for what, why in leftovers(allocations.values(), objects)), "")
 
 
 def _wrong_end(allocation: Allocation | None, ending: Ending) -> str:
@@ -150,9 +210,9 @@ def _wrong_end(allocation: Allocation | None, ending: Ending) -> str:
 
 
 async def _quiet(world: World, seconds: float) -> list[Violation]:
-    """At rest nobody writes anything but leases."""
+    """At rest nobody writes anything but leases; it has been silent for a moment already."""
     begun = len(world.changes)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds - SILENT_S)
     return [
         Violation(invariant="I18", subject=change.key[1], message=f"{writer} writes {change.resource} at rest")
         for _, writer, change in world.changes[begun:]
@@ -160,14 +220,25 @@ async def _quiet(world: World, seconds: float) -> list[Violation]:
     ][:3]
 
 
-def _last_write_at(world: World) -> float:
-    """When anything but a renewal was written: who has just become leader may still have to say so."""
-    for at, _, change in reversed(world.changes):
-        if not change.resource.startswith("leases") or change.previous is None:
-            return at
-        if _holder(change.record.obj) != _holder(change.previous.obj):
-            return at
-    return 0.0
+class _Writes:
+    """When anything but a renewal was written last: who has just become leader may still have to say so. Each change is
+    looked at once: some runs are long."""
+
+    def __init__(self, world: World) -> None:
+        self._changes = world.changes
+        self._seen, self._last_at = 0, 0.0
+
+    def last_at(self) -> float:
+        for at, _, change in self._changes[self._seen :]:
+            is_renewal = (
+                change.resource.startswith("leases")
+                and change.previous is not None
+                and _holder(change.record.obj) == _holder(change.previous.obj)
+            )
+            if not is_renewal:
+                self._last_at = at
+        self._seen = len(self._changes)
+        return self._last_at
 
 
 def _why_nobody_leads(world: World) -> str:

@@ -5,7 +5,7 @@ laid over them from outside, and the end must not depend on them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -16,29 +16,17 @@ from slipway.model.facts import DISABLED, SCHEDULING_LABEL
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
 from slipway.model.times import format_time
+from tests.simulation import preemption
+from tests.simulation.clients import CLIENTS
+from tests.simulation.corners import CORNERS
+from tests.simulation.scenario import DONE, GONE, RUNS_S, STOPPED, Ending, Scenario, Story
+from tests.simulation.scenarios_kinds import KINDS
+from tests.simulation.scenarios_neutral import NEUTRAL
+from tests.simulation.scenarios_operations import OPERATIONS
+from tests.simulation.scenarios_quota import QUOTA
+from tests.simulation.scenarios_trouble import TROUBLE
 from tests.support.kubelet import Script
 from tests.support.world import Setup, World
-
-Story = Callable[[World], Awaitable[None]]
-RUNS_S = 1.0
-
-
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How one allocation ends. None: it may be anything. `phase` for those that live on; `is_gone` when deleted."""
-
-    result: Result | None = None
-    phase: Phase = Phase.TERMINATED
-    attempt: int | None = None
-    is_gone: bool = False
-
-
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One story on one cluster."""
-
-    name: str
-    story: Story
-    ends: Mapping[str, Ending]
-    setup: Setup = Setup()
 
 
 def _is_assigned(found: Allocation) -> bool:
@@ -58,18 +46,21 @@ def _has_ended(found: Allocation) -> bool:
 
 
 async def _launch_one(world: World) -> None:
+    """One rank runs and ends."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     await world.launch()
     await world.when(_has_ended)
 
 
 async def _launch_four(world: World) -> None:
+    """A gang of four runs and ends."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=RUNS_S + 0.2 * rank)
     await world.launch(ranks=4)
     await world.when(_has_ended)
 
 
 async def _stay(world: World) -> None:
+    """A gang runs and goes on running."""
     await world.launch(ranks=2)
     await world.when(_is_running)
 
@@ -86,6 +77,7 @@ async def _restart(world: World) -> None:
 
 
 async def _fail(world: World) -> None:
+    """One of two ranks fails, and none is granted another attempt."""
     world.kubelets.script = lambda _attempt, rank: Script(runs_s=0.5, code=7 if rank else 0)
     await world.launch(ranks=2)
     await world.when(_has_ended)
@@ -93,6 +85,7 @@ async def _fail(world: World) -> None:
 
 def _cancel_when(condition: Callable[[Allocation], bool], *, ranks: int = 2) -> Story:
     async def story(world: World) -> None:
+        """Cancelled in that moment."""
         await world.launch(ranks=ranks)
         await world.when(condition)
         await asyncio.sleep(world.random.random() * 0.003)
@@ -160,6 +153,7 @@ async def _compete(world: World) -> None:
 
 def _delete_when(condition: Callable[[Allocation], bool]) -> Story:
     async def story(world: World) -> None:
+        """`kubectl delete` in that moment."""
         await world.launch(ranks=2)
         await world.when(condition)
         await asyncio.sleep(world.random.random() * 0.003)
@@ -178,6 +172,7 @@ async def _cancel_launching(world: World) -> None:
 
 
 async def _delete_launching(world: World) -> None:
+    """`kubectl delete` when the pod worker has begun, and has not released yet."""
     await world.launch(ranks=2)
     await world.created("pods")
     await world.delete()
@@ -331,15 +326,22 @@ async def _is_gone(world: World, name: str) -> bool:
     return all(item.metadata.name != name for item in (await world.kube.list(ALLOCATIONS)).items)
 
 
-DONE = {"job": Ending(result=Result.SUCCEEDED, attempt=1)}
-STOPPED = {"job": Ending(result=Result.CANCELED, attempt=1)}
-GONE = {"job": Ending(is_gone=True)}
+MADE_ROOM = {
+    "high": Ending(result=Result.SUCCEEDED, attempt=1),
+    "low": Ending(result=Result.SUCCEEDED, attempt=2),
+}
 NO_REDIS = Setup(has_redis=False)
 DELEGATE = Setup(binding="delegate", watcher={"unschedulable_limit_s": 5.0})
 
 SCENARIOS: Mapping[str, Scenario] = {
     item.name: item
     for item in (
+        *KINDS,
+        *QUOTA,
+        *CLIENTS,
+        *NEUTRAL,
+        *TROUBLE,
+        *OPERATIONS,
         Scenario(name="launch-1", story=_launch_one, ends=DONE),
         Scenario(name="launch-4", story=_launch_four, ends=DONE),
         Scenario(name="stay", story=_stay, ends={"job": Ending(phase=Phase.RUNNING, attempt=1)}),
@@ -374,6 +376,45 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario(name="node-disabled", story=_node_disabled, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="pod-deleted", story=_pod_deleted, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="evict", story=_evict, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
+        Scenario(name="preempt-in-queue", story=preemption.in_queue, ends=MADE_ROOM, setup=Setup(nodes=1)),
+        Scenario(name="preempt-unheard", story=preemption.unheard, ends=MADE_ROOM, setup=Setup(nodes=1)),
+        Scenario(
+            name="preempt-called-off",
+            story=preemption.called_off,
+            ends={
+                "high": Ending(result=Result.CANCELED, attempt=1),
+                "low": Ending(result=Result.SUCCEEDED, attempt=2),
+            },
+            setup=Setup(nodes=1),
+        ),
+        Scenario(
+            name="preempt-outranked",
+            story=preemption.outranked,
+            ends={**MADE_ROOM, "top": Ending(result=Result.SUCCEEDED, attempt=1)},
+            setup=Setup(nodes=1),
+        ),
+        Scenario(
+            name="reclaim",
+            story=preemption.reclaim,
+            ends={
+                "owner": Ending(result=Result.SUCCEEDED, attempt=1),
+                **{name: Ending(result=Result.SUCCEEDED) for name in ("first", "second")},
+            },
+        ),
+        Scenario(
+            name="shrink",
+            story=preemption.shrink,
+            ends={name: Ending(result=Result.SUCCEEDED, attempt=1) for name in ("gang", "high")},
+            setup=Setup(nodes=1),
+        ),
+        Scenario(
+            name="consolidate",
+            story=preemption.consolidate,
+            ends={
+                "moved": Ending(result=Result.SUCCEEDED, attempt=2),
+                **{name: Ending(result=Result.SUCCEEDED, attempt=1) for name in ("stays", "large")},
+            },
+        ),
         Scenario(name="pause", story=_pause, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}),
         Scenario(name="forgotten", story=_forgotten, ends=STOPPED),
         Scenario(name="idle", story=_idle, ends={"job": Ending(result=Result.TIMED_OUT, attempt=1)}),
@@ -400,6 +441,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)},
             setup=Setup(lag_s={"pods": 3.0}),
         ),
+        *CORNERS,
     )
 }
 

@@ -1,19 +1,30 @@
-"""A slice of the simulation: every scenario undisturbed and with a handful of faults, and a sample of single points.
+"""A slice of the simulation: every scenario undisturbed, and a sample of what may go wrong.
 
-The whole is `python -m tests.simulation`; a failure here prints the line that replays it.
+The whole is `make sim`; a failure here prints the line that replays it.
 """
 
 import logging
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.points import Family, handful, points
 from tests.simulation.run import Outcome, run
 from tests.simulation.scenarios import SCENARIOS
+from tests.support.wait import wait_until
 
-EVERY = 100
+EVERY = 150
 """One point of so many is played here."""
+STRUCK = ("launch-4", "restart", "cancel-released", "compete", "delete-running", "node-lost")
+ASLEEP = ("launch-1", "compete")
+SEVERAL = tuple(SCENARIOS)[::6]
+COMMAND = [sys.executable, "-m", "tests.simulation"]
+FOUND = Path(__file__).with_name("found.txt")
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +41,28 @@ def assert_fine(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_ends_as_it_should_and_leaves_nothing(name: str) -> None:
-    """Without faults, and then at rest for longer than any resync: nobody writes anything but leases."""
+    """Without faults; then at rest for longer than any resync nobody writes anything but leases."""
     assert_fine(run(name, 1))
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", STRUCK)
+def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
+    """Crashes before and after, every error, FLUSHALL: a sample."""
+    base = run(name, 1)
+    families = [Family.CRASH, Family.ERROR, Family.FLUSH]
+    for fault in list(points(base.effects, families, has_redis=True))[::EVERY]:
+        assert_fine(run(name, 1, (fault,)))
+
+
+@pytest.mark.parametrize("name", ASLEEP)
+def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
+    """Frozen before an effect until others have taken over, then resumed: a sample."""
+    base = run(name, 1, replicas=2)
+    for fault in list(points(base.effects, [Family.FREEZE], has_redis=True))[:: EVERY // 5]:
+        assert_fine(run(name, 1, (fault,), replicas=2))
+
+
+@pytest.mark.parametrize("name", SEVERAL)
 def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
     """Several faults of any kind in one run, with two of each service."""
     base = run(name, 2, replicas=2)
@@ -42,25 +70,46 @@ def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
     assert_fine(run(name, 2, handful(base.effects, 2, has_redis=SCENARIOS[name].setup.has_redis), replicas=2))
 
 
-@pytest.mark.parametrize("name", ["launch-4", "restart", "cancel-released", "compete", "delete-running", "node-lost"])
-def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
-    """A sample of: crash before and after, every error, FLUSHALL."""
-    base = run(name, 1)
-    families = [Family.CRASH, Family.ERROR, Family.FLUSH]
-    for fault in list(points(base.effects, families, has_redis=True))[::EVERY]:
-        assert_fine(run(name, 1, (fault,)))
+def test_what_once_failed_stays_mended() -> None:
+    """Every line of found.txt is played."""
+    for line in FOUND.read_text(encoding="utf-8").splitlines():
+        if line.startswith("--"):
+            done = subprocess.run(
+                [*COMMAND, *line.split()], env=_environment(), capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", ["launch-1", "compete"])
-def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
-    """A sample of zombies: frozen before an effect until others have taken over, then resumed."""
-    base = run(name, 1, replicas=2)
-    for fault in list(points(base.effects, [Family.FREEZE], has_redis=True))[:: EVERY // 2]:
-        assert_fine(run(name, 1, (fault,), replicas=2))
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="who else runs is read from /proc")
+def test_an_interrupt_leaves_no_process_behind() -> None:
+    """Ctrl-C, or a signal to the first process alone."""
+    mark = f"--sample={os.getpid()}"
+    sweep = subprocess.Popen(
+        [*COMMAND, "--points", "300", "--seeds", "1", "--scenario", "launch-1", mark],
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: len(list(_marked(mark))) >= 3, "it has forked")
+        sweep.send_signal(signal.SIGINT)
+        assert sweep.wait(30) == 130
+        wait_until(lambda: not list(_marked(mark)), "all are gone")
+    finally:
+        sweep.kill()
+        sweep.wait()
 
 
-def test_equal_arguments_give_equal_runs() -> None:
-    """What is found can be played again."""
-    first, second = run("restart", 5), run("restart", 5)
-    assert [str(effect) for effect in first.effects] == [str(effect) for effect in second.effects]
-    assert first.virtual_s == second.virtual_s
+def _marked(mark: str) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if mark in words:
+                yield int(entry.name)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONHASHSEED": "0"}

@@ -23,6 +23,7 @@ RELEASE = "slipway"
 NAMESPACE = "slipway-system"
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 SETUP = "setup"
+AUDIT = "audit"
 
 Json = dict[str, Any]
 Values = Mapping[str, Any]

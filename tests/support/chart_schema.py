@@ -15,6 +15,7 @@ import msgspec
 
 from slipway.api.settings import Settings as Api
 from slipway.crd.schema import crd_manifests
+from slipway.model.duration import DURATION_PATTERN
 from slipway.podworker.settings import Settings as Podworker
 from slipway.runtime.settings import CommonSettings
 from slipway.scheduler.settings import Settings as Scheduler
@@ -68,6 +69,7 @@ def schema() -> Schema:
                 "What people may do.",
             ),
             "setup": _setup(),
+            "audit": _audit(),
             "valkey": _valkey(),
             "externalRedis": _closed(
                 {
@@ -165,6 +167,19 @@ def _setup() -> Schema:
             **_placement(),
         },
         "What there must be before anything can be launched.",
+    )
+
+
+def _audit() -> Schema:
+    return _closed(
+        {
+            "enabled": _flag("Run `slipway audit` for ever, as a pod of its own; it writes nothing."),
+            "every": _text("Between the end of one audit and the next: 5m.", pattern=DURATION_PATTERN),
+            "watch": _text("How long each watches before it judges: 1m; 0s: what is there.", pattern=DURATION_PATTERN),
+            "resources": _resources(),
+            **_placement(),
+        },
+        "The invariants, checked over and over, as gauges.",
     )
 
 

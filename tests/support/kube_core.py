@@ -16,15 +16,17 @@ from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
-from slipway.kube.resources import PODS, TOKEN_REVIEWS, Resource
+from slipway.kube.resources import CRDS, PODS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
+from slipway.local.apiserver.events import WatchEvent as Seen
 from slipway.local.apiserver.identity import ADMIN
 from slipway.local.apiserver.logs import LogSource
 from slipway.local.apiserver.options import read_delete_options
 from slipway.local.apiserver.paging import ListQuery
 from slipway.local.apiserver.reviews import Asked, Reviews
+from slipway.local.apiserver.store import Change
 from slipway.runtime.clock import Random
 
 T = TypeVar("T")
@@ -35,7 +37,7 @@ Hook = Callable[[Verb, str], Awaitable[None]]
 Permit = Callable[[str, Resource[Any], str | None, str], bool]
 
 BOOKMARK_S = 60.0
-SILENCE_S = 90.0
+SILENCE_S = 40.0
 
 
 async def _hop(_verb: Verb, _plural: str) -> None:
@@ -127,12 +129,12 @@ class CoreKube:
         heard_at = loop.time()
         ends_at = heard_at + self._random.uniform(WATCH_S_MIN, WATCH_S_MAX)
         cursor = int(resource_version or 0)
-        end_subscription = self.core.subscribe(lambda _: changed.set())
+        end_subscription = self.core.subscribe(self._waker(resource, changed))
         try:
             while loop.time() < ends_at:
                 changed.clear()
                 if not self.is_stalled:
-                    events = self._events(resource, cursor, namespace, label_selector)
+                    events = self.events_since(resource, cursor, namespace, label_selector)
                     cursor = max(cursor, self.core.version)
                     if not events and loop.time() >= heard_at + self._bookmark_s:
                         bookmark: WatchEvent[T] = WatchEvent(WatchType.BOOKMARK, None, str(cursor))
@@ -154,6 +156,25 @@ class CoreKube:
                 yield WatchEvent(WatchType.BOOKMARK, None, str(cursor))
         finally:
             end_subscription()
+
+    def events_since(
+        self, resource: Resource[T], cursor: int, namespace: str | None = None, label_selector: str = ""
+    ) -> Events[T]:
+        """What a watch from that version would tell now."""
+        codec = wire.codec_of(resource)
+        with _Explained(Verb.WATCH):
+            events = self.core.watch_since(_named(resource), cursor, namespace, labels=label_selector)
+        return [WatchEvent(WatchType(event.type), codec.decode(_raw(event)), str(event.version)) for event in events]
+
+    def _waker(self, resource: Resource[Any], changed: asyncio.Event) -> Callable[[Change], None]:
+        """Wakes a watch when there is something for it: an object of its kind, or the kind itself, has changed."""
+        kinds = (_named(resource), _named(CRDS))
+
+        def wake(change: Change) -> None:
+            if change.resource in kinds:
+                changed.set()
+
+        return wake
 
     async def read_log(
         self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
@@ -265,15 +286,6 @@ class CoreKube:
         await self.after(verb, resource.plural)
         return answer
 
-    def _events(self, resource: Resource[T], cursor: int, namespace: str | None, label_selector: str) -> Events[T]:
-        codec = wire.codec_of(resource)
-        with _Explained(Verb.WATCH):
-            events = self.core.watch_since(_named(resource), cursor, namespace, labels=label_selector)
-        return [
-            WatchEvent(WatchType(event.type), codec.decode(msgspec.json.encode(event.obj)), str(event.version))
-            for event in events
-        ]
-
     async def _log(self, namespace: str, pod: str, query: dict[str, str]) -> AsyncIterator[bytes]:
         await self.before(Verb.LOG, PODS.plural)
         if self._logs is None:
@@ -323,6 +335,12 @@ def _sent(body: Any) -> Any:
     if len(encoded) > BODY_BYTES_MAX:
         raise TooLargeError(f"a body of {len(encoded)} B; the API server takes {BODY_BYTES_MAX} B")
     return msgspec.json.decode(encoded)
+
+
+def _raw(event: Seen) -> bytes:
+    """The object of an event; that of most is encoded already."""
+    record = event.change.record
+    return record.raw if event.obj is record.obj else msgspec.json.encode(event.obj)
 
 
 def _answer(resource: Resource[T], obj: RawObject) -> T:

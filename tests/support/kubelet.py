@@ -67,6 +67,8 @@ class Kubelets:
         self._dirty: dict[tuple[str, str], None] = {}
         self._changed = asyncio.Event()
         self._exits: dict[str, int] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+        """For those who read the log of one that runs."""
         core.subscribe(self._note)
 
     def exit(self, pod_uid: str, code: int) -> None:
@@ -78,12 +80,22 @@ class Kubelets:
         """Containers that run now."""
         return [item for item in self.containers if item.allocation_uid == allocation_uid and item.ended_at is None]
 
+    def evict(self, pod_uid: str) -> None:
+        """The kubelet throws a pod out, as under pressure of memory."""
+        for record in list(self._core.store.scan("pods")):
+            if record.obj["metadata"]["uid"] == pod_uid:
+                pod = clone(record.obj)
+                pod["status"] |= {"reason": "Evicted", "message": "The node was low on resource: memory."}
+                container = self._live.get(pod_uid)
+                if container is not None:
+                    self._end(pod, container, 137)
+
     def lose(self, node: str) -> None:
         """The machine dies with all that runs on it; nobody reports anything."""
         self.away.add(node)
         for container in self._live.values():
             if container.node == node and container.ended_at is None:
-                container.ended_at = self._now()
+                self._ended(container)
 
     async def run(self) -> None:
         """For ever."""
@@ -110,8 +122,9 @@ class Kubelets:
         if container is None:
             return
         yield f"{format_time(container.started_at, 'microseconds')} hello\n".encode()
-        while query.get("follow") == "true" and container.ended_at is None:  # noqa: ASYNC110 - a model of waiting
-            await asyncio.sleep(0.25)
+        while query.get("follow") == "true" and container.ended_at is None:
+            ended = self._ends.setdefault(container.pod_uid, asyncio.Event())
+            await ended.wait()
 
     # --- one pod ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +199,8 @@ class Kubelets:
         self._put(pod, "Running", {"running": {"startedAt": format_time(container.started_at, "seconds")}})
 
     def _end(self, pod: Json, container: Container, code: int) -> None:
-        container.ended_at, container.code = self._now(), code
+        container.code = code
+        self._ended(container)
         ended: dict[str, Any] = {
             "exitCode": code,
             "reason": "Error" if code else "Completed",
@@ -194,6 +208,12 @@ class Kubelets:
             "finishedAt": format_time(self._now(), "seconds"),
         }
         self._put(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _ended(self, container: Container) -> None:
+        container.ended_at = self._now()
+        ended = self._ends.pop(container.pod_uid, None)
+        if ended is not None:
+            ended.set()
 
     def _put(self, pod: Json, phase: str, state: Json | None) -> None:
         status = pod["status"]

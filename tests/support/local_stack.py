@@ -162,6 +162,15 @@ class RunningStack:
         assert found is not None
         return found
 
+    def end_everything(self) -> None:
+        """Kill whatever has not ended, and wait until it has."""
+        listed: list[Json] = self.ask(lambda api: api.get("/allocations")["items"])
+        live = [item["id"] for item in listed if item["phase"] != "Terminated"]
+        for id_ in live:
+            self.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
+        for id_ in live:
+            self.wait_for(id_, "Terminated")
+
     def pods_of_uid(self, view: Json) -> list[Json]:
         """The pods of an allocation that may be gone itself."""
         selector = f"slipway.dev/allocation={view['id']}"

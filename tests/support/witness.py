@@ -6,17 +6,30 @@ streams, and what an acknowledged hint still asked for.
 
 import msgspec
 
-from slipway.audit.evidence import AckedHint, Evidence, Promised, Ran, Request, Version
+from slipway.audit.evidence import (
+    REDIS,
+    STREAM_BYTES,
+    AckedHint,
+    Evidence,
+    Measured,
+    Promised,
+    Ran,
+    Request,
+    Spoken,
+    Version,
+)
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import split_allocation_id
+from slipway.pods import manifest
 from slipway.podworker.intent import Bind, Launch, Teardown, decide
 from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
 from slipway.streams.ports import Claimed, NoTally, WorkHint
 from tests.support.faults import Process
+from tests.support.hint_book import HintBook
 from tests.support.kube_scheduler import OURS
 from tests.support.world import World
 
@@ -31,7 +44,8 @@ class Witness:
         self._world = world
         self._appended: list[AllocationEvent] = []
         self._acked: list[AckedHint] = []
-        self._asked: dict[tuple[int, str], str] = {}
+        self._asked: dict[tuple[int, str], _Demand | None] = {}
+        self._book = HintBook(world.server, world.clock)
         world.trouble.claimed = self._claimed
         world.trouble.acking = self._acking
         world.server.on_add = self._added
@@ -86,7 +100,16 @@ class Witness:
             ],
             acked=self._acked,
             pending_hints=self.pending(),
+            deliveries=self._book.deliveries(),
             has_streams=world.setup.has_redis,
+            answers=world.answers,
+            canaries=world.canaries,
+            restarts=world.restarts,
+            measures=self.sizes(),
+            spoken=self.spoken() if world.canaries else (),
+            # A machine that dies interrupts us as well.
+            interruptions=len(world.trouble.struck) + len(world.kubelets.away),
+            last_fault_at=max(world.last_fault_at, *(at for at, _ in world.trouble.struck), 0.0),
             is_at_rest=is_at_rest,
             end_at=world.clock.now(),
         )
@@ -100,6 +123,32 @@ class Witness:
                 stored = pages.events(server.after(key, ZERO, ENTRIES_MAX), NoTally())
                 found[key.removeprefix(keys.ALLOCATION.prefix).strip("{}")] = [item.event for item in stored]
         return found
+
+    def spoken(self) -> list[Spoken]:
+        """Everything that Redis holds, as text."""
+        server, found = self._world.server, self._world.server.keys()
+        return [
+            Spoken(place=REDIS, name=key, text=b" ".join(fields.values()).decode(errors="replace"))
+            for key in found
+            if (stream := server.stream(key)) is not None
+            for fields in stream.entries.values()
+        ]
+
+    def sizes(self) -> list[Measured]:
+        """What the streams of allocations take."""
+        server, found = self._world.server, self._world.server.keys()
+        return [
+            Measured(
+                kind=STREAM_BYTES,
+                subject=key.removeprefix(keys.ALLOCATION.prefix).strip("{}"),
+                at=self._world.clock.now(),
+                value=sum(
+                    len(name) + len(value) for fields in stream.entries.values() for name, value in fields.items()
+                ),
+            )
+            for key in found
+            if key.startswith(keys.ALLOCATION.prefix) and (stream := server.stream(key)) is not None
+        ]
 
     def pending(self) -> int:
         """Hints that were delivered and not acknowledged."""
@@ -123,51 +172,60 @@ class Witness:
 
     def _acking(self, process: Process, claimed: list[Claimed]) -> None:
         for each in claimed:
-            asked = self._asked.get((each.shard, each.entry_id), "")
-            if each.hint is None or not asked:
+            asked = self._asked.get((each.shard, each.entry_id))
+            if each.hint is None or asked is None:
                 continue
             demands = self._demands(each.hint)
-            if demands == asked:
+            if demands is not None and demands.is_part_of(asked):
                 self._acked.append(
                     AckedHint(
                         allocation=each.hint.allocation,
-                        demands=demands,
+                        demands=demands.text,
                         others=self._others(each),
                         process=process.name,
                     )
                 )
 
-    def _demands(self, hint: WorkHint) -> str:
-        """What the allocation asks of the pod worker now; empty when nothing, or when it was said to be stuck."""
+    def _demands(self, hint: WorkHint) -> "_Demand | None":
+        """What the allocation asks of the pod worker now; None when nothing, or when it was said to be stuck."""
         parts = split_allocation_id(hint.allocation)
         record = self._world.core.store.find("allocations.slipway.dev", hint.namespace, parts[0] if parts else "")
         if record is None:
-            return ""
+            return None
         allocation = msgspec.convert(record.obj, Allocation)
         if id_of(allocation) != hint.allocation or _is_stuck(allocation):
-            return ""
-        match decide(allocation):
+            return None
+        attempt = allocation.status.attempt
+        # In a namespace that is going nothing can be launched or bound: what was made is to be taken back.
+        match decide(allocation, namespace_terminating=self._is_terminating(hint.namespace)):
             case Launch():
-                return f"the launch of attempt {allocation.status.attempt}"
+                return _Demand(text=f"the launch of attempt {attempt}", starts=attempt)
             case Bind():
-                unbound = [uid for uid in self._released(allocation) if not self._is_let_go(uid)]
-                return f"the binding of {unbound}" if unbound else ""
+                unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]
+                return _Demand(text=f"the binding of {unbound}", starts=attempt) if unbound else None
             case Teardown(through):
                 left = self._left(allocation, through)
-                return f"the removal of {left}" if left else ""
+                return _Demand(text=f"the removal of {left}") if left else None
             case _:
-                return ""
+                return None
 
-    def _released(self, allocation: Allocation) -> list[str]:
-        return list(allocation.status.release.pod_uids) if allocation.status.release else []
+    def _is_terminating(self, namespace: str) -> bool:
+        record = self._world.core.store.find("namespaces", "", namespace)
+        return record is not None and bool(record.obj["metadata"].get("deletionTimestamp"))
 
-    def _is_let_go(self, uid: str) -> bool:
-        """Whether the pod has a node, is left to another scheduler, or is gone."""
+    def _released(self, allocation: Allocation) -> list[tuple[str, str]]:
+        """(uid of a pod, its node) of what is released."""
+        release = allocation.status.release
+        nodes = [place.node for place in manifest.placed(allocation)]
+        return list(zip(release.pod_uids, nodes, strict=False)) if release else []
+
+    def _is_let_go(self, uid: str, node: str) -> bool:
+        """Whether the pod is on its node, is left to another scheduler, or is gone."""
         for record in self._world.core.store.scan("pods"):
             if record.obj["metadata"]["uid"] == uid and not record.obj["metadata"].get("deletionTimestamp"):
                 spec = record.obj["spec"]
                 is_left = spec.get("schedulerName") != OURS and not spec.get("schedulingGates")
-                return bool(spec.get("nodeName")) or is_left
+                return spec.get("nodeName") == node or is_left
         return True
 
     def _left(self, allocation: Allocation, through: int) -> list[str]:
@@ -192,6 +250,17 @@ class Witness:
             if is_open and not is_same and fields.get("key") == key:
                 count += 1
         return count
+
+
+class _Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hint asks for. `starts` is the attempt that it is to start, from its objects to its bindings."""
+
+    text: str
+    starts: int = 0
+
+    def is_part_of(self, asked: "_Demand") -> bool:
+        """Whether this is what was asked, or what is left of it."""
+        return self.text == asked.text or (self.starts != 0 and self.starts == asked.starts)
 
 
 def _is_stuck(allocation: Allocation) -> bool:

@@ -6,15 +6,18 @@ every container, and what the client was promised. Must not know any scenario.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import msgspec
 
+from slipway.audit.evidence import Answered, Canary, Restarted
+from slipway.crd.meta import RawObject
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
+from slipway.errors import ControlPlaneError
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
 from slipway.local.apiserver.store import Change
 from slipway.podworker import main as podworker_main
 from slipway.podworker.settings import Settings as PodworkerSettings
@@ -25,41 +28,28 @@ from slipway.runtime.listen import Address
 from slipway.runtime.service import Context, Stop
 from slipway.scheduler import main as scheduler_main
 from slipway.scheduler.settings import Settings as SchedulerSettings
-from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.pages import Id
 from slipway.streams.ports import NoTally
 from slipway.streams.producer import BestEffort
 from slipway.watcher import main as watcher_main
 from slipway.watcher.settings import Settings as WatcherSettings
-from tests.support.faults import Fault, Process, ProcessKube, ProcessStreams, Trouble
+from tests.support.fault_kube import ProcessKube
+from tests.support.fault_redis import FaultyServer
+from tests.support.fault_streams import ProcessStreams
+from tests.support.faults import Fault, Process, Trouble
 from tests.support.kube_core import CoreKube
 from tests.support.kube_scheduler import KubeScheduler
 from tests.support.kubelet import Kubelets
-from tests.support.loop import EPOCH, OWNER, SimLoop, owned
+from tests.support.loop import OWNER, SimLoop, owned
+from tests.support.mishaps import STALE_S, Mishaps
 from tests.support.small_cluster import a_core, furnish, launch, look
+from tests.support.world_clock import ProcessClock, WorldClock
 
 REDIS = "redis://model"
 NAMESPACE = "slipway-system"
+SERVICES = {"scheduler": 1, "podworker": 1, "watcher": 1, "api": 0}
+"""{service: how many there are of it, unless the setup says otherwise}"""
 RESTART_S = 1.0
-FREEZE_S = 30.0
-"""Longer than any lease: somebody else leads by then."""
-
-
-class WorldClock:
-    """The clock of the world, and of every process: no skew."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def now(self) -> float:
-        return EPOCH + self._loop.time()
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds))
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +63,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """{plural: how late the watchers' watches of it are}"""
     watcher: dict[str, Any] = {}
     """settings of the watcher that differ from the defaults"""
+    skew_s: dict[str, float] = {}
+    """{role: how far its wall clock is ahead}"""
     binding: str = "direct"
     """of the pool; delegate: beside a model of kube-scheduler"""
 
@@ -87,19 +79,6 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class WitnessedServer(MemoryServer):
-    """Tells of every entry that is added."""
-
-    def __init__(self, clock: WorldClock) -> None:
-        super().__init__(clock)
-        self.on_add: Callable[[str, dict[str, bytes], Id], None] = lambda _key, _fields, _id: None
-
-    def add(self, key: str, fields: Mapping[str, bytes], *, entry_id: Id | None = None, length_max: int = 0) -> Id:
-        added = super().add(key, fields, entry_id=entry_id, length_max=length_max)
-        self.on_add(key, dict(fields), added)
-        return added
-
-
 class World:
     """One run. Make it inside the loop; `start` the services, then play."""
 
@@ -112,13 +91,14 @@ class World:
         self.clock = WorldClock(loop)
         self.random: Random = SeededRandom(f"world-{seed}")
         self.trouble = Trouble(faults, SeededRandom(f"latency-{seed}"), self.clock.now)
-        self.trouble.crash = self.crash
-        self.trouble.freeze = self.freeze
+        self.trouble.befall = Mishaps(self).befall
+        self.trouble.sleep = loop.sleep
+        self.trouble.later = self._later
+        self.trouble.lasts = self.troubled_for
         self.core = a_core(self.clock.now)
         self.kube = CoreKube(self.core, random=SeededRandom(f"user-{seed}"))
-        self.server = WitnessedServer(self.clock)
+        self.server = FaultyServer(self.clock)
         self.server.absent = not setup.has_redis
-        self.trouble.flush = self.server.flush
         self.streams = MemoryStreams(self.server)
         self.kubelets = Kubelets(self.core, self.clock.now, SeededRandom(f"kubelet-{seed}"))
         self.kube_scheduler = KubeScheduler(self.core, SeededRandom(f"kube-scheduler-{seed}"))
@@ -129,6 +109,16 @@ class World:
         self.broken: list[str] = []
         """What ended a process that nobody killed."""
         self.last_fault_at = 0.0
+        self.stale: dict[str, int] = {}
+        """{role: the version at which the API replica stands to which it comes back}"""
+        self.apps: dict[str, tuple[Process, Any]] = {}
+        """{role of an api: (the process, its application)}"""
+        self.answers: list[Answered] = []
+        """What clients were told."""
+        self.canaries: list[Canary] = []
+        self.restarts: list[Restarted] = []
+        """In which all of us went and came back, and the work stayed as it was."""
+        self._stops: dict[str, Stop] = {}
         self._changed = asyncio.Event()
         self._generations: dict[str, int] = {}
         self._committed: dict[int, float] = {}
@@ -146,8 +136,8 @@ class World:
             await self.kube.patch(RESOURCE_POOLS, "default", {"spec": {"binding": self.setup.binding}})
             self.loop.create_task(self.kube_scheduler.run(), context=self._outside)
         self.loop.create_task(self.kubelets.run(), context=self._outside)
-        for name in ("scheduler", "podworker", "watcher"):
-            for index in range(self.setup.replicas.get(name, 1)):
+        for name, usual in SERVICES.items():
+            for index in range(self.setup.replicas.get(name, usual)):
                 self.spawn(name if index == 0 else f"{name}{index + 1}")
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -155,22 +145,63 @@ class World:
     def spawn(self, role: str) -> Process:
         """A fresh process with empty memory."""
         generation = self._generations[role] = self._generations.get(role, 0) + 1
-        process = Process(role, generation)
+        process = Process(role, generation, ProcessClock(self.loop))
         self.processes[role] = process
+        process.clock.jump(self.setup.skew_s.get(role, 0.0))
+        if role in self.stale:
+            process.stale_version, process.stale_until = self.stale.pop(role), self.loop.time() + STALE_S
         self.loop.create_task(self._live(process), name=process.name, context=owned(process))
         return process
 
     def crash(self, process: Process) -> None:
-        """`kill -9`; it comes back after a while."""
+        """`kill -9`; it comes back after a while. Who is dead already comes back once all the same."""
+        if process.is_dead:
+            return
         self.loop.kill(process)
-        self.last_fault_at = max(self.last_fault_at, self.clock.now())
+        self.troubled_for(0.0)
         self.loop.call_later(RESTART_S, self.spawn, process.role, context=self._outside)
 
-    def freeze(self, process: Process) -> None:
-        """SIGSTOP, and SIGCONT after everybody else has gone on without it."""
+    async def restart(self, role: str) -> None:
+        """SIGTERM: it ends in its own time, and is started anew."""
+        process, stop = self.processes[role], self._stops.get(role)
+        if process.is_dead or stop is None:
+            return  # it is being started anyway
+        stop.set()
+
+        async def is_over() -> bool:
+            return process.has_ended or process.is_dead
+
+        await self.until(is_over)
+        if process.has_ended:
+            self.spawn(role)
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
         self.loop.freeze(process)
-        self.last_fault_at = max(self.last_fault_at, self.clock.now() + FREEZE_S)
-        self.loop.call_later(FREEZE_S, self.loop.thaw, process, context=self._outside)
+        self.troubled_for(seconds)
+        self.loop.call_later(seconds, self.thaw, process, context=self._outside)
+
+    def thaw(self, process: Process) -> None:
+        """SIGCONT."""
+        if process.is_frozen:
+            self.loop.thaw(process)
+            self.troubled_for(0.0)
+
+    def troubled_for(self, seconds: float) -> None:
+        """A fault lasts so long from now."""
+        self.last_fault_at = max(self.last_fault_at, self.clock.now() + seconds)
+
+    def after(self, seconds: float, call: Callable[[], object]) -> None:
+        """It happens then, by nobody's hand."""
+        self.loop.call_later(seconds, call, context=self._outside)
+
+    def _later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+        async def happen() -> None:
+            with suppress(ControlPlaneError):
+                await call()
+
+        self.troubled_for(seconds)
+        self.after(seconds, lambda: self.loop.create_task(happen(), context=self._outside))
 
     async def _live(self, process: Process) -> None:
         kube = ProcessKube(
@@ -189,9 +220,9 @@ class World:
                     service=kind,
                     settings=self._settings(kind, process.name),
                     once=False,
-                    clock=self.clock,
+                    clock=process.clock,
                     random=SeededRandom(f"{process.name}-{self.seed}"),
-                    health=Health(self.clock),
+                    health=Health(process.clock),
                     stop=Stop(),
                     tasks=tasks,
                     resources=AsyncExitStack(),
@@ -202,11 +233,21 @@ class World:
                         scheduler_main.compose(context, kube, streams)
                     case "podworker":
                         podworker_main.compose(context, kube, streams)
+                    case "api":
+                        self._serve(process, context, kube, streams)
                     case _:
-                        watcher_main.compose(context, kube, streams, BestEffort(streams, self.clock, NoTally()))
+                        watcher_main.compose(context, kube, streams, BestEffort(streams, process.clock, NoTally()))
+                self._stops[process.role] = context.stop
                 await context.stop.wait()
+            process.has_ended = True
         except Exception as error:  # noqa: BLE001 - whatever ends a process that nobody killed is a finding
             self.end(process, f"{process.name} ended: {error!r} {getattr(error, 'exceptions', '')}")
+
+    def _serve(self, process: Process, context: Context[Any], kube: ProcessKube, streams: Any) -> None:
+        from slipway.api import main as api_main  # most runs have no api, and it is much to import
+
+        api_main.compose(context, kube, streams, BestEffort(streams, process.clock, NoTally()))
+        self.apps[process.role] = (process, context.app)
 
     def end(self, process: Process, why: str) -> None:
         """A process ended by itself: a bug; it is started again as Kubernetes would."""
@@ -218,6 +259,10 @@ class World:
         match kind:
             case "scheduler":
                 return SchedulerSettings(redis_url=redis_url, namespace=NAMESPACE, identity=identity)
+            case "api":
+                from slipway.api.settings import Settings as ApiSettings
+
+                return ApiSettings(namespace=NAMESPACE)
             case "podworker":
                 return PodworkerSettings(redis_url=redis_url, namespace=NAMESPACE, worker_identity=identity)
             case _:
@@ -233,6 +278,12 @@ class World:
         self._promise("launched", made)
         return made
 
+    async def apply(self, manifest: RawObject) -> Allocation:
+        """The same, of an object that is written out."""
+        made = await self.kube.create(ALLOCATIONS, manifest, namespace="default")
+        self._promise("launched", made)
+        return made
+
     async def cancel(self, name: str = "job") -> None:
         """A kill that was answered 2xx."""
         stopped = await self.kube.patch(ALLOCATIONS, name, {"spec": {"desired": "Stopped"}}, namespace="default")
@@ -244,6 +295,12 @@ class World:
         await self.kube.delete(ALLOCATIONS, name, namespace="default")
         self._promise("deleted", found)
 
+    async def delete_namespace(self) -> None:
+        """`kubectl delete namespace` of the workspace, with all that is in it."""
+        for found in (await self.kube.list(ALLOCATIONS, namespace="default")).items:
+            self._promise("deleted", found)
+        await self.kube.delete(NAMESPACES, "default")
+
     def _promise(self, kind: str, allocation: Allocation) -> None:
         meta = allocation.metadata
         self.promises.append(
@@ -254,28 +311,38 @@ class World:
         self, condition: Callable[[Allocation], object], *, name: str = "job", timeout_s: float = 180.0
     ) -> Allocation:
         """The allocation at the first version for which `condition` holds; looked at after every commit."""
-        async with asyncio.timeout(timeout_s):
-            while True:
-                self._changed.clear()
-                found = await look(self.kube, name)
-                if condition(found):
-                    return found
-                await self._changed.wait()
+        begun = self.clock.now()
+        while True:
+            self._changed.clear()
+            found = await look(self.kube, name)
+            if condition(found):
+                return found
+            await self._next(begun, timeout_s)
 
     async def created(self, resource: str, *, timeout_s: float = 180.0) -> None:
         """Until there has been an object of that plural, that very instant."""
-        async with asyncio.timeout(timeout_s):
-            while not any(change.resource == resource for _, _, change in self.changes):
-                self._changed.clear()
-                await self._changed.wait()
+        begun = self.clock.now()
+        while not any(change.resource == resource for _, _, change in self.changes):
+            self._changed.clear()
+            await self._next(begun, timeout_s)
 
     async def until(self, condition: Callable[[], Awaitable[object]], *, timeout_s: float = 180.0) -> None:
         """Polls."""
-        async with asyncio.timeout(timeout_s):
-            while True:
-                if await condition():
-                    return
-                await asyncio.sleep(0.1)
+        begun = self.clock.now()
+        while not await condition():
+            if self.clock.now() > max(begun, self.last_fault_at) + timeout_s:
+                raise TimeoutError
+            await asyncio.sleep(0.1)
+
+    async def _next(self, begun: float, timeout_s: float) -> None:
+        """Until something is committed. Raises TimeoutError so long after the beginning and after the last fault."""
+        while not self._changed.is_set():
+            left_s = max(begun, self.last_fault_at) + timeout_s - self.clock.now()
+            if left_s <= 0:
+                raise TimeoutError
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
 
     # --- what is recorded -------------------------------------------------------------------------------------------
 

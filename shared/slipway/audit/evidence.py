@@ -6,110 +6,48 @@ Redis and the API server's audit log. What is not known stays empty, and the che
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import msgspec
 
-from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.audit.records import (
+    ALLOCATIONS,
+    CONFIG,
+    CONFIG_MAPS,
+    EVENT,
+    LOG,
+    METRIC,
+    NODES,
+    PLACES,
+    PODS,
+    POOLS,
+    QUEUES,
+    REDIS,
+    RSS_BYTES,
+    SERVICES,
+    SETTLE_S,
+    STREAM_BYTES,
+    URL,
+    AckedHint,
+    AllocationVersion,
+    Answered,
+    Canary,
+    Consumer,
+    Delivered,
+    Measured,
+    PodVersion,
+    Promised,
+    Ran,
+    Request,
+    Restarted,
+    Spoken,
+    Version,
+    Violation,
+)
+from slipway.audit.starts import runs_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool
 from slipway.kube.objects import Node, Pod
 from slipway.model.events import AllocationEvent
-from slipway.model.ids import AllocationId
-
-ALLOCATIONS = "allocations"
-PODS = "pods"
-POOLS = "resourcepools"
-NODES = "nodes"
-CONFIG_MAPS = "configmaps"
-SERVICES = "services"
-
-
-class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """One broken promise. `version` is the resourceVersion at which it was broken, 0 when it is about the end."""
-
-    invariant: str
-    subject: str
-    message: str
-    version: int = 0
-
-    def __str__(self) -> str:
-        where = f" at version {self.version}" if self.version else ""
-        return f"{self.invariant} {self.subject}{where}: {self.message}"
-
-
-class Version(msgspec.Struct, kw_only=True):
-    """One commit. `obj` is the object after it (for a deletion its last state), `before` the one it replaced."""
-
-    number: int
-    at: float
-    writer: str
-    resource: str
-    namespace: str
-    name: str
-    is_deletion: bool
-    obj: Mapping[str, Any]
-    before: Mapping[str, Any] | None
-
-    @property
-    def uid(self) -> str:
-        """The object's uid."""
-        return str(self.obj["metadata"]["uid"])
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A write that one of our services asked for, with the fences it carried; `outcome` is `ok` or an error."""
-
-    process: str
-    verb: str
-    resource: str
-    name: str
-    uid: str = ""
-    resource_version: str = ""
-    outcome: str = ""
-
-
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a rank's main container, as the machine itself saw it."""
-
-    allocation_uid: str
-    attempt: int
-    rank: int
-    pod_uid: str
-    started_at: float
-    ended_at: float | None = None
-    code: int | None = None
-
-
-class Promised(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client was told: `launched`, `cancelled` or `deleted`."""
-
-    kind: str
-    uid: str
-    version: int
-    at: float
-
-
-class AckedHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A work hint that was acknowledged, and what its allocation still demanded then; `others` are pending hints."""
-
-    allocation: AllocationId
-    demands: str
-    others: int
-    process: str = ""
-
-
-class AllocationVersion(msgspec.Struct, frozen=True):
-    """One version of one allocation, decoded."""
-
-    version: Version
-    allocation: Allocation
-
-
-class PodVersion(msgspec.Struct, frozen=True):
-    """One version of one pod, decoded; `pod` is None when it is gone."""
-
-    version: Version
-    pod: Pod
-    before: Pod | None
 
 
 class Evidence(msgspec.Struct, kw_only=True, dict=True):
@@ -128,6 +66,31 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
     has_streams: bool = True
     is_at_rest: bool = True
     end_at: float = 0.0
+    is_sampled: bool = False
+    """Some versions may be missing (a watch that was relisted, a listing that was polled): what holds between two
+    neighbouring versions cannot be judged then, only what holds in each, or over all."""
+    starts_late: bool = False
+    """The history begins with a listing: an object's first version need not be its creation, what was written,
+    appended or decided before is not known."""
+    listed_to: int = 0
+    """the resourceVersion of that listing"""
+    has_writers: bool = True
+    """`Version.writer` is known; else nobody can be told apart by who wrote."""
+    last_fault_at: float | None = None
+    """when the last fault was over; None: not known"""
+    rest_from: float | None = None
+    """since when nobody had anything left to do; None: not known, or never"""
+    answers: Sequence[Answered] = ()
+    canaries: Sequence[Canary] = ()
+    spoken: Sequence[Spoken] = ()
+    deliveries: Sequence[Delivered] = ()
+    consumers: Sequence[Consumer] = ()
+    interruptions: int = 0
+    """how often anything came between us and our work: a process that died or slept, a call that failed"""
+    restarts: Sequence[Restarted] = ()
+    measures: Sequence[Measured] = ()
+    crd_rules: Sequence[str] | None = None
+    """the validation rules that the API server holds for allocations; None: not known"""
 
     @cached_property
     def allocations(self) -> dict[str, list[AllocationVersion]]:
@@ -137,6 +100,22 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
             decoded = AllocationVersion(version, msgspec.convert(version.obj, Allocation))
             found.setdefault(version.uid, []).append(decoded)
         return found
+
+    @cached_property
+    def told(self) -> list[Answered]:
+        """What clients were told, each with the uid that is meant: answers name an AllocationID only."""
+        uids = {str(id_of(history[0].allocation)): uid for uid, history in self.allocations.items()}
+        return [
+            answer
+            if answer.uid or not answer.allocation
+            else msgspec.structs.replace(answer, uid=uids.get(answer.allocation, answer.allocation))
+            for answer in self.answers
+        ]
+
+    @cached_property
+    def decoded(self) -> dict[int, AllocationVersion]:
+        """{version: what the allocation was then}."""
+        return {item.version.number: item for history in self.allocations.values() for item in history}
 
     @cached_property
     def pods(self) -> list[PodVersion]:
@@ -156,9 +135,24 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
         return [(version, msgspec.convert(version.obj, ResourcePool)) for version in self.of(POOLS)]
 
     @cached_property
+    def queues(self) -> list[tuple[Version, Queue]]:
+        """Every version of every queue, in order."""
+        return [(version, msgspec.convert(version.obj, Queue)) for version in self.of(QUEUES)]
+
+    @cached_property
     def nodes(self) -> list[tuple[Version, Node]]:
         """Every version of every node, in order."""
         return [(version, msgspec.convert(version.obj, Node)) for version in self.of(NODES)]
+
+    @cached_property
+    def runs(self) -> Sequence[Ran]:
+        """Every start of a rank's main container: as the machines saw it, or else as the pods' statuses tell."""
+        return self.containers or runs_of(self.pods)
+
+    def is_settled(self, version: Version) -> bool:
+        """Whether what was left to do after this version must be done: the end is at rest, or it is a while ago."""
+        since = max(version.at, self.last_fault_at or 0.0)
+        return self.is_at_rest or self.end_at - since > SETTLE_S
 
     def of(self, *resources: str) -> Iterator[Version]:
         """The versions of these resources."""
@@ -174,3 +168,40 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
             else:
                 found[key] = version
         return found
+
+
+__all__ = [
+    "ALLOCATIONS",
+    "CONFIG",
+    "CONFIG_MAPS",
+    "EVENT",
+    "LOG",
+    "METRIC",
+    "NODES",
+    "PLACES",
+    "PODS",
+    "POOLS",
+    "QUEUES",
+    "REDIS",
+    "RSS_BYTES",
+    "SERVICES",
+    "SETTLE_S",
+    "STREAM_BYTES",
+    "URL",
+    "AckedHint",
+    "AllocationVersion",
+    "Answered",
+    "Canary",
+    "Consumer",
+    "Delivered",
+    "Evidence",
+    "Measured",
+    "PodVersion",
+    "Promised",
+    "Ran",
+    "Request",
+    "Restarted",
+    "Spoken",
+    "Version",
+    "Violation",
+]

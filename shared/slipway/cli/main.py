@@ -83,6 +83,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
     },
     "More": {
         "simulate": Entry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
+        "replay": Entry("replay", "plan recorded ticks again: the same, or another policy's"),
+        "audit": Entry("audit", "are the invariants kept? reads everything, writes nothing"),
         "webhook": Entry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
         "dead": Entry("dead", "messages that could not be worked off: list, show, replay, drop"),
         "completion": Entry("completion", "completion for bash, zsh or fish"),

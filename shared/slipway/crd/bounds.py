@@ -20,6 +20,8 @@ TIME_MAX = 40
 DAYS_MAX = 4096
 """of one allocation: eleven years"""
 NODES_MAX = 16 * 1024
+EXTENDERS_MAX = 8
+"""of one pool: each is asked before anything that it manages is placed"""
 
 QUANTITY: Mapping[str, Any] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -46,6 +48,8 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "Condition.lastTransitionTime": {"maxLength": TIME_MAX},
     "RoleSpec.resources": _OPAQUE,
     "RoleSpec.affinity": _OPAQUE,
+    "ResourcePoolSpec.args": {"maxProperties": 32, "additionalProperties": {"type": "object", **_OPAQUE}},
+    "RoleSpec.topologySpreadConstraints": {"items": {"type": "object", **_OPAQUE}},
     "KindDefaults.resources": _OPAQUE,
     "AllocationSpec.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
     "KindDefaults.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
@@ -59,6 +63,8 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "RankStatus.node": {"maxLength": 253},
     "AllocationStatus.ranks": {"x-kubernetes-list-type": "atomic"},
     "AllocationStatus.message": {"maxLength": TEXT_MAX},
+    "Shrink.ranks": {"x-kubernetes-list-type": "atomic"},
+    "AllocationStatus.preemptions": {"x-kubernetes-list-type": "atomic"},
     "AllocationStatus.transitions": {"maxItems": RING_LENGTH, "x-kubernetes-list-type": "atomic"},
     "AllocationStatus.conditions": _CONDITIONS,
     "Usage.days": {
@@ -66,6 +72,12 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
         "additionalProperties": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     },
     "Usage.until": {"maxLength": TIME_MAX},
+    "ResourcePoolSpec.extenders": {
+        "maxItems": EXTENDERS_MAX,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["urlPrefix"],
+    },
+    "ExtenderSpec.managedResources": {"maxItems": 64},
     "ResourcePoolStatus.nodes": {"maxItems": NODES_MAX},
     "ResourcePoolStatus.decisions": {"maxItems": 4096},
     "ResourcePoolStatus.conditions": _CONDITIONS,

@@ -1,25 +1,36 @@
 """Custom resources -> the compact facts that placement needs. Pure; the LIST path and the feed share it."""
 
+import base64
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, condition_of
+import msgspec
+
+from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
 from slipway.crd.roleresources import object_of, objects_of
-from slipway.crd.transitions import is_admitted, is_released, stop_reason, waiting_since
+from slipway.crd.transitions import is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
 from slipway.crd.v1alpha1 import (
     Allocation,
     AllocationStatus,
+    ExtenderSpec,
     Job,
+    PolicySpec,
     Quantities,
     Queue,
+    QueueSpec,
     ResourcePool,
+    ResourcePoolSpec,
     RoleSpec,
     TolerationSpec,
 )
 from slipway.model.duration import parse_duration
+from slipway.model.extenders import TIMEOUT_S, ExtenderFact, ExtenderTls
 from slipway.model.facts import (
+    PREEMPTION_MARGIN_S,
     AllocationFact,
+    BudgetFact,
     JobFact,
     PoolFact,
     QueueFact,
@@ -29,12 +40,17 @@ from slipway.model.facts import (
     Untouched,
 )
 from slipway.model.lifecycle import Phase, RankState
+from slipway.model.podresources import UNSTATED, scored_requests
 from slipway.model.quantity import parse_quantity
+from slipway.model.ranklabels import labels_if_named
 from slipway.model.resources import GPU_MILLI, Resources, scale_of
 from slipway.model.times import parse_time
 
 CONDITION_ADMITTED = "Admitted"
 CONDITION_INVALID = "Invalid"
+DAY_S = 86_400
+WINDOW_DAYS_MAX = 92
+"""of a budget: what it counts is read again and again"""
 _NO_STATUS = AllocationStatus()
 _ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 
@@ -49,15 +65,17 @@ def allocation_fact(
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     if known is None:
         resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
-        roles, invalid = _roles(resolved)
+        roles, invalid = _roles(resolved, meta)
         minimum = resolved.spec.min_available or sum(role.count for role in roles) or 1
         spec_hash = resolved.spec_hash
     else:
         roles, invalid, minimum, spec_hash = known.roles, known.invalid, known.minimum, known.spec_hash
     gate, gate_message = gate_of(allocation)
     placements: dict[int, str] = {}
+    devices: dict[int, tuple[int, ...]] = {}
     if is_admitted(allocation) and status.admission is not None:
         placements = {placement.rank: placement.node for placement in status.admission.placements}
+        devices = {item.rank: tuple(item.device) for item in status.admission.placements if item.device}
     return AllocationFact(
         namespace=meta.namespace,
         name=meta.name,
@@ -84,12 +102,18 @@ def allocation_fact(
         finalized=TEARDOWN_FINALIZER in meta.finalizers,
         released=is_released(allocation),
         stopping=stop_reason(allocation) is not None,
+        leaving_ranks=leaving_ranks(allocation),
+        started=_epoch(status.started_at),
+        checkpoint_at=_checkpoint_at(allocation),
+        evictions=tuple((_epoch(item.at), item.by) for item in status.preemptions),
         placements=placements,
+        devices=devices,
         ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in _ENDED),
         avoid_nodes=tuple(status.avoid_nodes),
         not_before=_epoch(status.not_before),
         deadlines=deadlines_of(allocation),
-        max_runtime=parse_duration(spec.max_runtime) if spec.max_runtime and not invalid else None,
+        max_runtime=_run_limit(allocation) if not invalid else None,
+        waiting_since=_waiting_since(allocation),
         idle_timeout=parse_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
         invalid=invalid,
         gate=gate,
@@ -99,23 +123,69 @@ def allocation_fact(
     )
 
 
+def _run_limit(allocation: Allocation) -> float | None:
+    """What it asks for, or the shorter limit that its queue had when it was admitted."""
+    admission = allocation.status.admission if is_admitted(allocation) else None
+    limits = [allocation.spec.max_runtime, admission.max_runtime if admission else None]
+    return min((parse_duration(limit) for limit in limits if limit), default=None)
+
+
 def queue_fact(queue: Queue) -> QueueFact:
-    """A queue's quota and rules."""
-    spec = queue.spec
+    """A queue's quota and rules; `invalid` says what of it nobody understands."""
+    name, spec = queue.metadata.name, queue.spec
+    try:
+        return _queue_fact(name, spec)
+    except ValueError as exc:
+        return QueueFact(name=name, pool=spec.pool, parent=spec.parent or "", invalid=str(exc))
+
+
+def _queue_fact(name: str, spec: QueueSpec) -> QueueFact:
     return QueueFact(
-        name=queue.metadata.name,
+        name=name,
         pool=spec.pool,
         parent=spec.parent or "",
         weight=spec.weight,
         priority=spec.priority,
-        nominal=_amounts(spec.nominal),
-        borrowing_limit=_amounts(spec.borrowing_limit),
-        lending_limit=_amounts(spec.lending_limit),
-        limit=_amounts(spec.limit),
+        nominal=_amounts("nominal", spec.nominal),
+        borrowing_limit=_amounts("borrowingLimit", spec.borrowing_limit),
+        lending_limit=_amounts("lendingLimit", spec.lending_limit),
+        limit=_amounts("limit", spec.limit),
         ordering=spec.ordering,
         within_queue=spec.preemption.within_queue,
         reclaim=spec.preemption.reclaim,
+        max_runtime=_seconds("maxRuntime", spec.max_runtime) or None,
+        budgets=tuple(BudgetFact(round(item.gpu_hours * 3_600_000), _whole_days(item.window)) for item in spec.budgets),
     )
+
+
+def _waiting_since(allocation: Allocation) -> float:
+    """0 when it does not wait, or has waited since its creation: most do, and need no number for it."""
+    since = waiting_since(allocation)
+    return since if since is not None and since != _epoch(allocation.metadata.creation_timestamp) else 0.0
+
+
+def _whole_days(window: str) -> float:
+    """Usage is known by the day.
+
+    Raises:
+        ValueError: longer than anybody would add up.
+    """
+    days = max(1, math.ceil(_seconds("budgets", window) / DAY_S))
+    if days > WINDOW_DAYS_MAX:
+        raise ValueError(f"spec.budgets: a window of {window} is too long; at most {WINDOW_DAYS_MAX}d")
+    return days * DAY_S
+
+
+def _seconds(field: str, duration: str | None) -> float:
+    """Seconds; 0 for none.
+
+    Raises:
+        ValueError: longer than ten years; the message starts with its path.
+    """
+    try:
+        return parse_duration(duration) if duration else 0.0
+    except ValueError as exc:
+        raise ValueError(f"spec.{field}: {exc}") from exc
 
 
 def job_fact(job: Job) -> JobFact:
@@ -134,16 +204,71 @@ def job_fact(job: Job) -> JobFact:
 def pool_fact(pool: ResourcePool) -> PoolFact:
     """A pool's policy."""
     spec = pool.spec
-    return PoolFact(
+    fact = PoolFact(
         name=pool.metadata.name,
         node_selector=spec.node_selector,
         tolerations=tuple(_toleration(item) for item in spec.tolerations),
         scores=spec.scores,
+        args=spec.args,
+        sampling=spec.sampling,
         topology=tuple(spec.topology),
         binding=spec.binding,
         backfill=spec.backfill,
+        aging=_aging(spec.aging),
         workspaces=tuple(spec.workspaces),
+        preemption_margin_s=parse_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
+        extenders=tuple(extender_fact(item) for item in spec.extenders),
     )
+    return fact if spec.shadow is None else msgspec.structs.replace(fact, shadow=policy_changed(fact, spec.shadow))
+
+
+def policy_changed(pool: PoolFact, change: PolicySpec) -> PoolFact:
+    """The pool under another policy."""
+    named = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not None}
+    made = pool_fact(ResourcePool(metadata=ObjectMeta(name=pool.name), spec=ResourcePoolSpec(**named)))
+    return msgspec.structs.replace(pool, shadow=None, **{name: getattr(made, name) for name in named})
+
+
+def extender_fact(spec: ExtenderSpec) -> ExtenderFact:
+    """One extender of a pool."""
+    tls = spec.tls_config
+    return ExtenderFact(
+        url=spec.url_prefix,
+        filter_verb=spec.filter_verb,
+        prioritize_verb=spec.prioritize_verb,
+        preempt_verb=spec.preempt_verb,
+        bind_verb=spec.bind_verb,
+        weight=spec.weight,
+        timeout_s=parse_duration(spec.http_timeout) or TIMEOUT_S,
+        node_cache_capable=spec.node_cache_capable,
+        managed_resources=tuple(item.name for item in spec.managed_resources),
+        ignored_resources=tuple(item.name for item in spec.managed_resources if item.ignored_by_scheduler),
+        ignorable=spec.ignorable,
+        tls=ExtenderTls(
+            insecure=tls.insecure,
+            server_name=tls.server_name,
+            ca_file=tls.ca_file,
+            ca_data=_pem(tls.ca_data),
+            cert_file=tls.cert_file,
+            key_file=tls.key_file,
+        ),
+    )
+
+
+def _pem(data: str) -> str:
+    """What base64 holds; what is none is left as it is, and the connection says so."""
+    try:
+        return base64.b64decode(data, validate=True).decode("ascii")
+    except ValueError:
+        return data
+
+
+def _aging(duration: str) -> float:
+    """Never, where it says longer than any reader understands."""
+    try:
+        return parse_duration(duration)
+    except ValueError:
+        return 0.0
 
 
 def is_settled(fact: AllocationFact) -> bool:
@@ -178,6 +303,13 @@ def _untouched(allocation: Allocation) -> Untouched | None:
     )
 
 
+def _checkpoint_at(allocation: Allocation) -> float:
+    """When this attempt last saved its work, as it says itself."""
+    signals = allocation.spec.signals
+    is_current = signals is not None and signals.attempt == allocation.status.attempt
+    return _epoch(signals.checkpoint_at) if signals is not None and is_current else 0.0
+
+
 def deadlines_of(allocation: Allocation) -> dict[str, float]:
     """The stored deadlines, and while it waits the pending timeout, which follows from the object itself.
 
@@ -191,30 +323,48 @@ def deadlines_of(allocation: Allocation) -> dict[str, float]:
     return known
 
 
-def _roles(resolved: Resolved) -> tuple[tuple[RoleFact, ...], str]:
+def _roles(resolved: Resolved, meta: ObjectMeta) -> tuple[tuple[RoleFact, ...], str]:
     if resolved.errors:
         first = resolved.errors[0]
         return (), f"{first.pointer}: {first.detail}"
-    return tuple(_role(role, resolved) for role in resolved.spec.ranks), ""
+    return tuple(_role(role, resolved, meta) for role in resolved.spec.ranks), ""
 
 
-def _role(role: RoleSpec, resolved: Resolved) -> RoleFact:
+def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta) -> RoleFact:
     template = role.template or resolved.spec.template
     requests = role_requests(role, template)
     pod_spec = object_of(template.get("spec"))
+    labels = object_of(object_of(template.get("metadata")).get("labels"))
+    affinity = role.affinity or dict(object_of(pod_spec.get("affinity")))
+    spread = role.topology_spread_constraints or objects_of(pod_spec.get("topologySpreadConstraints"))
+    ours = labels_if_named(meta.name, meta.uid, role.name, affinity, spread)
+    containers = [*objects_of(pod_spec.get("initContainers")), *objects_of(pod_spec.get("containers"))]
     return RoleFact(
         name=role.name,
         count=role.count,
         minimum=role.min_available or 0,
         requests=requests,
         node_selector={**object_of(pod_spec.get("nodeSelector")), **role.node_selector},
-        affinity=role.affinity or dict(object_of(pod_spec.get("affinity"))),
+        affinity=affinity,
         tolerations=tuple(_toleration(item) for item in role.tolerations),
         topology=TopologyFact(key=role.topology.key, mode=role.topology.mode) if role.topology else None,
         host_ports=_host_ports(pod_spec, [port.port for port in resolved.spec.ports]),
-        images=tuple(str(item["image"]) for item in objects_of(pod_spec.get("containers")) if item.get("image")),
+        images=tuple(str(item.get("image") or "") for item in containers),
         gpu_milli=requests.get(GPU_MILLI),
+        namespace=meta.namespace,
+        labels={key: str(value) for key, value in labels.items()} | dict(ours),
+        spread=tuple(dict(item) for item in spread),
+        claims=_claims(pod_spec),
+        scored=scored_requests(requests, role_requests(role, template, UNSTATED)),
     )
+
+
+def _claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The volume claims that a pod names."""
+    named = [
+        object_of(item.get("persistentVolumeClaim")).get("claimName") for item in objects_of(pod_spec.get("volumes"))
+    ]
+    return tuple(dict.fromkeys(str(name) for name in named if name))
 
 
 def _toleration(item: TolerationSpec) -> Toleration:
@@ -239,11 +389,21 @@ def _host_ports(pod_spec: Mapping[str, Any], ports: list[int]) -> tuple[int, ...
     return tuple(sorted({port for port in taken if isinstance(port, int) and port > 0}))
 
 
-def _amounts(quantities: Quantities | None) -> Resources | None:
-    """A bound of zero is a bound: zeros are kept."""
+def _amounts(field: str, quantities: Quantities | None) -> Resources | None:
+    """A bound of zero is a bound: zeros are kept.
+
+    Raises:
+        ValueError: a bad quantity; the message starts with its path.
+    """
     if quantities is None:
         return None
-    return Resources({name: parse_quantity(value, scale=scale_of(name)) for name, value in quantities.items()})
+    amounts: dict[str, int] = {}
+    for name, value in quantities.items():
+        try:
+            amounts[name] = parse_quantity(value, scale=scale_of(name))
+        except ValueError as exc:
+            raise ValueError(f"spec.{field}.{name}: {exc}") from exc
+    return Resources(amounts)
 
 
 def _epoch(stamp: str | None) -> float:

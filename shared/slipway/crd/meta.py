@@ -20,12 +20,18 @@ LABEL_ATTEMPT = f"{API_GROUP}/attempt"
 LABEL_RANK = f"{API_GROUP}/rank"
 LABEL_ROLE = f"{API_GROUP}/role"
 LABEL_WORKSPACE = f"{API_GROUP}/workspace"
+LABEL_LAUNCH_KEY = f"{API_GROUP}/launch-key"
+"""the name that the Idempotency-Key of an allocation stands for, whatever its own name is"""
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "slipway"
 
 ANNOTATION_TRACE = f"{API_GROUP}/trace"
 ANNOTATION_USER = f"{API_GROUP}/user"
 ANNOTATION_SPEC_HASH = f"{API_GROUP}/spec-hash"
+ANNOTATION_DEVICES = f"{API_GROUP}/devices"
+"""numbers of the GPUs of the node that the pod was given, where it was not the device plugin that chose"""
+ANNOTATION_GPU_MILLI = f"{API_GROUP}/gpu-milli"
+"""thousandths of that one GPU; all of them when it is absent"""
 ANNOTATION_MAIN_CONTAINER = f"{API_GROUP}/main-container"
 ANNOTATION_OPENED = f"{API_GROUP}/gate-opened"
 """when a pod was left to another scheduler: its gate was opened"""
@@ -36,6 +42,11 @@ ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
 ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
 
 RawObject = dict[str, Any]
+
+
+def is_ours(label: str) -> bool:
+    """Whether a pod's label is one that we alone set."""
+    return label.startswith(f"{API_GROUP}/") or label == LABEL_MANAGED_BY
 
 
 class OwnerReference(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):

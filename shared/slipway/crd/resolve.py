@@ -32,6 +32,7 @@ from slipway.crd.v1alpha1 import (
 from slipway.errors import FieldError
 from slipway.model import ids
 from slipway.model.lifecycle import Kind
+from slipway.model.resources import GPU_MILLI, GPU_NAMES
 
 SERVICE_PORT_NAME = "http"
 
@@ -89,6 +90,7 @@ def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) 
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
         completed.append(_role(role, own or template, defaults, pool, has_own=bool(role.template), gang=spec))
+        _check_devices(completed[-1], pointer("ranks", index, "resources", GPU_MILLI), findings)
     needed = sum(role.min_available or 0 for role in completed)
     return msgspec.structs.replace(
         spec,
@@ -99,6 +101,13 @@ def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) 
         ports=ports,
         preemption_grace=spec.preemption_grace or PREEMPTION_GRACE,
     )
+
+
+def _check_devices(role: RoleSpec, at: str, findings: Findings) -> None:
+    """A rank uses whole GPUs or a part of one."""
+    asked = object_of(role.resources.get("requests"))
+    if any(str(asked.get(name, "0")) != "0" for name in GPU_NAMES) and str(asked.get(GPU_MILLI, "0")) != "0":
+        findings.refuse(at, "is a part of one GPU, and whole GPUs are asked for too: leave one of them out")
 
 
 def _check_work(template: Json, at: str, findings: Findings) -> None:

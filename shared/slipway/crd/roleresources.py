@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
 from slipway.crd.v1alpha1 import RoleSpec
-from slipway.model.podresources import ContainerAsk, effective_requests
+from slipway.model.podresources import NOTHING, ContainerAsk, Quantities, effective_requests
 from slipway.model.resources import CPU, MEMORY, Resources
 
 MAIN_CONTAINER = "main"
@@ -81,8 +81,9 @@ def overlaid(base: JsonMap, over: JsonMap) -> NormalResources:
     return {part: quantities for part, quantities in merged.items() if quantities}
 
 
-def role_requests(role: RoleSpec, template: JsonMap) -> Resources:
-    """The effective request of one rank of `role`, as Kubernetes counts the pod.
+def role_requests(role: RoleSpec, template: JsonMap, unstated: Quantities = NOTHING) -> Resources:
+    """The effective request of one rank of `role`, as Kubernetes counts the pod; `unstated` is what a container counts
+    as that states no request.
 
     Source: Kubernetes, "Pod effective request": containers and sidecars summed, raised to the largest init step.
 
@@ -99,7 +100,7 @@ def role_requests(role: RoleSpec, template: JsonMap) -> Resources:
     elif resources:
         asks = [_ask({"resources": normal(resources)})]
     inits = [_ask(container) for container in objects_of(spec.get("initContainers"))]
-    return effective_requests(asks, inits, object_of(spec.get("overhead")))
+    return effective_requests(asks, inits, object_of(spec.get("overhead")), unstated=unstated)
 
 
 def _ask(container: JsonMap) -> ContainerAsk:

@@ -131,6 +131,10 @@ def _delegates_to_somebody(now: Any, _: Any) -> bool:
     return now.get("schedulerName") != "slipway"
 
 
+def _has_one_binder_at_most(now: Any, _: Any) -> bool:
+    return sum(bool(each.get("bindVerb")) for each in now.get("extenders", [])) <= 1
+
+
 def _stays_stopped(now: Any, before: Any) -> bool:
     return before["desired"] != "Stopped" or now["desired"] == "Stopped"
 
@@ -223,6 +227,12 @@ def _exit_codes_are_final(now: Any, before: Any) -> bool:
 
 def _end_of(rank: Mapping[str, Any]) -> tuple[int, str]:
     return rank["exitCode"], rank["podUID"]
+
+
+def _leaving_ranks_stay(now: Any, before: Any) -> bool:
+    if now["attempt"] > before["attempt"] or "shrink" not in before:
+        return True
+    return "shrink" in now and len(now["shrink"]["ranks"]) >= len(before["shrink"]["ranks"])
 
 
 def _ledger_rises(now: Any, before: Any) -> bool:
@@ -398,6 +408,14 @@ _ALLOCATION_STATUS = (
         message="the exit of a rank is written once",
         twin=_exit_codes_are_final,
     ),
+    Rule(
+        kind="Allocation",
+        path=STATUS,
+        rule="self.attempt > oldSelf.attempt || !has(oldSelf.shrink) || (has(self.shrink) && "
+        "size(self.shrink.ranks) >= size(oldSelf.shrink.ranks))",
+        message="ranks that were told to make room are not called back",
+        twin=_leaving_ranks_stay,
+    ),
 )
 
 _OTHERS = (
@@ -426,6 +444,14 @@ _OTHERS = (
         message="slipway is nobody to delegate to; name the scheduler that is to bind, or leave it out",
         twin=_delegates_to_somebody,
         field=".schedulerName",
+    ),
+    Rule(
+        kind="ResourcePool",
+        path=SPEC,
+        rule="!has(self.extenders) || self.extenders.filter(e, has(e.bindVerb) && size(e.bindVerb) > 0).size() <= 1",
+        message="one extender at most may bind",
+        twin=_has_one_binder_at_most,
+        field=".extenders",
     ),
     Rule(
         kind="Queue",

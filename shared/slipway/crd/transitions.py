@@ -111,6 +111,7 @@ def record(
             "ranks": None,
             "admission": _spent(status.admission),
             "stop": None,
+            "shrink": None,
             "ready": False,
             "waiting": False,
             "nodes": "",
@@ -191,6 +192,12 @@ def stop_reason(allocation: Allocation, *, namespace_terminating: bool = False) 
     if stop is not None and stop.attempt == allocation.status.attempt:
         return Reason(stop.reason)
     return None
+
+
+def leaving_ranks(allocation: Allocation) -> tuple[int, ...]:
+    """The ranks of this attempt that make room for others while the rest goes on."""
+    shrink = allocation.status.shrink
+    return tuple(shrink.ranks) if shrink is not None and shrink.attempt == allocation.status.attempt else ()
 
 
 def is_told_held(allocation: Allocation) -> bool:

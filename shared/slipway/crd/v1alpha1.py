@@ -11,30 +11,92 @@ from msgspec import Meta
 
 from slipway.crd.figures import Usage
 from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
-from slipway.model.duration import DURATION_PATTERN
+from slipway.crd.pools import (
+    Budget,
+    ExtenderSpec,
+    ExtenderTlsConfig,
+    KindDefaults,
+    ManagedResource,
+    PolicySpec,
+    Queue,
+    QueuePreemption,
+    QueueSpec,
+    QueueStatus,
+    ResourcePool,
+    ResourcePoolSpec,
+    ResourcePoolStatus,
+    WireDecision,
+)
+from slipway.crd.wire import CONDITIONS_MAX, RANKS_MAX, Count, Duration, Name, Quantities, TolerationSpec, Wire
 from slipway.model.lifecycle import Event, Kind, Phase, RankState
 from slipway.model.position import POSITION_PATTERN
-from slipway.model.quantity import QuantityValue
 from slipway.model.reasons import Result
 
-RANKS_MAX = 4096
+__all__ = [
+    "CONDITIONS_MAX",
+    "FILES_MAX",
+    "PREEMPTIONS_MAX",
+    "RANKS_MAX",
+    "RING_LENGTH",
+    "ROLES_MAX",
+    "SPEC_BYTES_MAX",
+    "Admission",
+    "Allocation",
+    "AllocationSpec",
+    "AllocationStatus",
+    "Budget",
+    "ContextId",
+    "Count",
+    "Duration",
+    "EnvName",
+    "ExtenderSpec",
+    "ExtenderTlsConfig",
+    "FileSpec",
+    "Job",
+    "JobSpec",
+    "JobStatus",
+    "KindDefaults",
+    "ManagedResource",
+    "Name",
+    "Placement",
+    "PolicySpec",
+    "PortSpec",
+    "Position",
+    "PreemptSignal",
+    "Preempted",
+    "Quantities",
+    "Queue",
+    "QueuePreemption",
+    "QueueSpec",
+    "QueueStatus",
+    "RankStatus",
+    "Release",
+    "ResourcePool",
+    "ResourcePoolSpec",
+    "ResourcePoolStatus",
+    "ResourceRequirements",
+    "RingEntry",
+    "RoleSpec",
+    "Shrink",
+    "Signals",
+    "Stop",
+    "Template",
+    "TemplateSpec",
+    "TolerationSpec",
+    "TopologySpec",
+    "Wire",
+    "WireDecision",
+]
+
 ROLES_MAX = 16
 RING_LENGTH = 16
 FILES_MAX = 64
-CONDITIONS_MAX = 16
+PREEMPTIONS_MAX = 8
 SPEC_BYTES_MAX = 256 * 1024
 
-Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
 Position = Annotated[str, Meta(max_length=63, pattern=POSITION_PATTERN)]
 EnvName = str
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Quantities = dict[str, QuantityValue]
-
-
-class Wire(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the wire structs: camelCase, defaults omitted."""
 
 
 class ResourceRequirements(Wire, kw_only=True, frozen=True):
@@ -46,15 +108,6 @@ class TopologySpec(Wire, kw_only=True, frozen=True):
     key: Annotated[str, Meta(min_length=1, max_length=253, description="node label whose values are the domains")]
     mode: Annotated[str, Meta(pattern="^(required|preferred)$")] = "required"
     """required: all ranks of the role in one domain, or none start; preferred: as few domains as possible"""
-
-
-class TolerationSpec(Wire, kw_only=True, frozen=True):
-    key: Annotated[str, Meta(max_length=253)] = ""
-    operator: Annotated[str, Meta(pattern="^(Equal|Exists)$")] = "Equal"
-    value: Annotated[str, Meta(max_length=253)] = ""
-    effect: Annotated[str, Meta(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
-    toleration_seconds: int | None = None
-    """how long a NoExecute taint is tolerated; for ever when absent"""
 
 
 class RoleSpec(Wire, kw_only=True, frozen=True):
@@ -72,6 +125,8 @@ class RoleSpec(Wire, kw_only=True, frozen=True):
     """labels that a node must have; on top of the template's"""
     affinity: dict[str, Any] = {}
     """a Kubernetes affinity; replaces the template's"""
+    topology_spread_constraints: Annotated[list[dict[str, Any]], Meta(max_length=16)] = []
+    """Kubernetes' rules for spreading over domains; replace the template's"""
     tolerations: list[TolerationSpec] = []
     """on top of the template's and the pool's"""
     topology: TopologySpec | None = None
@@ -127,6 +182,8 @@ class Signals(Wire, kw_only=True, frozen=True):
     """ranks that do not keep the gang alive"""
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
     """how far the work is"""
+    checkpoint_at: str = ""
+    """when the work was last saved"""
     lost_nodes: Annotated[list[Annotated[str, Meta(max_length=253)]], Meta(max_length=RANKS_MAX)] = []
     """nodes that an admin has given up: nothing of it runs there any more"""
     attempt: Annotated[int, Meta(ge=1)] = 1
@@ -208,6 +265,8 @@ class Admission(Wire, kw_only=True, frozen=True):
     """hash of the complete spec that was admitted"""
     placements: list[Placement] = []
     """one per rank that starts"""
+    max_runtime: Duration | None = None
+    """the limit of its queue, where that is the shorter one"""
 
 
 class Release(Wire, kw_only=True, frozen=True):
@@ -267,6 +326,34 @@ class Stop(Wire, kw_only=True, frozen=True):
     """the allocation that needs the room"""
 
 
+class Shrink(Wire, kw_only=True, frozen=True):
+    """Surplus ranks of an elastic gang that make room for others; the gang goes on without them."""
+
+    ranks: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=RANKS_MAX)]
+    """those that go or have gone, in order; they do not come back in this attempt"""
+    attempt: int = 1
+    """the attempt that it is for"""
+    reason: str = ""
+    """why"""
+    at: str = ""
+    """when the last of them were told to go"""
+    by: str = ""
+    """the allocation that needs the room"""
+    told: int = 0
+    """how many of the ranks have gone and are told of"""
+
+
+class Preempted(Wire, kw_only=True, frozen=True):
+    """One time that it made room for another allocation."""
+
+    at: str
+    """when it was decided"""
+    by: str
+    """who needed the room: namespace/name"""
+    attempt: int = 1
+    """the attempt that made room, or some of its ranks"""
+
+
 class AllocationStatus(Wire, kw_only=True, frozen=True):
     phase: Phase = Phase.PENDING
     """where it stands"""
@@ -291,6 +378,9 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     transitions: list[RingEntry] = []
     """the last 16"""
     stop: Stop | None = None
+    shrink: Shrink | None = None
+    preemptions: Annotated[list[Preempted], Meta(max_length=PREEMPTIONS_MAX)] = []
+    """whom it made room for lately, newest last"""
     deadlines: dict[str, str] = {}
     """what ends it, and when"""
     restarts: int = 0
@@ -320,145 +410,6 @@ class Allocation(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: AllocationSpec
     status: AllocationStatus = AllocationStatus()
-
-
-class KindDefaults(Wire, kw_only=True, frozen=True):
-    """What a pool gives a kind that does not say."""
-
-    image: str = ""
-    """container image"""
-    command: list[str] = []
-    """replaces the command of the kind"""
-    args: list[str] = []
-    """of the command"""
-    resources: dict[str, Any] = {}
-    """what a rank asks for"""
-    env: dict[str, str] = {}
-    """environment, under the user's"""
-    port: int | None = None
-    """what the proxy shows"""
-
-
-class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
-    node_selector: dict[str, str] = {}
-    """labels of the nodes that belong to it; all nodes when empty"""
-    tolerations: list[TolerationSpec] = []
-    """taints that all its pods tolerate"""
-    scores: dict[str, int] = {}
-    """weights of the scores, by name"""
-    topology: list[str] = []
-    """node labels from the largest domain to the smallest"""
-    binding: Annotated[str, Meta(pattern="^(direct|delegate)$")] = "direct"
-    """direct: the pod worker binds; delegate: kube-scheduler does, on the node that was decided"""
-    scheduler_name: Annotated[str, Meta(max_length=253)] = ""
-    """delegate: the scheduler that binds; default-scheduler when empty"""
-    backfill: bool = True
-    """smaller work may pass a blocked head if it ends before the head could start (not acted on yet)"""
-    defaults: dict[Kind, KindDefaults] = {}
-    """what a kind runs when nobody says"""
-    max_slots_per_pod: int | None = None
-    """the most GPUs of one rank"""
-    workspaces: list[Name] = []
-    """the workspaces that may use it; all when empty"""
-    privileged_templates: bool = False
-    """allow pod templates beyond Pod Security "restricted" """
-
-
-class WireDecision(Wire, kw_only=True, frozen=True):
-    id: str
-    epoch: int
-    """when it was decided"""
-    allocation: str
-    """namespace/name"""
-    uid: str = ""
-    """of the allocation"""
-    attempt: int = 1
-    kind: str = "admit"
-    """admit, evict or nominate"""
-    placements: list[int] = []
-    """indexes into nodes, one per rank"""
-    devices: dict[str, list[int]] = {}
-    """devices by rank"""
-    spec_hash: str = ""
-    reason: str = ""
-    """why"""
-    by: str = ""
-    """who gets the room"""
-    at: str = ""
-    """when"""
-
-
-class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
-    """The scheduler's ledger."""
-
-    epoch: int = 0
-    """rises with each leader: the fence"""
-    tick: int = 0
-    """counts the writes"""
-    nodes: list[str] = []
-    """the names that decisions point to"""
-    decisions: list[WireDecision] = []
-    """what is decided and not yet seen on the allocation"""
-    conditions: list[Condition] = []
-
-
-class ResourcePool(Wire, kw_only=True, frozen=True):
-    api_version: str = GROUP_VERSION
-    kind: str = "ResourcePool"
-    metadata: ObjectMeta
-    spec: ResourcePoolSpec = ResourcePoolSpec()
-    status: ResourcePoolStatus = ResourcePoolStatus()
-
-
-class QueuePreemption(Wire, kw_only=True, frozen=True):
-    within_queue: Annotated[str, Meta(pattern="^(Never|LowerPriority|LowerOrNewerEqual)$")] = "Never"
-    """whom of its own queue it may evict (not acted on yet)"""
-    reclaim: Annotated[str, Meta(pattern="^(Never|LowerPriority|Any)$")] = "Never"
-    """whom of other queues it may evict to get what it deserves (not acted on yet)"""
-
-
-class Budget(Wire, kw_only=True, frozen=True):
-    gpu_hours: Annotated[float, Meta(gt=0)]
-    """at most so many in the window"""
-    window: Duration
-
-
-class QueueSpec(Wire, kw_only=True, frozen=True):
-    pool: Name = "default"
-    """the ResourcePool that it shares"""
-    parent: Name | None = None
-    """the queue above it"""
-    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """its part of what is shared"""
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
-    """higher goes first between queues"""
-    nominal: Quantities | None = None
-    """what it owns"""
-    borrowing_limit: Quantities | None = None
-    """the most it may use beyond that"""
-    lending_limit: Quantities | None = None
-    """the most of its own that others may borrow"""
-    limit: Quantities | None = None
-    """the most it may ever use"""
-    ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
-    """StrictFIFO: the head blocks; BestEffortFIFO: what fits goes; Backfill: for now as BestEffortFIFO"""
-    preemption: QueuePreemption = QueuePreemption()
-    max_runtime: Duration | None = None
-    """the most an allocation may ask for (not acted on yet)"""
-    budgets: list[Budget] = []
-    """GPU hours over time (not acted on yet)"""
-
-
-class QueueStatus(Wire, kw_only=True, frozen=True):
-    conditions: list[Condition] = []
-
-
-class Queue(Wire, kw_only=True, frozen=True):
-    api_version: str = GROUP_VERSION
-    kind: str = "Queue"
-    metadata: ObjectMeta
-    spec: QueueSpec = QueueSpec()
-    status: QueueStatus | None = None
 
 
 class JobSpec(Wire, kw_only=True, frozen=True):

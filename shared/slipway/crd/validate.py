@@ -19,7 +19,7 @@ from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_e
 from slipway.crd.v1alpha1 import RANKS_MAX, SPEC_BYTES_MAX, AllocationSpec, FileSpec, RoleSpec, TolerationSpec
 from slipway.model.duration import parse_duration
 from slipway.model.quantity import parse_quantity
-from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, scale_of
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, Resources, scale_of
 
 GPU_MILLI_MAX = 1000
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -35,7 +35,11 @@ _MAY_BE_ZERO = ("preemption_grace",)
 
 def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: int | None = None) -> None:
     """Notes everything that is wrong with `spec` but for its pod templates."""
-    size = len(msgspec.json.encode(spec))
+    try:
+        size = len(msgspec.json.encode(spec))
+    except RecursionError:
+        findings.refuse("", "the spec is nested far deeper than any pod template")
+        return
     if size > SPEC_BYTES_MAX:
         findings.refuse("", f"the spec has {size} bytes, at most {SPEC_BYTES_MAX} are taken; move files to a volume")
     _check_gang(spec, findings)
@@ -123,7 +127,7 @@ def _slots(role: RoleSpec) -> int:
     requests = {**role.resources.get("limits", {}), **role.resources.get("requests", {})}
     amounts = requests if is_nested(role.resources) else role.resources
     try:
-        return sum(parse_quantity(amounts[name]) for name in GPU_NAMES if name in amounts)
+        return Resources.parse({name: amounts[name] for name in (*GPU_NAMES, GPU_MILLI) if name in amounts}).gpus()
     except (ValueError, TypeError):
         return 0
 

@@ -105,9 +105,10 @@ class Client:
         """There is nothing to show yet."""
         return self._note("waiting", {"value": value})
 
-    def progress(self, part: float) -> bool:
-        """How far the work is, from 0 to 1."""
-        return self._note("progress", {"progress": part})
+    def progress(self, part: float | None = None, *, checkpoint: bool = False) -> bool:
+        """How far the work is, from 0 to 1; with `checkpoint`, that it has just been saved."""
+        said = {} if part is None else {"progress": part}
+        return self._note("progress", {**said, "checkpoint": True} if checkpoint else said)
 
     def activity(self) -> bool:
         """It is in use: the idle timeout begins again."""
@@ -354,8 +355,8 @@ def waiting(value: bool = True) -> bool:
     return own().waiting(value)
 
 
-def progress(part: float) -> bool:
-    return own().progress(part)
+def progress(part: float | None = None, *, checkpoint: bool = False) -> bool:
+    return own().progress(part, checkpoint=checkpoint)
 
 
 def activity() -> bool:

@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, text in (("ready", "The service inside answers."), ("waiting", "There is nothing to show yet.")):
         verb(name, _flag(name), text).add_argument("--off", action="store_true", help="no longer")
-    verb("progress", _progress, "How far the work is.").add_argument("part", type=float, help="from 0 to 1")
+    progress = verb("progress", _progress, "How far the work is, and that it has just been saved.")
+    progress.add_argument("part", type=float, nargs="?", help="from 0 to 1")
+    progress.add_argument("--checkpoint", action="store_true", help="the work has just been saved")
     verb("activity", _activity, "It is in use: the idle timeout begins again.")
     daemon = verb("daemon", _daemon, "The rank does not keep the others from ending.")
     daemon.add_argument("rank", type=int, nargs="?", help="default: this one")
@@ -81,7 +83,7 @@ def _flag(name: str) -> Any:
 
 
 def _progress(client: Client, words: argparse.Namespace) -> int:
-    return _told(client.progress(words.part))
+    return _told(client.progress(words.part, checkpoint=words.checkpoint))
 
 
 def _activity(client: Client, _words: argparse.Namespace) -> int:

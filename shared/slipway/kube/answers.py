@@ -108,15 +108,16 @@ def read_status(body: bytes) -> ServerStatus:
     """The Status in an error body; a body that is none (a proxy's page, an empty one) becomes its message."""
     try:
         return _STATUS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ServerStatus(message=body[:MESSAGE_CHARS_MAX].decode(errors="replace").strip())
 
 
 def read_retry_after(header: str | None) -> float | None:
     """Seconds of a Retry-After header, bounded; None when it is missing or a date."""
-    if header is None or not header.strip().isdigit():
+    seconds = (header or "").strip(" \t")
+    if not (seconds.isascii() and seconds.isdigit()):
         return None
-    return min(float(header), RETRY_AFTER_S_MAX)
+    return min(float(seconds), RETRY_AFTER_S_MAX)
 
 
 def explain(verb: Verb, code: int, status: ServerStatus, retry_after_s: float | None = None) -> ControlPlaneError:

@@ -4,10 +4,23 @@
 the struct is what its data decodes to (JSON). The key of an entry is `object_key`.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from slipway.crd.facts import allocation_fact, job_fact, pool_fact, queue_fact
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_WORKSPACE, ObjectMeta, condition_of
+from slipway.crd.meta import (
+    ANNOTATION_DEVICES,
+    ANNOTATION_GPU_MILLI,
+    LABEL_ALLOCATION_UID,
+    LABEL_ATTEMPT,
+    LABEL_RANK,
+    LABEL_ROLE,
+    LABEL_WORKSPACE,
+    ObjectMeta,
+    condition_of,
+    is_ours,
+)
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
 from slipway.kube.objects import Namespace, Node, Pod
 from slipway.kube.podrequests import host_ports_of, requests_of
@@ -21,9 +34,12 @@ from slipway.model.facts import (
     Taint,
     WorkspaceFact,
 )
-from slipway.model.resources import Resources
+from slipway.model.podresources import NOTHING, UNSTATED, Quantities, scored_requests
+from slipway.model.quantity import parse_quantity
+from slipway.model.resources import GPU, GPU_MILLI, Resources, scale_of
 
 _ENDED_PHASES = ("Succeeded", "Failed")
+_BESIDE = ("podAffinity", "podAntiAffinity")
 
 
 Fact = AllocationFact | JobFact | NodeFact | PodFact | PoolFact | QueueFact | WorkspaceFact
@@ -78,7 +94,10 @@ def decode_fact(kind: str, data: bytes) -> Fact:
     Raises:
         msgspec.ValidationError: not such a fact (another version of the publisher): LIST instead.
     """
-    return msgspec.json.decode(data, type=FEED_KINDS[kind])
+    try:
+        return msgspec.json.decode(data, type=FEED_KINDS[kind])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise msgspec.ValidationError(f"not a fact of {kind}: {exc}") from exc
 
 
 def workspace_fact(namespace: Namespace) -> WorkspaceFact:
@@ -87,6 +106,7 @@ def workspace_fact(namespace: Namespace) -> WorkspaceFact:
         name=namespace.metadata.name,
         is_workspace=namespace.metadata.labels.get(LABEL_WORKSPACE) == "true",
         terminating=namespace.metadata.deletion_timestamp is not None or namespace.status.phase == "Terminating",
+        labels=namespace.metadata.labels,
     )
 
 
@@ -98,7 +118,7 @@ def node_fact(node: Node) -> NodeFact:
         uid=node.metadata.uid,
         labels=node.metadata.labels,
         taints=tuple(Taint(key=item.key, value=item.value, effect=item.effect) for item in node.spec.taints),
-        allocatable=Resources.parse(node.status.allocatable),
+        allocatable=_understood(node.status.allocatable),
         unschedulable=node.spec.unschedulable,
         ready=ready is None or ready.status == "True",
         images={name: image.size_bytes for image in node.status.images for name in image.names},
@@ -108,19 +128,60 @@ def node_fact(node: Node) -> NodeFact:
 def pod_fact(pod: Pod) -> PodFact:
     """What a pod uses, and whose it is; foreign pods count too."""
     labels = pod.metadata.labels
+    requests, uid = _asked(pod, NOTHING), labels.get(LABEL_ALLOCATION_UID, "")
+    devices = _devices(pod) if uid else ()
     return PodFact(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         node=pod.spec.node_name,
-        requests=requests_of(pod),
+        requests=requests + _of_devices(pod, devices),
         live=pod.status.phase not in _ENDED_PHASES,
-        allocation_uid=labels.get(LABEL_ALLOCATION_UID, ""),
+        allocation_uid=uid,
         attempt=_number(labels.get(LABEL_ATTEMPT), 0),
         rank=_number(labels.get(LABEL_RANK), -1),
         priority=pod.spec.priority,
         host_ports=host_ports_of(pod),
+        devices=devices,
+        labels={key: value for key, value in labels.items() if not is_ours(key)} if uid else labels,
+        role=labels.get(LABEL_ROLE, ""),
+        affinity={kind: pod.spec.affinity[kind] for kind in _BESIDE if pod.spec.affinity.get(kind)},
+        scored=scored_requests(requests, _asked(pod, UNSTATED)),
+        leaving=pod.metadata.deletion_timestamp is not None,
     )
+
+
+def _understood(quantities: Mapping[str, str]) -> Resources:
+    """What nobody understands (the API server takes it: negative, or more than fits in 64 bits) is not there."""
+    amounts: dict[str, int] = {}
+    for name, value in quantities.items():
+        try:
+            amounts[name] = parse_quantity(value, scale=scale_of(name))
+        except ValueError:
+            continue
+    return Resources.of(amounts)
+
+
+def _asked(pod: Pod, unstated: Quantities) -> Resources:
+    """One that asks for more than fits in 64 bits runs nowhere, so it uses nothing."""
+    try:
+        return requests_of(pod, unstated)
+    except ValueError:
+        return Resources()
+
+
+def _devices(pod: Pod) -> tuple[int, ...]:
+    """The GPUs that the scheduler chose for a pod of ours."""
+    words = pod.metadata.annotations.get(ANNOTATION_DEVICES, "").split(",")
+    return tuple(int(word) for word in words if word.isdigit())
+
+
+def _of_devices(pod: Pod, devices: tuple[int, ...]) -> Resources:
+    """What a pod uses of chosen devices: it asks the device plugin for none."""
+    milli = _number(pod.metadata.annotations.get(ANNOTATION_GPU_MILLI), 0)
+    if not devices:
+        return Resources()
+    return Resources({GPU_MILLI: milli} if milli else {GPU: len(devices)})
 
 
 def _number(text: str | None, default: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slipway.crd.meta import condition_of
 from slipway.kube.objects import Container, ContainerStatus, Pod, ResourceLists
-from slipway.model.podresources import ContainerAsk, effective_requests
+from slipway.model.podresources import NOTHING, ContainerAsk, Quantities, effective_requests
 from slipway.model.resources import Resources
 
 SIDECAR = "Always"
@@ -18,8 +18,8 @@ SIDECAR = "Always"
 _Amounts = dict[str, Any]
 
 
-def requests_of(pod: Pod) -> Resources:
-    """The pod's effective request."""
+def requests_of(pod: Pod, unstated: Quantities = NOTHING) -> Resources:
+    """The pod's effective request; `unstated` is what a container counts as that states no request."""
     spec = pod.spec
     held, is_refused = _reported(pod), _is_resize_refused(pod)
     own = None
@@ -32,6 +32,7 @@ def requests_of(pod: Pod) -> Resources:
         [_ask(item, held if _is_sidecar(item) else {}, is_refused=is_refused) for item in spec.init_containers],
         spec.overhead,
         own=own,
+        unstated=unstated,
     )
 
 

@@ -33,8 +33,8 @@ BODY_BYTES_MAX = 3 * 1024 * 1024
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 LOG_LINE_BYTES_MAX = 256 * 1024
 LOG_BYTES_MAX = 8 * 1024 * 1024
-WATCH_S_MIN = 30.0
-WATCH_S_MAX = 60.0
+WATCH_S_MIN = 15.0
+WATCH_S_MAX = 25.0
 """The server is asked to end each watch after a random time in between: then a quiet watch is known to live, and
 watches spread over its replicas. Nothing else can be counted on to come: where a resource does not change, a server
 whose etcd tells it no progress sends no bookmark for hours."""
@@ -45,11 +45,13 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `silence_s` must exceed the longest watch, which is the only thing that is sure to come."""
+    """Seconds. `silence_s` must exceed the longest watch, whose end is the only thing that is sure to come; and what a
+    watch on a dead connection keeps from us has to be made good within a minute.
+    """
 
     request_s: float = 30.0
     list_s: float = 60.0
-    silence_s: float = 90.0
+    silence_s: float = 40.0
     log_silence_s: float = 600.0
 
 

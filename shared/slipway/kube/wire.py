@@ -5,6 +5,7 @@ HTTP or any error of a server. Lists and changes decode straight into structs; a
 its type and once for its object.
 
 Invariant: what cannot be decoded raises `InvalidError` and is never skipped, since a missing object looks deleted.
+What is nested too deep to be decoded is cut first (`nesting.py`): whoever judges the object refuses it then.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import msgspec
 
 from slipway.crd.meta import ListMeta, ObjectMeta, RawObject
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError
+from slipway.kube import nesting
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, WatchEvent, WatchType
 from slipway.kube.resources import Resource
@@ -61,6 +63,7 @@ _COMMON = (b'{"type":"ADDED",', b'{"type":"MODIFIED",', b'{"type":"DELETED",')
 _EVENT_LINE = msgspec.json.Decoder(_EventLine)
 _META_ONLY = msgspec.json.Decoder(_MetaOnly)
 _STATUS = msgspec.json.Decoder(ServerStatus)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Codec(Generic[T]):
@@ -77,18 +80,22 @@ class Codec(Generic[T]):
         """One object. Raises InvalidError."""
         try:
             return self._one.decode(body)
+        except RecursionError:
+            return self.decode(nesting.cut(bytes(body)))
         except msgspec.ValidationError:
             return self._without_nulls(body, self._one)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error
 
     def decode_list(self, body: bytes) -> Listed[T]:
         """One page. Raises InvalidError."""
         try:
             page = self._many.decode(body)
+        except RecursionError:
+            return self.decode_list(nesting.cut(body))
         except msgspec.ValidationError:
             page = self._without_nulls(body, self._many)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise InvalidError(f"the server sent a list of {self._what} that we cannot read: {error}") from error
         return Listed(
             items=page.items or [],
@@ -101,11 +108,16 @@ class Codec(Generic[T]):
         """One line of a watch. Raises the error that an ERROR event stands for, or InvalidError."""
         if line.startswith(_COMMON):
             # What servers send nearly always is decoded in one pass.
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*_UNREADABLE, RecursionError):
                 change = self._change.decode(line)
                 return WatchEvent(WatchType(change.type), change.object, metadata_of(change.object).resource_version)
         try:
             event = _EVENT_LINE.decode(line)
+        except RecursionError:
+            return self.decode_event(nesting.cut(line))
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+        try:
             if event.type == "ERROR":
                 raise _error_event(event.object)
             if event.type == WatchType.BOOKMARK:
@@ -113,15 +125,22 @@ class Codec(Generic[T]):
                 return WatchEvent(WatchType.BOOKMARK, None, version)
             type_ = WatchType(event.type)
         except (msgspec.DecodeError, ValueError) as error:
-            raise InvalidError(f"the watch of {self._what} sent a line that we cannot read: {error}") from error
+            raise self._unreadable(error) from error
         found = self.decode(event.object)
         return WatchEvent(type_, found, metadata_of(found).resource_version)
+
+    def _unreadable(self, error: Exception) -> InvalidError:
+        return InvalidError(f"the watch of {self._what} sent a line that we cannot read: {error}")
 
     def _without_nulls(self, body: bytes | msgspec.Raw, decoder: "msgspec.json.Decoder[D]") -> D:
         """A second, slower try: Go writes an empty list of some kinds as null (such as `names` of a node's image)."""
         try:
-            return decoder.decode(msgspec.json.encode(_drop_nulls(msgspec.json.decode(body))))
-        except msgspec.DecodeError as error:
+            try:
+                plain = msgspec.json.decode(body)
+            except RecursionError:
+                plain = msgspec.json.decode(nesting.cut(bytes(body)))
+            return decoder.decode(msgspec.json.encode(_drop_nulls(plain)))
+        except _UNREADABLE as error:
             raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error
 
 

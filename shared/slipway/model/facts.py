@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.model.extenders import ExtenderFact
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
 
@@ -15,8 +16,13 @@ SCHEDULING_LABEL = "slipway.dev/scheduling"
 """What an operator wants of a node, as a label of it; absent means that it is used like any other."""
 DRAINING = "draining"
 """nothing new; what runs there may finish"""
+PREEMPTION_MARGIN_S = 300.0
 DISABLED = "disabled"
 """nothing new, and what runs there is evicted"""
+
+
+SHARING_LABEL = "slipway.dev/gpu-sharing"
+"""`true` on a node whose GPUs the scheduler hands out device by device; nobody else may use them there"""
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -58,7 +64,17 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int = -1
     priority: int = 0
     host_ports: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    """numbers of the GPUs that it was given; empty when nobody knows"""
     labels: dict[str, str] = {}
+    """without those that every rank of ours gets: they follow from whose it is"""
+    role: str = ""
+    affinity: dict[str, Any] = {}
+    """podAffinity and podAntiAffinity alone: what it wants of pods beside it"""
+    scored: Resources = Resources()
+    """cpu and memory as scores count them, where a container states no request; empty when it is the requests"""
+    leaving: bool = False
+    """is being deleted"""
 
 
 class TopologyFact(msgspec.Struct, frozen=True):
@@ -79,7 +95,19 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology: TopologyFact | None = None
     host_ports: tuple[int, ...] = ()
     images: tuple[str, ...] = ()
+    """of all containers, "" for one without"""
     gpu_milli: int = 0
+    namespace: str = ""
+    labels: dict[str, str] = {}
+    """of its pods, beyond those that every rank gets"""
+    spread: tuple[dict[str, Any], ...] = ()
+    """Kubernetes' topologySpreadConstraints"""
+    node_name: str = ""
+    """the one node that it may go to; any when empty"""
+    claims: tuple[str, ...] = ()
+    """volume claims that it mounts"""
+    scored: Resources = Resources()
+    """cpu and memory as scores count them, where a container states no request; empty when it is the requests"""
 
 
 class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,7 +155,11 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     released: bool = False
     stopping: bool = False
     """status.stop is set for this attempt"""
+    leaving_ranks: tuple[int, ...] = ()
+    """surplus ranks that were told to make room; the rest goes on"""
     placements: dict[int, str] = {}
+    devices: dict[int, tuple[int, ...]] = {}
+    """{rank: numbers of the GPUs that it was given} where the planner chose them"""
     ended_ranks: tuple[int, ...] = ()
     """ranks whose pods have ended: they use nothing"""
     avoid_nodes: tuple[str, ...] = ()
@@ -137,6 +169,14 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_runtime: float | None = None
     idle_timeout: float = 0.0
     """seconds; 0 for none"""
+    started: float = 0.0
+    """when this attempt began to run; 0 while it does not"""
+    checkpoint_at: float = 0.0
+    """when it last saved its work, as far as is known; 0 for never"""
+    evictions: tuple[tuple[float, str], ...] = ()
+    """(when, the key of whom it made room for) of its preemptions that are still told, newest last"""
+    waiting_since: float = 0.0
+    """since when this attempt waits; 0 stands for its creation"""
     untouched: Untouched | None = None
     """set while nobody has written a status and the teardown finalizer stands"""
     invalid: str = ""
@@ -155,6 +195,26 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Ranks over all roles."""
         return sum(role.count for role in self.roles)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still wants it to start."""
+        return not (self.stopping or self.deleting or self.desired == "Stopped")
+
+    def role_of(self, rank: int) -> RoleFact | None:
+        """The role of a rank (ranks are numbered over the roles in order); None when there is no such rank."""
+        for role in self.roles:
+            if rank < role.count:
+                return role
+            rank -= role.count
+        return None
+
+
+class BudgetFact(msgspec.Struct, frozen=True):
+    """At most `gpu_ms` (GPU-milliseconds) in each window; windows follow one another from time 0."""
+
+    gpu_ms: int
+    window_s: float
+
 
 class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
@@ -169,6 +229,11 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ordering: str = "BestEffortFIFO"
     within_queue: str = "Never"
     reclaim: str = "Never"
+    max_runtime: float | None = None
+    """seconds; what asks for more, or for no limit, gets this one"""
+    budgets: tuple[BudgetFact, ...] = ()
+    invalid: str = ""
+    """what of it nobody understands; nothing starts in it and below it"""
 
 
 class JobFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -187,11 +252,23 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()
     scores: dict[str, int] = {}
+    args: dict[str, dict[str, Any]] = {}
+    """{score: its args}"""
+    sampling: bool = False
+    """a part of the feasible nodes is looked at, in large pools"""
     topology: tuple[str, ...] = ()
     binding: str = "direct"
     backfill: bool = True
+    aging: float = 0.0
+    """seconds after which what waits goes before all that is younger, whatever the priorities; 0 for never"""
     workspaces: tuple[str, ...] = ()
     """those that may use it; all when empty"""
+    preemption_margin_s: float = PREEMPTION_MARGIN_S
+    """how long places are held for work that preempts beyond the grace of its victims"""
+    extenders: tuple[ExtenderFact, ...] = ()
+    """asked in this order"""
+    shadow: "PoolFact | None" = None
+    """the pool under its shadow policy"""
 
 
 class WorkspaceFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -200,3 +277,13 @@ class WorkspaceFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     name: str
     is_workspace: bool = False
     terminating: bool = False
+    labels: dict[str, str] = {}
+
+
+class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A volume claim and where its volume can be reached."""
+
+    namespace: str
+    name: str
+    zones: dict[str, tuple[str, ...]] = {}
+    """{node label: values of it from which the volume can be reached}; empty: anywhere, or not known yet"""

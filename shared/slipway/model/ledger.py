@@ -31,6 +31,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     attempt: int
     kind: DecisionKind = DecisionKind.ADMIT
     placements: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    """of an eviction: the surplus ranks that go; all of it when empty"""
+    victims: tuple[str, ...] = ()
+    """of a nomination: the uids of those whose places it takes"""
     devices: dict[str, tuple[int, ...]] = {}
     spec_hash: str = ""
     reason: str = ""
@@ -39,9 +43,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`epoch` and `tick` never fall; `nodes` is the table that the placements index."""
+    """`epoch` and `tick` never fall; `nodes` is the table that the placements index.
+
+    `through` is a version of the allocations: whoever knows all of them up to it knows the effect of every decision
+    that has left the ledger. 0: not known.
+    """
 
     epoch: int = 0
     tick: int = 0
     nodes: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    through: int = 0

@@ -14,6 +14,9 @@ from slipway.model.resources import CPU, MEMORY, Resources
 
 Quantities = Mapping[str, QuantityValue]
 HUGE_PAGES_PREFIX = "hugepages-"
+NOTHING: Quantities = {}
+UNSTATED: Quantities = {CPU: "100m", MEMORY: 200 * 1024 * 1024}
+"""What a container without a request counts as in scoring. Source: kube-scheduler's util/pod_resources.go."""
 
 
 class ContainerAsk(msgspec.Struct, frozen=True):
@@ -29,11 +32,12 @@ class ContainerAsk(msgspec.Struct, frozen=True):
     held: tuple[Quantities, ...] = ()
     is_resize_refused: bool = False
 
-    def amounts(self) -> Resources:
-        """Requests, filled up from the limits, at least what is held."""
+    def amounts(self, unstated: Quantities = NOTHING) -> Resources:
+        """Requests, filled up from the limits and then from `unstated`, at least what is held."""
         if not self.held:
-            return Resources.parse({**self.limits, **self.requests})
-        amounts = Resources() if self.is_resize_refused else Resources.parse({**self.limits, **self.requests})
+            return Resources.parse({**unstated, **self.limits, **self.requests})
+        stated = {**unstated, **self.limits, **self.requests}
+        amounts = Resources() if self.is_resize_refused else Resources.parse(stated)
         for held in self.held:
             amounts = amounts.at_least(Resources.parse(held))
         return amounts
@@ -45,8 +49,10 @@ def effective_requests(
     overhead: Quantities | None = None,
     *,
     own: ContainerAsk | None = None,
+    unstated: Quantities = NOTHING,
 ) -> Resources:
-    """The pod's effective request; `own` is what the pod itself asks for (`spec.resources`).
+    """The pod's effective request; `own` is what the pod itself asks for (`spec.resources`), `unstated` what a
+    container counts as that states no request.
 
     Raises:
         ValueError: a bad quantity; the message names the resource.
@@ -56,18 +62,25 @@ def effective_requests(
     peak = Resources()
     for init in init_containers:
         if init.sidecar:
-            sidecars = sidecars + init.amounts()
+            sidecars = sidecars + init.amounts(unstated)
             peak = peak.at_least(sidecars)
         else:
-            peak = peak.at_least(sidecars + init.amounts())
+            peak = peak.at_least(sidecars + init.amounts(unstated))
     for container in containers:
-        running = running + container.amounts()
+        running = running + container.amounts(unstated)
     result = (running + sidecars).at_least(peak)
     if own is not None:
         amounts = own.amounts()
         replaced = {name: amounts.get(name) for name in own.requests if is_pod_level(name)}
         result = Resources.of({**result.amounts, **replaced})
     return result + Resources.parse(overhead) if overhead else result
+
+
+def scored_requests(plain: Resources, filled: Resources) -> Resources:
+    """cpu and memory of `filled` (with UNSTATED) where they say more than `plain`; nothing when they do not."""
+    if all(filled.get(name) == plain.get(name) for name in (CPU, MEMORY)):
+        return Resources()
+    return Resources.of({name: filled.get(name) for name in (CPU, MEMORY)})
 
 
 def is_pod_level(name: str) -> bool:

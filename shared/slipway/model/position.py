@@ -24,7 +24,8 @@ _UID_SCALE = 10 ** (_FRACTION_DIGITS_MAX - _UID_PLACES)
 
 PlaceKey = tuple[int, int]
 """(whole, fraction in units of the last digit that there may be)"""
-WorkKey = tuple[int, PlaceKey, int, int, int, str]
+WorkKey = tuple[int, int, PlaceKey, int, int, int, str]
+_AGED, _YOUNG = 0, 1
 
 
 class NoRoomError(ValueError):
@@ -53,22 +54,39 @@ def place_key(position: str) -> PlaceKey:
     return (int(whole), int(fraction.ljust(_FRACTION_DIGITS_MAX, "0")) if fraction else 0)
 
 
-def work_key(priority: int, position: str, *, weight: int, own: int, created: float, uid: str) -> WorkKey:
+def work_key(
+    priority: int,
+    position: str,
+    *,
+    weight: int,
+    own: int,
+    created: float,
+    uid: str,
+    aged_since: float | None = None,
+) -> WorkKey:
     """Ascending within a queue: priority, place, the job's weight, the allocation's own priority, age, uid.
 
-    `priority` is what counts (the job's when it gives one), `own` the allocation's; `position` may be empty.
+    `priority` is what counts (the job's when it gives one), `own` the allocation's; `position` may be empty. What has
+    aged goes before all that has not, and among its kind by the time since which it waits (`aged_since`).
     """
     created_ms = round(created * 1000)
     # Most were never moved, and there may be many: their place is not spelled out first.
     place = place_key(position) if position else (created_ms + _OFFSET_MS, _part_of(uid) * _UID_SCALE)
-    return (-priority, place, -weight, -own, created_ms, uid)
+    if aged_since is not None:
+        return (_AGED, milliseconds(aged_since), place, -weight, -own, created_ms, uid)
+    return (_YOUNG, -priority, place, -weight, -own, created_ms, uid)
+
+
+def ages_at(since: float, aging: float) -> float | None:
+    """When what waits since then goes before all younger work; None where `aging` (seconds) is off."""
+    return since + aging if aging > 0 else None
 
 
 def _part_of(uid: str) -> int:
     """A number that is another one for another object; 0 when the uid is none of Kubernetes' own."""
-    head = uid[:_UID_DIGITS]
+    head, hyphen, _ = uid.partition("-")
     try:
-        return int(head, 16) if head.isalnum() else 0
+        return int(head, 16) if hyphen and len(head) == _UID_DIGITS and head.isalnum() else 0
     except ValueError:
         return 0
 

@@ -15,6 +15,9 @@ MEMORY = "memory"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
 GPU_MILLI = "slipway.dev/gpu-milli"
+"""Thousandths of one GPU, of which a rank uses a part."""
+GPU_SHARES = "slipway.dev/gpu-shares"
+"""How many ranks use a part of a GPU. Nobody asks for it: sums of requests count slots by it."""
 GPU_NAMES = (GPU, "amd.com/gpu")
 MILLI = 1000
 
@@ -83,8 +86,9 @@ class Resources(msgspec.Struct, frozen=True):
         return Resources.of({name: max(self.get(name), other.get(name)) for name in {*self.amounts, *other.amounts}})
 
     def gpus(self) -> int:
-        """Whole devices of any GPU resource: what users call slots."""
-        return sum(self.get(name) for name in GPU_NAMES)
+        """Whole devices of any GPU resource: what users call slots. A part of a device counts as one."""
+        shares = self.get(GPU_SHARES) or -(-self.get(GPU_MILLI) // MILLI)
+        return sum(self.get(name) for name in GPU_NAMES) + shares
 
     def quantities(self) -> dict[str, str]:
         """As Kubernetes quantities, sorted by name."""
@@ -98,12 +102,3 @@ def total(parts: Iterable[Resources]) -> Resources:
         for name, amount in part.amounts.items():
             result[name] = result.get(name, 0) + amount
     return Resources.of(result)
-
-
-def dominant_share(used: Resources, capacity: Resources) -> int:
-    """The largest share of any resource of `used` in `capacity`, in millionths; absent capacity counts as full."""
-    shares = [
-        1_000_000 if capacity.get(name) <= 0 else amount * 1_000_000 // capacity.get(name)
-        for name, amount in used.amounts.items()
-    ]
-    return max(shares, default=0)

@@ -22,10 +22,8 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
 from slipway.errors import InvalidError
 from slipway.model import ids
-from slipway.pods import context, files, library, podspec
+from slipway.pods import context, devices, files, library, podspec
 from slipway.pods.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
-
-ANNOTATION_DEVICES = f"{meta.API_GROUP}/devices"
 
 
 class RankPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +212,7 @@ def _pods(
     for place in places:
         base = bases[place.role]
         env = podspec.rank_env(envelope.names, place, options, traceparent)
-        pod = podspec.rank_spec(base["spec"], envelope.names, place, env)
+        pod = podspec.rank_spec(devices.base_of(base["spec"], place.devices), envelope.names, place, env)
         metadata = envelope.metadata(place.pod, hashes[place.role])
         metadata["labels"] = {
             **base["metadata"]["labels"],
@@ -227,7 +225,7 @@ def _pods(
             **metadata["annotations"],
             meta.ANNOTATION_MAIN_CONTAINER: mains[place.role],
             **({meta.ANNOTATION_TRACE: traceparent} if traceparent else {}),
-            **({ANNOTATION_DEVICES: ",".join(map(str, place.devices))} if place.devices else {}),
+            **_devices_of(base["spec"], place),
         }
         metadata["finalizers"] = [meta.TRACKING_FINALIZER]
         manifest: RawObject = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
@@ -235,6 +233,15 @@ def _pods(
             RankPod(position=place.position, rank=place.rank, name=place.pod, node=place.node, manifest=manifest)
         )
     return tuple(made)
+
+
+def _devices_of(base: RawObject, place: RankPlace) -> dict[str, str]:
+    """Which GPUs a rank was given, and how much of it when it is a part of one."""
+    if not place.devices:
+        return {}
+    milli = devices.milli_of(base)
+    told = {meta.ANNOTATION_DEVICES: ",".join(map(str, place.devices))}
+    return told | ({meta.ANNOTATION_GPU_MILLI: milli} if milli else {})
 
 
 def _rank(placement: Placement) -> int:

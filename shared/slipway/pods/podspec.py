@@ -19,7 +19,7 @@ from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.pods import context, files, library
+from slipway.pods import context, devices, files, library
 from slipway.pods.files import Bundle
 from slipway.pods.pin import LAUNCH_GATE
 
@@ -117,6 +117,8 @@ def role_base(
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
     if role.affinity:
         pod["affinity"] = role.affinity
+    if role.topology_spread_constraints:
+        pod["topologySpreadConstraints"] = role.topology_spread_constraints
     if pool.binding == "delegate":
         pod["schedulingGates"] = [{"name": LAUNCH_GATE}]
         pod["schedulerName"] = pool.scheduler_name or KUBE_SCHEDULER
@@ -140,7 +142,8 @@ def rank_spec(base: RawObject, names: AttemptNames, place: RankPlace, env: Seque
         spec["subdomain"] = names.service
     for group in ("initContainers", "containers"):
         if group in spec:
-            spec[group] = [_with_env(container, env) for container in spec[group]]
+            forced = devices.FORCED if place.devices else ()
+            spec[group] = [_with_env(container, env, forced) for container in spec[group]]
     return spec
 
 
@@ -155,6 +158,7 @@ def rank_env(names: AttemptNames, place: RankPlace, options: TaskOptions, tracep
         ENV_PROXY_PREFIX: f"/proxy/{names.allocation}",
         "SLIPWAY_FILES": files.FILES_PATH,
         "SLIPWAY_DEVICES": ",".join(map(str, place.devices)),
+        devices.VISIBLE: ",".join(map(str, place.devices)),
         "SLIPWAY_TOKEN_FILE": f"{TOKEN_PATH}/token" if options.token_audience else "",
         "TRACEPARENT": traceparent,
         "MASTER_ADDR": names.master_address,
@@ -227,9 +231,13 @@ def _with_token(container: RawObject) -> RawObject:
     return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), token]}
 
 
-def _with_env(container: RawObject, env: Sequence[EnvVar]) -> RawObject:
-    """Ours first, so that the user's values may refer to them; the user wins but for our own prefix."""
-    theirs = [item for item in container.get("env") or () if not str(item.get("name")).startswith(RESERVED_ENV_PREFIX)]
+def _with_env(container: RawObject, env: Sequence[EnvVar], forced: Sequence[str] = ()) -> RawObject:
+    """Ours first, so that the user's values may refer to them; the user wins but for our own prefix and `forced`."""
+    theirs = [
+        item
+        for item in container.get("env") or ()
+        if not str(item.get("name")).startswith(RESERVED_ENV_PREFIX) and item.get("name") not in forced
+    ]
     taken = {item.get("name") for item in theirs}
     return {**container, "env": [*(item for item in env if item["name"] not in taken), *theirs]}
 

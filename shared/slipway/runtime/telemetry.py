@@ -360,13 +360,41 @@ ENDS = _counter("ends", "allocations", ("result", "reason"), "Allocations that e
 STATUS_WRITES = _counter("status_writes", "writes", ("outcome",), "Status writes: ok, stale or failed.")
 SWEPT = _counter("swept", "objects", ("kind",), "Leaked or outlived objects that a sweep removed.")
 
-DECISIONS = _counter("decisions", "decisions", ("pool", "kind"), "Decisions committed to a ledger: admit, evict, void.")
+DECISIONS = _counter(
+    "decisions", "decisions", ("pool", "kind"), "Decisions committed to a ledger: admit, evict, nominate, void."
+)
+PREEMPTIONS = _counter(
+    "preemptions", "decisions", ("pool", "what"), "Evictions that make room for other work: whole, or surplus ranks."
+)
 TICKS = _counter("ticks", "ticks", ("pool", "outcome"), "Scheduler ticks: decided, idle, stale or failed.")
 TICK_DURATION = _histogram("tick_duration_seconds", "seconds", ("phase",), "Time of each phase of a scheduler tick.")
 PENDING = _gauge("pending", "allocations", ("pool", "reason"), "Pending allocations by their first blocking gate.")
+POLICY_FAULTS = _gauge("policy_faults", "mistakes", ("pool",), "Scores and args of a pool that are left out as wrong.")
 PLACED = _gauge("placed", "allocations", ("pool",), "Allocations that hold a place in the ledger or on nodes.")
 QUEUE_WAIT = _histogram("queue_wait_seconds", "seconds", ("pool",), "Time from creation to admission.")
+EXTENDER_CALLS = _counter(
+    "extender_calls", "calls", ("extender", "verb", "outcome"), "Calls of scheduler extenders: ok or fault."
+)
+EXTENDER_DURATION = _histogram(
+    "extender_call_seconds", "seconds", ("extender", "verb"), "Time of one call of a scheduler extender."
+)
 LEADER = _gauge("leader", "boolean", ("lease",), "1 in the process that leads.")
+AUDIT_VIOLATIONS = _gauge(
+    "audit_violations", "violations", ("invariant",), "Of the last audit; none where it could not be judged."
+)
+AUDIT_LAST = _gauge("audit_last_run_seconds", "seconds since the epoch", (), "When the last audit ended.")
+AUDIT_DURATION = _gauge("audit_duration_seconds", "seconds", (), "How long it took, the time it watched included.")
+FORESEEN_ERROR = _histogram(
+    "foreseen_start_error_seconds", "seconds", ("pool", "side"), "How early or late heads with a reservation started."
+)
+DECISION_LOG = _counter(
+    "decision_log", "ticks", ("pool", "outcome"), "Ticks for the decision log: written, dropped, too_large."
+)
+DECISION_LOG_BYTES = _counter("decision_log_bytes", "bytes", ("pool",), "Bytes written to the decision log.")
+SHADOW_DECISIONS = _counter(
+    "shadow_decisions", "decisions", ("pool", "outcome"), "Decisions of the shadow policy: same or different."
+)
+SHADOW_TICKS = _counter("shadow_ticks", "ticks", ("pool", "outcome"), "Ticks for the shadow policy: planned, skipped.")
 LEADER_CHANGES = _counter("leader_changes", "changes", ("lease",), "Leaderships won or lost by this process.")
 
 LAUNCH_STEP = _histogram("launch_step_seconds", "seconds", ("step",), "Time of each step of a launch or teardown.")

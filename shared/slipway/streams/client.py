@@ -28,7 +28,7 @@ from slipway.errors import ControlPlaneError, DeadlineError, DeniedError, Unavai
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.pool import Circuit, Pool
-from slipway.streams.replies import MovedError, TopologyError, read_reply, translate
+from slipway.streams.replies import MovedError, TopologyError, read_reply, send, translate
 from slipway.streams.routes import (
     Address,
     ClusterSlots,
@@ -267,7 +267,7 @@ class RedisClient:
         packed = pack(sent)
 
         async def exchange(connection: AbstractConnection) -> list[Reply | ControlPlaneError]:
-            await connection.send_packed_command(packed, check_health=False)
+            await send(connection, packed)
             return [await read_reply(connection) for _ in sent]
 
         replies = await pool.use(exchange)
@@ -302,7 +302,7 @@ class RedisClient:
         try:
             await connection.send_command(*args)
             return await read_reply(connection)
-        except library.RedisError as exc:
+        except (library.RedisError, OSError, RuntimeError) as exc:
             raise UnavailableError(f"a server does not answer: {type(exc).__name__}") from exc
         finally:
             await connection.disconnect(nowait=True)
@@ -324,7 +324,7 @@ class RedisClient:
             connected = True
         except library.AuthenticationError as exc:
             raise DeniedError("redis refuses our account") from exc
-        except (library.ConnectionError, library.TimeoutError, OSError) as exc:
+        except (library.ConnectionError, library.TimeoutError, OSError, RuntimeError) as exc:
             if isinstance(exc.__cause__, library.AuthenticationError):  # on a socket file it comes wrapped
                 raise DeniedError("redis refuses our account") from exc
             raise UnavailableError(f"redis is away: {type(exc).__name__}") from exc

@@ -18,6 +18,7 @@ from slipway.model.events import TYPE_PREFIX, AllocationEvent
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.lifecycle import Event, Phase
 from slipway.streams import keys
+from slipway.streams.decisions import Caps, DecisionEntry
 from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
 from slipway.streams.webhooks import Delivery
 
@@ -209,6 +210,23 @@ def decode_beat(data: bytes) -> dict[str, str]:
         return _texts.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidError("the heartbeat is not a JSON object of strings") from exc
+
+
+def encode_decision(entry: DecisionEntry) -> dict[str, bytes]:
+    """The fields of a recorded tick."""
+    return {"c": entry.chain.encode(), "n": b"%d" % entry.number, "t": b"%d" % entry.tick, "d": entry.data}
+
+
+def decode_decision(fields: Fields) -> DecisionEntry:
+    """The recorded tick of an entry, its data as it is. Raises `InvalidError`."""
+    number, tick = (_number(_text(fields, name), name) for name in "nt")
+    return DecisionEntry(chain=_text(fields, "c"), number=number, tick=tick, data=fields.get("d", b""))
+
+
+def check_decision(entry: DecisionEntry, caps: Caps) -> None:
+    """Raises `InvalidError` for one that could only stand alone in its log, or not at all."""
+    if len(entry.data) * 2 > caps.size:
+        raise InvalidError(f"{len(entry.data)} bytes are too many for a decision log of {caps.size}")
 
 
 def encode_line(line: LogLine) -> dict[str, bytes]:

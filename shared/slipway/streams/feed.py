@@ -205,6 +205,11 @@ class FeedReader:
         return self._broken is None and self._has_heard and age_s <= keys.FEED_SILENCE_S
 
     @property
+    def is_broken(self) -> bool:
+        """Whether `start` has to be called before anything more is given."""
+        return self._broken is not None
+
+    @property
     def versions(self) -> Mapping[str, str]:
         """{kind: resourceVersion up to which everything has been read}, from the last heartbeat."""
         return self._versions

@@ -56,7 +56,12 @@ GATHER = KeyFamily(prefix="slipway:gather:", type="hash", ttl_s=3_600)
 """What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete. Without a
 name: the bytes of the allocation's complete ones."""
 
-TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY, GATHER, WEBHOOK)
+HEALTH = KeyFamily(prefix="slipway:health", type="stream", length_max=1)
+"""Written to see whether writes are taken: a full server, or a replica, still answers a PING."""
+DECISIONS = KeyFamily(prefix="slipway:decisions:", type="stream", length_max=4_096)
+"""An entry holds one tick that decided something; the scheduler's settings cap their bytes besides."""
+
+TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY, GATHER, WEBHOOK, DECISIONS, HEALTH)
 
 DEAD_DELIVERY = "webhook"
 """The source of a dead letter that was meant for a webhook; which one is among its fields."""
@@ -66,6 +71,8 @@ WORK_BACKLOG_MAX = 50_000
 """Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
 FEED_PACK_MAX = 64
 """Deltas in one entry of the feed."""
+FEED_BATCH_MAX = 256
+"""Deltas that are appended together."""
 SPAN_PACK_MAX = 32
 """Spans in one entry of a trace."""
 DELIVERIES_MAX = 5
@@ -134,6 +141,11 @@ def work(shard: int) -> str:
 def webhook(name: str) -> str:
     """The queue of one webhook."""
     return f"{WEBHOOK.prefix}{{{name}}}"
+
+
+def decisions(pool: str) -> str:
+    """The decision log of one pool."""
+    return f"{DECISIONS.prefix}{{{pool}}}"
 
 
 EVENT_KEYS = tuple(events(shard) for shard in range(SHARDS))

@@ -7,12 +7,13 @@ Deterministic: time comes from the server's clock, ids from its state. Must not 
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
-from slipway.errors import ExpiredError, InvalidError, StaleError
+from slipway.errors import ExpiredError, InvalidError, PermanentError, StaleError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys, pages
-from slipway.streams.memory_server import Fields, MemoryServer
+from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.order import judge
 from slipway.streams.pages import ZERO, Id, id_text
 from slipway.streams.ports import (
@@ -43,7 +44,7 @@ class MemoryEvents:
 
     async def append(self, entries: Sequence[Entry]) -> list[Appended]:
         await self._server.enter("events.append")
-        return [self._append(entry) for entry in entries]
+        return pipeline(partial(self._append, entry) for entry in entries)
 
     async def last_seqs(self, allocations: Sequence[AllocationId]) -> list[int | None]:
         await self._server.enter("events.last_seqs")
@@ -62,11 +63,17 @@ class MemoryEvents:
                     yield stored
 
     def _append(self, entry: Entry) -> Appended:
+        with self._server.script():
+            return self._append_in_script(entry)
+
+    def _append_in_script(self, entry: Entry) -> Appended:
         event, key = entry.event, keys.allocation(entry.event.allocation_id)
         newest = self._server.newest(key, 1)
         if newest and newest[0][0][0] != event.created_ms:
             self._server.drop(key)
             return Appended(outcome=Outcome.GAP, last_seq=None)
+        if not newest and self._server.stream(key) is not None:
+            self._server.drop(key)  # somebody emptied it
         last_seq = newest[0][0][1] if newest else None
         outcome = judge(entry, last_seq)
         ends = event.type is Event.TERMINATED
@@ -77,14 +84,18 @@ class MemoryEvents:
             self._server.add(keys.events(shard), fields, length_max=keys.EVENTS.length_max)
             last_seq = event.seq
             position = (event.created_ms, event.seq)
-            self._server.add(key, fields, entry_id=position, length_max=keys.ALLOCATION.length_max)
-        if outcome is not Outcome.GAP and ttl_s:
-            self._server.expire(key, ttl_s, keep_existing=outcome is Outcome.DUPLICATE)
+            try:
+                self._server.add(key, fields, entry_id=position, length_max=keys.ALLOCATION.length_max)
+            except PermanentError:  # somebody removed its end
+                self._server.drop(key)
+                return Appended(outcome=Outcome.GAP, last_seq=None)
+        is_first = outcome is Outcome.APPENDED or self._server.ttl_s(key) is None
+        if outcome is not Outcome.GAP and ttl_s and is_first:
+            self._server.expire(key, ttl_s)
         return Appended(outcome=outcome, last_seq=last_seq)
 
     def _last_seq(self, key: str) -> int | None:
-        newest = self._server.newest(key, 1)
-        return newest[0][0][1] if newest else None
+        return self._server.end(key)[1] or None
 
 
 async def _pages(server: MemoryServer, key: str, position: Id) -> AsyncGenerator[list[tuple[Id, Fields]]]:
@@ -96,7 +107,7 @@ async def _pages(server: MemoryServer, key: str, position: Id) -> AsyncGenerator
             position = page[-1][0]
             yield page
         else:
-            await server.until_change(server.clock.monotonic() + _FOLLOW_WAIT_S)
+            await server.until_change(server.clock.monotonic() + _FOLLOW_WAIT_S, (key,))
 
 
 class MemoryFirehose:
@@ -107,8 +118,7 @@ class MemoryFirehose:
 
     async def tail(self) -> str:
         await self._server.enter("firehose.tail")
-        streams = (self._server.stream(key) for key in keys.EVENT_KEYS)
-        return pages.firehose_cursor([stream.last if stream else ZERO for stream in streams])
+        return pages.firehose_cursor([self._server.end(key) for key in keys.EVENT_KEYS])
 
     async def read(self, *, after: str | None = None, limit: int = 100, block_s: float = 0.0) -> list[FirehoseEvent]:
         positions = pages.firehose_positions(after)
@@ -120,7 +130,7 @@ class MemoryFirehose:
                 for shard, key in enumerate(keys.EVENT_KEYS)
                 for entry_id, fields in self._server.after(key, positions[shard], limit)
             ]
-            if found or not await self._server.until_change(deadline_s):
+            if found or not await self._server.until_change(deadline_s, keys.EVENT_KEYS):
                 return pages.firehose(found, positions, self._tally)
 
 
@@ -152,31 +162,44 @@ class MemoryWorkQueue:
         deadline_s = self._server.clock.monotonic() + block_s
         while True:
             await self._server.enter("queue.claim")
-            found: list[Claimed] = []
-            for shard in self._shards():
-                fresh = self._server.deliver(keys.work(shard), keys.WORK_GROUP, self._consumer, limit - len(found))
-                found += [codec.decode_claim(shard, id_text(entry_id), 1, fields) for entry_id, fields in fresh]
-                if len(found) >= limit:
-                    break
-            if found or not await self._server.until_change(deadline_s):
+            missing = [key for key in keys.WORK_KEYS if self._server.group(key, keys.WORK_GROUP) is None]
+            found = [] if missing and block_s > 0 else self._deliver(limit)
+            for key in missing:
+                self._server.create_group(key, keys.WORK_GROUP, make=True)
+            if missing and not found:
+                found = self._deliver(limit)
+            if found or not await self._server.until_change(deadline_s, keys.WORK_KEYS):
                 return found
 
     async def claim_abandoned(self, *, min_idle_s: float, limit: int) -> list[Claimed]:
         await self._server.enter("queue.claim_abandoned")
         found: list[Claimed] = []
-        for shard in self._shards():
-            idle = self._server.claim(
-                keys.work(shard), keys.WORK_GROUP, self._consumer, min_idle_s=min_idle_s, limit=limit - len(found)
-            )
-            found += [codec.decode_claim(shard, id_text(entry_id), count, fields) for entry_id, fields, count in idle]
-            if len(found) >= limit:
-                break
+        start = next(self._turn)
+        cursors = {(start + offset) % keys.SHARDS: ZERO for offset in range(keys.SHARDS)}
+        while cursors and len(found) < limit:
+            count = max(1, (limit - len(found)) // len(cursors))
+            for shard in list(cursors):
+                cursors[shard], idle = self._server.claim(
+                    keys.work(shard),
+                    keys.WORK_GROUP,
+                    self._consumer,
+                    min_idle_s=min_idle_s,
+                    limit=count,
+                    start=cursors[shard],
+                )
+                found += [codec.decode_claim(shard, id_text(each), times, fields) for each, fields, times in idle]
+                if cursors[shard] == ZERO:
+                    del cursors[shard]
         return found
 
     async def ack(self, claimed: Sequence[Claimed]) -> None:
         await self._server.enter("queue.ack")
-        for each in claimed:
-            self._server.acknowledge(keys.work(each.shard), keys.WORK_GROUP, [codec.cursor_parts(each.entry_id)])
+        pipeline(
+            partial(
+                self._server.acknowledge, keys.work(each.shard), keys.WORK_GROUP, [codec.cursor_parts(each.entry_id)]
+            )
+            for each in claimed
+        )
 
     async def heartbeat(self, claimed: Sequence[Claimed]) -> None:
         await self._server.enter("queue.heartbeat")
@@ -207,7 +230,7 @@ class MemoryWorkQueue:
 
     async def forget_consumers(self, *, idle_s: float = 3_600.0) -> int:
         await self._server.enter("queue.forget_consumers")
-        return 0  # the model keeps no consumers beyond their pending entries
+        return sum(self._server.forget_consumers(key, keys.WORK_GROUP, idle_s=idle_s) for key in keys.WORK_KEYS)
 
     async def backlog(self) -> int:
         await self._server.enter("queue.backlog")
@@ -222,19 +245,21 @@ class MemoryWorkQueue:
                 )
         return waiting
 
-    def _shards(self) -> list[int]:
-        start = next(self._turn) % keys.SHARDS
-        return [(start + offset) % keys.SHARDS for offset in range(keys.SHARDS)]
+    def _deliver(self, limit: int) -> list[Claimed]:
+        """What is new in every shard that has the group; each gives its share of `limit`."""
+        count = max(1, limit // keys.SHARDS)
+        return [
+            codec.decode_claim(shard, id_text(entry_id), 1, fields)
+            for shard, key in enumerate(keys.WORK_KEYS)
+            if self._server.group(key, keys.WORK_GROUP) is not None
+            for entry_id, fields in self._server.deliver(key, keys.WORK_GROUP, self._consumer, count)
+        ]
 
     def _touch(self, claimed: Sequence[Claimed], *, deliveries: Callable[[Claimed], int] | None) -> None:
         for each in claimed:
-            stream = self._server.stream(keys.work(each.shard))
-            group = stream.groups.get(keys.WORK_GROUP) if stream is not None else None
-            pending = group.pending.get(codec.cursor_parts(each.entry_id)) if group is not None else None
-            if pending is not None and pending.consumer == self._consumer:
-                pending.delivered_s = self._server.clock.monotonic()
-                if deliveries is not None:
-                    pending.deliveries = deliveries(each)
+            times = deliveries(each) if deliveries is not None else None
+            entry_id = codec.cursor_parts(each.entry_id)
+            self._server.touch(keys.work(each.shard), keys.WORK_GROUP, self._consumer, entry_id, deliveries=times)
 
 
 class MemoryWake:
@@ -252,14 +277,13 @@ class MemoryWake:
         deadline_s = self._server.clock.monotonic() + timeout_s
         while True:
             await self._server.enter("wake.wait")
-            stream = self._server.stream(keys.WAKE.prefix)
-            last = stream.last if stream is not None else ZERO
+            last = self._server.end(keys.WAKE.prefix)
             position = last if position is None else min(position, last)
             found = self._server.after(keys.WAKE.prefix, position, keys.WAKE.length_max)
             if found:
                 reasons = tuple(fields.get("reason", b"").decode("utf-8", "replace") for _, fields in found)
                 return WakeUp(cursor=id_text(found[-1][0]), reasons=reasons)
-            if not await self._server.until_change(deadline_s):
+            if not await self._server.until_change(deadline_s, (keys.WAKE.prefix,)):
                 return WakeUp(cursor=id_text(position), reasons=())
 
 
@@ -271,8 +295,12 @@ class MemoryFeed:
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
         await self._server.enter("feed.append")
-        if not entries:
-            raise InvalidError("nothing to append")
+        if not 0 < len(entries) <= keys.FEED_BATCH_MAX:
+            raise InvalidError(f"a feed batch holds 1 to {keys.FEED_BATCH_MAX} entries")
+        with self._server.script():
+            return self._append(entries, after)
+
+    def _append(self, entries: Sequence[FeedEntry], after: str | None) -> str:
         last = self._server.newest(keys.CLUSTER.prefix, 1)
         epoch = codec.feed_end(last[0][1])[0] if last else 0
         if after is None and last and epoch >= entries[0].epoch:
@@ -282,8 +310,8 @@ class MemoryFeed:
                 raise StaleError("the feed has another publisher")
             raise ExpiredError("the end of the feed is not what this publisher wrote")
         cursor = ZERO
-        for entry in entries:
-            fields = codec.encode_feed([entry])
+        for start in range(0, len(entries), keys.FEED_PACK_MAX):
+            fields = codec.encode_feed(entries[start : start + keys.FEED_PACK_MAX])
             cursor = self._server.add(keys.CLUSTER.prefix, fields, length_max=keys.CLUSTER.length_max)
         return id_text(cursor)
 
@@ -292,7 +320,7 @@ class MemoryFeed:
         while True:
             await self._server.enter("feed.read")
             found = self._server.after(keys.CLUSTER.prefix, position, limit)
-            if found or not await self._server.until_change(deadline_s):
+            if found or not await self._server.until_change(deadline_s, (keys.CLUSTER.prefix,)):
                 return pages.feed(found, limit)
 
     async def position(self) -> FeedPosition:
@@ -312,11 +340,13 @@ class MemoryLogs:
 
     async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
         await self._server.enter("logs.append")
+        add, cap = self._server.add, keys.LOGS.length_max
+        calls: list[Callable[[], object]] = []
         for allocation, said in lines.items():
             key = keys.logs(allocation)
-            for line in said:
-                self._server.add(key, codec.encode_line(line), length_max=keys.LOGS.length_max)
-            self._server.expire(key, keys.LOGS.ttl_s)
+            calls += [partial(add, key, codec.encode_line(line), length_max=cap) for line in said]
+            calls.append(partial(self._server.expire, key, keys.LOGS.ttl_s))
+        pipeline(calls)
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
         start = pages.start_of(after)

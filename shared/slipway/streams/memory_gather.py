@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from slipway.streams import keys
 from slipway.streams.gatherings import (
     BYTES_MAX,
@@ -28,6 +30,19 @@ class MemoryGatherings:
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
         await self._server.enter("gather.join")
+        with self._server.script():
+            found = self._join(key, seat, peers=peers, owner=owner)
+        is_in = found.outcome in (Outcome.OPEN, Outcome.COMPLETED)
+        name, kept = _name(key), keys.gathered(key.allocation)
+        if is_in and found.present == 1 and _number(self._server.hash_get(kept), "b") > KEPT_BYTES_MAX:
+            self._server.drop(name)
+            return msgspec.structs.replace(found, outcome=Outcome.SPENT)
+        if found.outcome is Outcome.COMPLETED:
+            self._add(kept, "b", _number(self._server.hash_get(name), "b") + COST_BYTES)
+            self._server.expire(kept, keys.GATHER.ttl_s, keep_existing=True)
+        return found
+
+    def _join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
         name, id_ = _name(key), seat.request_id
         if self._is_done(name):
             return self._answer(name, Outcome.DONE)
@@ -48,15 +63,9 @@ class MemoryGatherings:
         seated = f"{owner} {seat.token} {seat.rank}".encode()
         self._server.hash_set(name, {**numbers, SEAT_FIELD + id_: seated, DATA_FIELD + id_: seat.data})
         self._server.expire(name, keys.GATHER.ttl_s)
-        kept = keys.gathered(key.allocation)
-        if others == 0 and _number(self._server.hash_get(kept), "b") > KEPT_BYTES_MAX:
-            self._server.drop(name)
-            return Gathered(outcome=Outcome.SPENT, peers=peers, present=1, version=0)
         if others + 1 < peers:
             return self._answer(name, Outcome.OPEN)
         self._server.hash_set(name, {"s": b"1"})
-        self._add(kept, "b", size + COST_BYTES)
-        self._server.expire(kept, keys.GATHER.ttl_s, keep_existing=True)
         return self._answer(name, Outcome.COMPLETED)
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:
@@ -66,8 +75,9 @@ class MemoryGatherings:
             return Gathered(outcome=Outcome.GONE, peers=0, present=0, version=0)
         if self._is_done(name):
             return self._answer(name, Outcome.DONE)
-        self._beat(name, owner)
-        self._server.expire(name, keys.GATHER.ttl_s)
+        with self._server.script():
+            self._beat(name, owner)
+            self._server.expire(name, keys.GATHER.ttl_s)
         return self._answer(name, Outcome.OPEN)
 
     async def leave(self, key: GatherKey, seat: Seat) -> None:
@@ -75,8 +85,9 @@ class MemoryGatherings:
         name = _name(key)
         sat = self._server.hash_get(name).get(SEAT_FIELD + seat.request_id)
         is_own = sat is not None and token_of(sat) == seat.token
-        if not self._is_done(name) and is_own and self._drop(name, seat.request_id) == 0:
-            self._server.drop(name)
+        with self._server.script():
+            if not self._is_done(name) and is_own and self._drop(name, seat.request_id) == 0:
+                self._server.drop(name)
 
     async def tokens(self, key: GatherKey, request_ids: Sequence[str]) -> list[str]:
         await self._server.enter("gather.tokens")
@@ -110,8 +121,8 @@ class MemoryGatherings:
 
     def _drop(self, name: str, request_id: str) -> int:
         size = len(self._server.hash_get(name)[DATA_FIELD + request_id])
-        self._server.hash_cut(name, (SEAT_FIELD + request_id, DATA_FIELD + request_id))
         self._add(name, "b", -size)
+        self._server.hash_cut(name, (SEAT_FIELD + request_id, DATA_FIELD + request_id))
         return self._add(name, "c", -1)
 
     def _add(self, name: str, field: str, amount: int) -> int:

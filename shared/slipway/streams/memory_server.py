@@ -3,20 +3,28 @@
 Owns streams, consumer groups, hashes and expiry in memory, on an injected clock. Knows nothing of what the
 entries mean; `memory.py` puts the ports on top. Many clients may share one server, as processes share a Redis.
 
-Faults that the simulation turns on: `flush()` (FLUSHALL), `absent` (nobody answers), and `on_call`, awaited before
-each operation with its name, where a test adds latency, an error or a crash.
+Faults that the simulation turns on: `flush()` (FLUSHALL), `absent` (nobody answers), `refuses` (the server answers, and
+does not do it), and `on_call`, awaited before each operation with its name, where a test adds latency, an error or a
+crash. `python -m tests.models redis` compares all of it with real servers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
 
-from slipway.errors import UnavailableError
+from slipway.errors import ControlPlaneError, PermanentError, ThrottledError, UnavailableError
 from slipway.runtime.clock import Clock
 from slipway.streams.pages import ZERO, Id
 
 Fields = dict[str, bytes]
+T = TypeVar("T")
 _MS = 1_000
+_CLAIM_LOOKS = 10
+"""XAUTOCLAIM looks at so many times the entries that it may claim."""
 
 
 @dataclass
@@ -47,6 +55,36 @@ class Stream:
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
 
 
+class Refusal(StrEnum):
+    """Why a server that answers does not do what it is asked."""
+
+    OOM = "OOM"
+    """Its memory is full, and it evicts nothing: what needs more memory fails, all else works."""
+    READONLY = "READONLY"
+    """It was made a replica: reads work."""
+    MISCONF = "MISCONF"
+    """It can not save to its disk: reads work."""
+    LOADING = "LOADING"
+    """It has just started, and reads its file."""
+
+
+class GroupLostError(PermanentError):
+    """NOGROUP: the consumer group, or its stream, is not there (any more)."""
+
+
+def pipeline(calls: Iterable[Callable[[], T]]) -> list[T]:
+    """What each call answers; all are made, then the first error is raised."""
+    answers, error = list[T](), None
+    for call in calls:
+        try:
+            answers.append(call())
+        except ControlPlaneError as exc:
+            error = error or exc
+    if error is not None:
+        raise error
+    return answers
+
+
 class MemoryServer:
     """The state that all clients share."""
 
@@ -54,10 +92,14 @@ class MemoryServer:
         self.clock = clock
         self.on_call: Callable[[str], Awaitable[None]] | None = None
         self._absent = False
+        self.refuses: Refusal | None = None
+        self._script_wrote: bool | None = None
+        """Whether the script that runs has changed something; None while none runs"""
         self._streams: dict[str, Stream] = {}
         self._hashes: dict[str, dict[str, bytes]] = {}
         self._expires: dict[str, float] = {}
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._waiters: dict[asyncio.Future[bool], Sequence[str]] = {}
+        """{who waits: for which streams; none for any change}"""
 
     @property
     def absent(self) -> bool:
@@ -84,32 +126,56 @@ class MemoryServer:
         self.check()
 
     def check(self) -> None:
-        """Raise `UnavailableError` while the server is absent."""
+        """Raise `UnavailableError` while the server is absent, or reads its file."""
         if self._absent:
             raise UnavailableError("redis is away")
+        if self.refuses is Refusal.LOADING:
+            raise UnavailableError("redis can not now: LOADING")
 
-    def notify(self) -> None:
-        """Wake everybody who waits for a change."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
+    def before_write(self, *, grows: bool = False) -> None:
+        """Every command that may change something comes by here. Raises what the server refuses it with."""
+        if self._script_wrote:
+            return
+        if self.refuses in (Refusal.READONLY, Refusal.MISCONF):
+            raise UnavailableError(f"redis can not now: {self.refuses}")
+        if grows and self.refuses is Refusal.OOM:
+            raise ThrottledError("redis is out of memory")
+        if self._script_wrote is not None:
+            self._script_wrote = True
 
-    async def until_change(self, deadline_s: float) -> bool:
-        """Wait for any change until the clock's `deadline_s` (monotonic); False when time ran out."""
+    @contextmanager
+    def script(self) -> Generator[None]:
+        """What is done within it is one script: once it has changed something, the server refuses it nothing more."""
+        self._script_wrote = False
+        try:
+            yield
+        finally:
+            self._script_wrote = None
+
+    def notify(self, key: str = "") -> None:
+        """Wake everybody who waits for a change of this stream; of whatever it be without one."""
+        for waiter, awaited in list(self._waiters.items()):
+            if not key or not awaited or key in awaited:
+                del self._waiters[waiter]
+                _settle(waiter, True)
+
+    async def until_change(self, deadline_s: float, awaited: Sequence[str] = ()) -> bool:
+        """Wait for a change of one of these streams until the clock's `deadline_s` (monotonic); False when it is past.
+
+        Without `awaited` any change will do.
+        """
         remaining_s = deadline_s - self.clock.monotonic()
         if remaining_s <= 0:
             return False
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = None
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiters[waiter] = awaited
+        timer = loop.call_later(remaining_s, _settle, waiter, False)
         try:
-            async with asyncio.timeout(remaining_s):
-                await waiter
-        except TimeoutError:
-            return False
+            return await waiter
         finally:
+            timer.cancel()
             self._waiters.pop(waiter, None)
-        return True
 
     def keys(self) -> list[str]:
         """Every key that lives."""
@@ -119,22 +185,30 @@ class MemoryServer:
 
     def stream(self, key: str) -> Stream | None:
         """The stream at `key`, if it lives."""
-        self._purge(key)
+        if key in self._expires:
+            self._purge(key)
         return self._streams.get(key)
 
     def add(self, key: str, fields: Mapping[str, bytes], *, entry_id: Id | None = None, length_max: int = 0) -> Id:
-        """XADD; the server's clock makes the id unless one is given (which must be above the last)."""
+        """XADD; the server's clock makes the id unless one is given.
+
+        Raises:
+            PermanentError: the given id is not above every id that the stream ever had.
+        """
+        self.before_write(grows=True)
         self._purge(key)
         stream = self._streams.setdefault(key, Stream())
         if entry_id is None:
             now_ms = int(self.clock.now() * _MS)
             entry_id = (now_ms, 0) if now_ms > stream.last[0] else (stream.last[0], stream.last[1] + 1)
+        elif entry_id <= stream.last:
+            raise PermanentError("redis answered: the ID is equal or smaller than the target stream top item")
         stream.entries[entry_id] = dict(fields)
         stream.last = entry_id
         if length_max:
             for _ in range(len(stream.entries) - length_max):
                 del stream.entries[next(iter(stream.entries))]
-        self.notify()
+        self.notify(key)
         return entry_id
 
     def after(self, key: str, after: Id, limit: int) -> list[tuple[Id, Fields]]:
@@ -153,21 +227,34 @@ class MemoryServer:
     def newest(self, key: str, limit: int) -> list[tuple[Id, Fields]]:
         """The newest `limit` entries, oldest first."""
         stream = self.stream(key)
-        return list(stream.entries.items())[-limit:] if stream is not None else []
+        if stream is None:
+            return []
+        return [*itertools.islice(reversed(stream.entries.items()), limit)][::-1]
+
+    def end(self, key: str) -> Id:
+        """The id of the newest entry; zero when there is none."""
+        newest = self.newest(key, 1)
+        return newest[0][0] if newest else ZERO
 
     def remove(self, key: str, entry_id: Id) -> bool:
         """XDEL of one entry."""
+        self.before_write()
         stream = self.stream(key)
         return stream is not None and stream.entries.pop(entry_id, None) is not None
 
     def drop(self, key: str) -> None:
         """DEL."""
+        self.before_write()
+        self._discard(key)
+
+    def _discard(self, key: str) -> None:
         self._streams.pop(key, None)
         self._hashes.pop(key, None)
         self._expires.pop(key, None)
 
     def trim_below(self, key: str, floor: Id) -> int:
         """XTRIM MINID."""
+        self.before_write()
         stream = self.stream(key)
         if stream is None:
             return 0
@@ -177,8 +264,10 @@ class MemoryServer:
         return len(gone)
 
     def expire(self, key: str, ttl_s: float, *, keep_existing: bool = False) -> None:
-        """EXPIRE; with `keep_existing` only when there is no expiry yet (NX)."""
-        if not (keep_existing and key in self._expires):
+        """EXPIRE; with `keep_existing` only when there is no expiry yet (NX). A key that is not there has none."""
+        self.before_write()
+        self._purge(key)
+        if (key in self._streams or key in self._hashes) and not (keep_existing and key in self._expires):
             self._expires[key] = self.clock.monotonic() + ttl_s
 
     def ttl_s(self, key: str) -> float | None:
@@ -188,6 +277,7 @@ class MemoryServer:
 
     def hash_set(self, key: str, values: Mapping[str, bytes]) -> None:
         """HSET."""
+        self.before_write(grows=True)
         self._purge(key)
         self._hashes.setdefault(key, {}).update(values)
 
@@ -197,55 +287,138 @@ class MemoryServer:
         return dict(self._hashes.get(key, {}))
 
     def hash_cut(self, key: str, fields: Iterable[str]) -> None:
-        """HDEL."""
+        """HDEL; with its last field the hash goes."""
+        self.before_write()
         self._purge(key)
+        found = self._hashes.get(key, {})
         for field_name in fields:
-            self._hashes.get(key, {}).pop(field_name, None)
+            found.pop(field_name, None)
+        if key in self._hashes and not found:
+            self._discard(key)
 
-    def group(self, key: str, name: str) -> Group:
-        """The group, created from the start of the stream when it is not there (so is the stream)."""
+    def create_group(self, key: str, name: str, *, make: bool) -> None:
+        """XGROUP CREATE at 0, with MKSTREAM if `make`: the group, and without a stream nothing else."""
+        self.before_write(grows=True)
         self._purge(key)
-        return self._streams.setdefault(key, Stream()).groups.setdefault(name, Group())
+        stream = self._streams.setdefault(key, Stream()) if make else self._streams.get(key)
+        if stream is not None:
+            stream.groups.setdefault(name, Group())
+
+    def group(self, key: str, name: str) -> Group | None:
+        """The group, if it and its stream are there."""
+        stream = self.stream(key)
+        return stream.groups.get(name) if stream is not None else None
 
     def deliver(self, key: str, group_name: str, consumer: str, limit: int) -> list[tuple[Id, Fields]]:
-        """XREADGROUP `>`: the next entries that nobody got, now pending with the consumer."""
-        group = self.group(key, group_name)
-        group.heard[consumer] = self.clock.monotonic()
+        """XREADGROUP `>`: the next entries that nobody got, now pending with the consumer.
+
+        Raises:
+            GroupLostError: there is no such group.
+        """
+        self.before_write()
+        stream, group = self._streams.get(key), self._group_of(key, group_name)
+        now_s = self.clock.monotonic()
+        group.heard[consumer] = now_s
+        if stream is not None and stream.last <= group.delivered:
+            return []
         fresh = self.after(key, group.delivered, limit)
         for entry_id, _ in fresh:
             group.delivered = entry_id
-            group.pending[entry_id] = Pending(consumer, self.clock.monotonic(), 1)
+            group.pending[entry_id] = Pending(consumer, now_s, 1)
         return fresh
 
+    def deliver_again(self, key: str, group_name: str, consumer: str, limit: int) -> list[tuple[Id, Fields]]:
+        """XREADGROUP 0: what is pending with the consumer, as another delivery; what was trimmed stays and is left out.
+
+        Raises:
+            GroupLostError: there is no such group.
+        """
+        self.before_write()
+        group = self._group_of(key, group_name)
+        now_s = self.clock.monotonic()
+        group.heard[consumer] = now_s
+        entries = self._streams[key].entries
+        own = [entry_id for entry_id in sorted(group.pending) if group.pending[entry_id].consumer == consumer][:limit]
+        there = [entry_id for entry_id in own if entry_id in entries]
+        for entry_id in there:
+            group.pending[entry_id] = Pending(consumer, now_s, group.pending[entry_id].deliveries + 1)
+        return [(entry_id, entries[entry_id]) for entry_id in there]
+
     def claim(
-        self, key: str, group_name: str, consumer: str, *, min_idle_s: float, limit: int
-    ) -> list[tuple[Id, Fields, int]]:
-        """XAUTOCLAIM: (id, fields, deliveries) of idle pending entries, now the consumer's; drops trimmed ones."""
+        self, key: str, group_name: str, consumer: str, *, min_idle_s: float, limit: int, start: Id = ZERO
+    ) -> tuple[Id, list[tuple[Id, Fields, int]]]:
+        """XAUTOCLAIM: where to go on, and (id, fields, deliveries) of idle pending entries, now the consumer's.
+
+        Pending entries that were trimmed are dropped, whatever their age; they count against the limit. Answers
+        nothing when there is no such group.
+        """
+        self.before_write()
         group, now_s = self.group(key, group_name), self.clock.monotonic()
+        if group is None:
+            return ZERO, []
         group.heard[consumer] = now_s
         entries = self._streams[key].entries
         claimed: list[tuple[Id, Fields, int]] = []
-        for entry_id in sorted(group.pending):
+        left = limit
+        for looked_at, entry_id in enumerate(sorted(each for each in group.pending if each >= start)):
+            if not left or looked_at == limit * _CLAIM_LOOKS:
+                return entry_id, claimed
             pending = group.pending[entry_id]
-            if now_s - pending.delivered_s < min_idle_s:
-                continue
             if entry_id not in entries:
                 del group.pending[entry_id]
-                continue
-            group.pending[entry_id] = Pending(consumer, now_s, pending.deliveries + 1)
-            claimed.append((entry_id, entries[entry_id], pending.deliveries + 1))
-            if len(claimed) == limit:
-                break
-        return claimed
+                left -= 1
+            elif now_s - pending.delivered_s >= min_idle_s:
+                group.pending[entry_id] = Pending(consumer, now_s, pending.deliveries + 1)
+                claimed.append((entry_id, entries[entry_id], pending.deliveries + 1))
+                left -= 1
+        return ZERO, claimed
+
+    def touch(self, key: str, group_name: str, consumer: str, entry_id: Id, *, deliveries: int | None = None) -> None:
+        """XCLAIM by who has it already: idle from now on, with so many deliveries; one that was trimmed is dropped."""
+        group = self.group(key, group_name)
+        pending = group.pending.get(entry_id) if group is not None else None
+        if group is None or pending is None or pending.consumer != consumer:
+            return
+        self.before_write()
+        if entry_id not in self._streams[key].entries:
+            del group.pending[entry_id]
+            return
+        pending.delivered_s = self.clock.monotonic()
+        if deliveries is not None:
+            pending.deliveries = deliveries
+
+    def forget_consumers(self, key: str, group_name: str, *, idle_s: float) -> int:
+        """XGROUP DELCONSUMER of those that own nothing and were idle for so long; answers how many."""
+        group, now_s = self.group(key, group_name), self.clock.monotonic()
+        if group is None:
+            return 0
+        busy = {pending.consumer for pending in group.pending.values()}
+        gone = [name for name, at_s in group.heard.items() if name not in busy and now_s - at_s >= idle_s]
+        for name in gone:
+            self.before_write()
+            del group.heard[name]
+        return len(gone)
 
     def acknowledge(self, key: str, group_name: str, entry_ids: Iterable[Id]) -> None:
         """XACK."""
+        self.before_write()
         stream = self.stream(key)
         if stream is not None and group_name in stream.groups:
             for entry_id in entry_ids:
                 stream.groups[group_name].pending.pop(entry_id, None)
 
+    def _group_of(self, key: str, name: str) -> Group:
+        group = self.group(key, name)
+        if group is None:
+            raise GroupLostError("the consumer group is not there")
+        return group
+
     def _purge(self, key: str) -> None:
         at_s = self._expires.get(key)
         if at_s is not None and at_s <= self.clock.monotonic():
-            self.drop(key)
+            self._discard(key)
+
+
+def _settle(waiter: "asyncio.Future[bool]", answer: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)

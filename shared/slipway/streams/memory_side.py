@@ -3,7 +3,8 @@
 Owns `MemoryStreams`, what the simulation hands to the services. Must not import redis.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from slipway.model.ids import AllocationId
 from slipway.streams import codec, keys, pages
@@ -16,8 +17,9 @@ from slipway.streams.memory import (
     MemoryWake,
     MemoryWorkQueue,
 )
+from slipway.streams.memory_decisions import MemoryDecisions
 from slipway.streams.memory_gather import MemoryGatherings
-from slipway.streams.memory_server import Fields, MemoryServer
+from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.memory_webhooks import MemoryWebhooks
 from slipway.streams.pages import id_text
 from slipway.streams.ports import DeadLetter, NoTally, SpanRecord, Tally
@@ -31,10 +33,14 @@ class MemoryTraces:
 
     async def append(self, spans: Mapping[AllocationId, Sequence[SpanRecord]]) -> None:
         await self._server.enter("traces.append")
+        calls: list[Callable[[], object]] = []
         for allocation, ended in spans.items():
             key = keys.trace(allocation)
-            self._server.add(key, codec.encode_spans(ended), length_max=keys.TRACE.length_max)
-            self._server.expire(key, keys.TRACE.ttl_s)
+            for start in range(0, len(ended), keys.SPAN_PACK_MAX):
+                pack = codec.encode_spans(ended[start : start + keys.SPAN_PACK_MAX])
+                calls.append(partial(self._server.add, key, pack, length_max=keys.TRACE.length_max))
+            calls.append(partial(self._server.expire, key, keys.TRACE.ttl_s))
+        pipeline(calls)
 
     async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
         await self._server.enter("traces.read")
@@ -49,16 +55,20 @@ class MemoryActivity:
 
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
         await self._server.enter("activity.touch")
-        for allocation, sources in times.items():
-            known = codec.decode_times(self._server.hash_get(keys.activity(allocation)))
-            newest = {source: max(at_s, known.get(source, at_s)) for source, at_s in sources.items()}
-            values = {source: codec.encode_time(at_s) for source, at_s in newest.items()}
-            self._server.hash_set(keys.activity(allocation), values)
-            self._server.expire(keys.activity(allocation), keys.ACTIVITY.ttl_s)
+        pipeline(partial(self._touch, keys.activity(allocation), sources) for allocation, sources in times.items())
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:
         await self._server.enter("activity.read")
         return [codec.decode_times(self._server.hash_get(keys.activity(allocation))) for allocation in allocations]
+
+    def _touch(self, key: str, sources: Mapping[str, float]) -> None:
+        known = self._server.hash_get(key)
+        values = {source: codec.encode_time(at_s) for source, at_s in sources.items()}
+        newer = {name: at for name, at in values.items() if name not in known or int(known[name]) < int(at)}
+        with self._server.script():
+            if newer:
+                self._server.hash_set(key, newer)
+            self._server.expire(key, keys.ACTIVITY.ttl_s)
 
 
 class MemoryDead:
@@ -75,7 +85,7 @@ class MemoryDead:
 
     async def find(self, letter_id: str) -> DeadLetter | None:
         fields = await self._find(letter_id)
-        return None if fields is None else codec.decode_dead(letter_id, fields)
+        return None if fields is None else codec.decode_dead(id_text(codec.cursor_parts(letter_id)), fields)
 
     async def replay(self, letter_id: str) -> bool:
         fields = await self._find(letter_id)
@@ -106,6 +116,7 @@ class MemoryHealth:
 
     async def ping(self) -> float:
         await self._server.enter("ping")
+        self._server.add(keys.HEALTH.prefix, {"v": b"1"}, length_max=keys.HEALTH.length_max)
         return 0.0
 
 
@@ -125,6 +136,7 @@ class MemoryStreams:
         self.activity = MemoryActivity(server)
         self.dead = MemoryDead(server)
         self.gatherings = MemoryGatherings(server)
+        self.decisions = MemoryDecisions(server, counts)
         self.health = MemoryHealth(server)
 
     def work_queue(self, consumer: str) -> MemoryWorkQueue:

@@ -4,14 +4,17 @@ Owns the rule for what can not be decoded in streams without a consumer group: s
 reader for somebody else's entry. Must not know Redis or IO.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from slipway.errors import InvalidError
 from slipway.streams import codec, keys
+from slipway.streams.decisions import StoredDecision
 from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, StoredLine, Tally
 
 Id = tuple[int, int]
-Page = Sequence[tuple[Id, Mapping[str, bytes]]]
+Page = Sequence[tuple[Id, codec.Fields]]
+T = TypeVar("T")
 ZERO: Id = (0, 0)
 
 
@@ -27,35 +30,34 @@ def start_of(after: str | None) -> Id:
 
 def events(page: Page, tally: Tally) -> list[StoredEvent]:
     """The events of an allocation's stream."""
-    found: list[StoredEvent] = []
-    for entry_id, fields in page:
-        try:
-            found.append(StoredEvent(cursor=id_text(entry_id), event=codec.decode_event(fields)))
-        except InvalidError:
-            tally.count("entries_undecodable")
-    return found
+    return [StoredEvent(cursor=cursor, event=event) for cursor, event in _readable(page, tally, codec.decode_event)]
 
 
 def lines(page: Page, tally: Tally) -> list[StoredLine]:
     """The lines of a log."""
-    found: list[StoredLine] = []
-    for entry_id, fields in page:
-        try:
-            found.append(StoredLine(cursor=id_text(entry_id), line=codec.decode_line(fields)))
-        except InvalidError:
-            tally.count("entries_undecodable")
-    return found
+    return [StoredLine(cursor=cursor, line=line) for cursor, line in _readable(page, tally, codec.decode_line)]
 
 
 def spans(page: Page, tally: Tally) -> list[SpanRecord]:
     """The spans of a trace."""
-    found: list[SpanRecord] = []
-    for _, fields in page:
+    return [span for _, some in _readable(page, tally, codec.decode_spans) for span in some]
+
+
+def decisions(page: Page, tally: Tally) -> list[StoredDecision]:
+    """The entries of a decision log."""
+    found = _readable(page, tally, codec.decode_decision)
+    return [StoredDecision(cursor=cursor, entry=entry) for cursor, entry in found]
+
+
+def _readable(page: Page, tally: Tally, decode: Callable[[codec.Fields], T]) -> Iterator[tuple[str, T]]:
+    """(cursor, what it holds) of the entries that can be read; the others are counted."""
+    for entry_id, fields in page:
         try:
-            found += codec.decode_spans(fields)
+            held = decode(fields)
         except InvalidError:
             tally.count("entries_undecodable")
-    return found
+            continue
+        yield id_text(entry_id), held
 
 
 def feed(page: Page, limit: int) -> list[tuple[str, FeedEntry]]:
@@ -86,7 +88,7 @@ def firehose_cursor(positions: Sequence[Id]) -> str:
 
 
 def firehose(
-    found: Sequence[tuple[Id, int, Mapping[str, bytes]]], positions: Sequence[Id], tally: Tally
+    found: Sequence[tuple[Id, int, codec.Fields]], positions: Sequence[Id], tally: Tally
 ) -> list[FirehoseEvent]:
     """What was read from the shards as (id, shard, fields), in the order of ids, each with the cursor after it."""
     reached = list(positions)

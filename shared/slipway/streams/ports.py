@@ -25,6 +25,7 @@ import msgspec
 
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
+from slipway.streams.decisions import DecisionLog
 from slipway.streams.gatherings import Gatherings
 from slipway.streams.webhooks import Webhooks
 
@@ -364,10 +365,10 @@ class DeadLetters(Protocol):
 
 
 class Health(Protocol):
-    """Whether the streams can be used."""
+    """Whether the streams can be used: read and written."""
 
     async def ping(self) -> float:
-        """Seconds of one round trip. Raises `UnavailableError` when there is no server."""
+        """Seconds of one round trip that writes. Raises `TransientError` when no server takes it."""
         ...
 
 
@@ -409,6 +410,8 @@ class Streams(Protocol):
     def dead(self) -> DeadLetters: ...
     @property
     def gatherings(self) -> Gatherings: ...
+    @property
+    def decisions(self) -> DecisionLog: ...
     @property
     def health(self) -> Health: ...
 

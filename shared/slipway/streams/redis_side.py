@@ -24,7 +24,6 @@ from slipway.streams.ports import (
 from slipway.streams.tail import Tail
 
 _FEED_WIDTH: Final = 6
-_FEED_BATCH_MAX: Final = 256
 
 
 class RedisWake:
@@ -61,8 +60,8 @@ class RedisFeed:
         self._client = client
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
-        if not 0 < len(entries) <= _FEED_BATCH_MAX:
-            raise InvalidError(f"a feed batch holds 1 to {_FEED_BATCH_MAX} entries")
+        if not 0 < len(entries) <= keys.FEED_BATCH_MAX:
+            raise InvalidError(f"a feed batch holds 1 to {keys.FEED_BATCH_MAX} entries")
         packs = [entries[start : start + keys.FEED_PACK_MAX] for start in range(0, len(entries), keys.FEED_PACK_MAX)]
         fields = [part for pack in packs for part in rows.flat(codec.encode_feed(pack))]
         outcome, end = await scripts.run(
@@ -169,6 +168,19 @@ class RedisActivity:
         commands = [command("HGETALL", keys.activity(allocation)) for allocation in allocations]
         replies = rows.checked(await self._client.pipeline(commands))
         return [codec.decode_times(rows.fields(reply)) for reply in replies]
+
+
+class RedisHealth:
+    """The `Health` of Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def ping(self) -> float:
+        start_s = self._client.clock.monotonic()
+        key = keys.HEALTH.prefix
+        await self._client.run(command("XADD", key, "MAXLEN", keys.HEALTH.length_max, "*", "v", "1"))
+        return self._client.clock.monotonic() - start_s
 
 
 class RedisDead:

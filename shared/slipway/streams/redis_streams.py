@@ -6,9 +6,18 @@ Owns the wiring. Nothing connects before the first call.
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.ports import NoTally, Tally
+from slipway.streams.redis_decisions import RedisDecisions
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
-from slipway.streams.redis_side import RedisActivity, RedisDead, RedisFeed, RedisLogs, RedisTraces, RedisWake
+from slipway.streams.redis_side import (
+    RedisActivity,
+    RedisDead,
+    RedisFeed,
+    RedisHealth,
+    RedisLogs,
+    RedisTraces,
+    RedisWake,
+)
 from slipway.streams.redis_webhooks import RedisWebhooks
 from slipway.streams.redis_work import RedisHints, RedisWorkQueue
 from slipway.streams.tail import Tail
@@ -21,7 +30,7 @@ class RedisStreams:
         counts = tally if tally is not None else NoTally()
         tail = Tail(client)
         self._client = client
-        self.health = client
+        self.health = RedisHealth(client)
         self.events = RedisEvents(client, tail, counts)
         self.firehose = RedisFirehose(client, counts)
         self.hints = RedisHints(client, counts)
@@ -32,6 +41,7 @@ class RedisStreams:
         self.activity = RedisActivity(client)
         self.dead = RedisDead(client)
         self.gatherings = RedisGatherings(client)
+        self.decisions = RedisDecisions(client, counts)
 
     def work_queue(self, consumer: str) -> RedisWorkQueue:
         """The work queue as the consumer of that name (unique per process: the pod's uid)."""

@@ -120,13 +120,14 @@ class RedisWorkQueue:
         return sum(rows.checked([0 if isinstance(reply, GroupMissingError) else reply for reply in replies]))
 
     async def backlog(self) -> int:
-        commands = [Command(key, ("XINFO", "GROUPS", key)) for key in keys.WORK_KEYS]
-        commands += [command("XLEN", key) for key in keys.WORK_KEYS]
-        replies = await self._client.pipeline(commands)
-        return sum(
-            _backlog(groups, length)
-            for groups, length in zip(replies[: keys.SHARDS], replies[keys.SHARDS :], strict=True)
-        )
+        """Counted: the lag that the server tells is wrong for good once an entry was trimmed that nobody had got."""
+        replies = await self._client.pipeline([Command(key, ("XINFO", "GROUPS", key)) for key in keys.WORK_KEYS])
+        found = [(key, *_standing(reply)) for key, reply in zip(keys.WORK_KEYS, replies, strict=True)]
+        waiting = [
+            command("XRANGE", key, f"({after}", "+", "COUNT", keys.WORK_BACKLOG_MAX) for key, _, after in found if after
+        ]
+        pages = rows.checked(await self._client.pipeline(waiting))
+        return sum(pending for _, pending, _ in found) + sum(map(len, pages))
 
     async def _claim(self, limit: int, block_s: float) -> list[Claimed]:
         count = max(1, limit // keys.SHARDS)
@@ -241,14 +242,17 @@ def _delivered(reply: Reply) -> list[Claimed]:
     ]
 
 
-def _backlog(groups: Reply | ControlPlaneError, length: Reply | ControlPlaneError) -> int:
+def _standing(groups: Reply | ControlPlaneError) -> tuple[int, str]:
+    """(entries pending, the id after which nothing was delivered) of the workers' group in an XINFO GROUPS.
+
+    Without the group all entries wait; without the stream there are none, and the id is empty.
+    """
     if isinstance(groups, TransientError):
         raise groups
     if isinstance(groups, ControlPlaneError):
-        return 0  # no such stream
+        return 0, ""
     for group in groups:
         row = dict(zip(group[::2], group[1::2], strict=True))
         if row[b"name"].decode() == keys.WORK_GROUP:
-            lag = row.get(b"lag")
-            return row[b"pending"] + (length if lag is None else lag)
-    return length if isinstance(length, int) else 0
+            return row[b"pending"], row[b"last-delivered-id"].decode()
+    return 0, "0-0"

@@ -47,6 +47,15 @@ class TopologyError(UnavailableError):
     """Whom we asked is not, or not now, the server for this: look again who is."""
 
 
+async def send(connection: AbstractConnection, packed: bytes) -> None:
+    """Write commands. Raises ConnectionResetError when the connection was closed in this moment, whatever the event
+    loop calls that: uvloop raises RuntimeError for a transport whose loss it has not told of yet."""
+    try:
+        await connection.send_packed_command(packed, check_health=False)
+    except RuntimeError as error:
+        raise ConnectionResetError("the connection was closed") from error
+
+
 async def read_reply(connection: AbstractConnection) -> Reply | ControlPlaneError:
     """The next reply; an error reply is a value."""
     try:

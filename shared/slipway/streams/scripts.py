@@ -49,6 +49,7 @@ FORGET: Final = _load("forget")
 TOUCH: Final = _load("touch")
 NEWEST: Final = _load("newest")
 GATHER: Final = _load("gather")
+DECISIONS: Final = _load("decisions")
 
 
 async def run_all(client: RedisClient, script: Script, calls: Sequence[Command]) -> list[Reply | ControlPlaneError]:

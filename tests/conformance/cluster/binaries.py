@@ -20,7 +20,7 @@ import msgspec
 
 MODULE = Path(__file__).parent.parent / "kubernetes"
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-DEBIAN = {"chromium": "chromium", "etcd": "etcd-server", "redis-server": "redis-server"}
+DEBIAN = {"chromium": "chromium", "faketime": "faketime", "etcd": "etcd-server", "redis-server": "redis-server"}
 FLAGS = ("-trimpath", "-mod=readonly")
 INSTALL_S = 600
 

@@ -71,6 +71,11 @@ class RealCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
+    def etcd_url(self) -> str:
+        """Of etcd's own API."""
+        return f"http://127.0.0.1:{self._ports['etcd']}"
+
+    @property
     def credentials(self) -> Credentials:
         """Its keys and certificates, once started."""
         assert self._credentials is not None, "the cluster has not been started"

@@ -7,13 +7,14 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from slipway.crd.rules import RULES, violations
+from tests.support.allocation_values import SPEC, STATUS
 from tests.support.allocations import Json, a_spec, a_status, a_stored
 
 EVALUATOR = os.environ.get("SLIPWAY_CRD_EVALUATOR", "")
@@ -22,59 +23,6 @@ WRITES = 4000
 
 pytestmark = pytest.mark.skipif(not EVALUATOR, reason="SLIPWAY_CRD_EVALUATOR names no evaluator")
 
-SPEC: dict[str, list[Any]] = {
-    "kind": ["training", "training", "training", "command"],
-    "queue": ["default", "default", "b"],
-    "pool": ["default"] * 8 + ["other"],
-    "desired": ["Running", "Running", "Stopped"],
-    "preemptible": [False] * 8 + [True],
-    "job": ["j", "k"],
-    "minAvailable": [1, 2],
-    "idleTimeout": ["1h", "2h"],
-    "maxRuntime": ["1h"],
-    "env": [{}, {"A": "1"}, {"A": "2"}, {"B": "1"}],
-    "files": [[], [{"path": "a", "content": "b"}]],
-    "ports": [[], [{"name": "h", "port": 80}], [{"name": "h", "port": 80, "scheme": "http"}]],
-    "maxRestarts": [0, 1],
-    "requestHash": ["a", "b"],
-    "context": ["a" * 64, "b" * 64],
-    "template": [{}, {"spec": {"a": 1}}, {"spec": {"a": {"b": 2}}}, {"spec": {"a": {"c": 2}}}],
-    "ranks": [
-        [],
-        [{}],
-        [{"name": "worker", "count": 2}],
-        [{"count": 2, "resources": {"cpu": 1}}],
-        [{"count": 2, "resources": {"memory": 1}}],
-        [{"count": 2, "resources": {"requests": {"cpu": 1}}}],
-        [{"affinity": {"nodeAffinity": {"x": [1]}}}],
-        [{"affinity": {"nodeAffinity": {"y": [1]}}}],
-        [{"name": "a"}, {"name": "a"}],
-        [{"name": "a", "count": 2, "minAvailable": 3}],
-    ],
-    "signals": [
-        {"attempt": 1},
-        {"attempt": 2},
-        {"preempt": {"n": 1}},
-        {"preempt": {"n": 2}, "acks": {"0": 1}},
-        {"preempt": {"n": 2}, "acks": {"0": 2, "1": 2}},
-        {"acks": {"1": 1}},
-    ],
-}
-STATUS: dict[str, list[Any]] = {
-    "phase": ["Pending", "Running", "Terminated", "Terminated"],
-    "seq": [3, 3, 3, 4, 5],
-    "attempt": [1, 1, 1, 2],
-    "admission": [{"decisionId": "d", "epoch": 3}, {"decisionId": "d", "epoch": 4}],
-    "release": [{"attempt": 1, "podUIDs": ["u0"]}, {"attempt": 1, "podUIDs": ["u1"]}, {"attempt": 1}],
-    "result": ["Failed", "Succeeded"],
-    "ranks": [
-        [{"podUID": "u0"}],
-        [{"podUID": "u0", "exitCode": 0}],
-        [{"podUID": "u0", "exitCode": 3}, {"podUID": "u1"}],
-        [{"podUID": "u0", "exitCode": 3}, {"podUID": "u1", "exitCode": 0}],
-        [{"podUID": "u9", "exitCode": 3}, {"podUID": "u1"}],
-    ],
-}
 ALWAYS = {"kind", "queue", "pool", "desired", "preemptible", "phase", "seq", "attempt"}
 NAMES = ["a"] * 40 + ["1a", "a.b", "A", "a-", "a" * 41]
 
@@ -104,7 +52,7 @@ def evaluator() -> Iterator[Evaluator]:
         process.stdin.close()
 
 
-def drawn(rng: random.Random, choices: dict[str, list[Any]], base: Json, share: float) -> Json:
+def drawn(rng: random.Random, choices: Mapping[str, Sequence[Any]], base: Json, share: float) -> Json:
     """`base` with a share of the fields drawn anew, or dropped."""
     result = dict(base)
     for field, values in choices.items():

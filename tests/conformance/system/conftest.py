@@ -22,6 +22,7 @@ WHOLE = pytest.StashKey[bool]()
 FOLDER = Path(__file__).parent
 QUICK = {
     "valkey": {"enabled": False},
+    "audit": {"enabled": True},
     "api": {"settings": {"webhookNetworks": ["127.0.0.0/8"]}},
     "scheduler": {"settings": {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}},
     "podworker": {"settings": {"workerPatienceS": 3}},

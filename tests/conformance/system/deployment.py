@@ -87,11 +87,13 @@ class Installation:
         with ThreadPoolExecutor() as pool:
             list(pool.map(ServiceProcess.end, running))
 
-    def resume(self, *names: str, without: tuple[str, ...] = (), more: Mapping[str, str] | None = None) -> None:
+    def resume(
+        self, *names: str, without: tuple[str, ...] = (), more: Mapping[str, str] | None = None, wait: bool = True
+    ) -> None:
         """Start processes that do not run, with the environment but for `without`, and `more`; wait until ready."""
         for name in names:
             self._spawn(name, without, more or {})
-        for name in names:
+        for name in names if wait else ():
             self.processes[name].await_ready()
 
     def kill(self, name: str) -> None:
@@ -143,7 +145,7 @@ class Installation:
 
     def accounts(self) -> list[Account]:
         """All of them."""
-        return [self.account(component) for component in (*chart.SERVICES, chart.SETUP)]
+        return [self.account(component) for component in (*chart.SERVICES, chart.SETUP, chart.AUDIT)]
 
     def credentials(self, component: str) -> Credentials:
         """Its token and its kubeconfig; made at the first call."""

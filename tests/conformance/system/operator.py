@@ -55,6 +55,11 @@ class Operator:
         """POST."""
         return self._call("POST", path, json=dict(body))
 
+    def create_text(self, path: str, body: str) -> None:
+        """POST of what is JSON already; the answer is not read."""
+        with self._lock:
+            self._http.post(path, content=body, headers={"Content-Type": "application/json"}).raise_for_status()
+
     def replace(self, path: str, body: Mapping[str, Any]) -> Json:
         """PUT."""
         return self._call("PUT", path, json=dict(body))

@@ -41,8 +41,20 @@ class ServiceProcess:
         return self._process.pid
 
     @property
+    def pid_if_any(self) -> int | None:
+        """Of the running process; None while there is none, as between an end and the start after it."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self.pid_if_any is not None
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether it ended without being asked to."""
+        process = self._process
+        return process is not None and process.poll() is not None
 
     def start(self) -> None:
         """Start it; see `await_ready`."""

@@ -4,7 +4,6 @@ It has a control plane of its own: definitions belong to one release, and the ot
 """
 
 import json
-import os
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 
 from slipway.kube.resources import CRDS
 from tests.conformance.cluster.servers import ClusterOptions, RealCluster, running_cluster
+from tests.conformance.wanted import require_own_cluster
 from tests.integration.helm.matrix import MATRIX, rendered
 from tests.support import chart
 from tests.support.wait import wait_until
@@ -90,8 +90,7 @@ class Ground:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
     """Without a scheduler: pods are made, and run nowhere."""
-    if os.environ.get("SLIPWAY_CONFORMANCE") != "1" or os.environ.get("KUBECONFIG"):
-        pytest.skip("needs a control plane that nobody else uses: make conformance, without KUBECONFIG")
+    require_own_cluster()
     with running_cluster(tmp_path_factory.mktemp("chart"), ClusterOptions(scheduler=False, audit=False)) as started:
         yield started
 

@@ -1,5 +1,6 @@
 """What Kubernetes refuses: quotas are waited for, invalid pods end with the server's own words, all is told."""
 
+import json
 from collections.abc import Generator
 
 import pytest
@@ -164,3 +165,23 @@ def test_a_pool_that_is_not_there(system: System) -> None:
     found = system.operator.get(f"{GROUP}/namespaces/default/allocations/elsewhere")
     assert found["status"]["phase"] == "Pending"
     assert system.get(f"/allocations/{system.applied_id('elsewhere')}/explain")["phase"] == "Pending"
+
+
+def test_a_spec_that_is_nested_beyond_reason_stops_nobody(system: System) -> None:
+    """The API server stores thousands of levels; what we can not read to its ground is Invalid, and others go on."""
+    levels = 4000
+    manifest = an_allocation("abyss")
+    shallow = json.dumps(manifest).replace('"template": {', f'"template": {{"abyss": {deep(levels)}, ', 1)
+    system.operator.create_text("/apis/slipway.dev/v1alpha1/namespaces/default/allocations", shallow)
+    uid = system.kubectl("get", "allocations.slipway.dev", "abyss", "--output=jsonpath={.metadata.uid}")
+    id_ = f"abyss-{uid[:8]}"
+    other = system.launch(a_body(script={"runsS": 0.1}))
+    assert "a pod template has metadata and spec only" in system.ended(id_, "Invalid")["message"]
+    system.ended(other, "Succeeded")
+    assert system.runs(id_) == []
+    system.kubectl("delete", "allocations.slipway.dev", "abyss", "--timeout=30s")
+
+
+def deep(levels: int) -> str:
+    """A JSON object of so many levels; an encoder that recurses could not write it."""
+    return '{"a":' * levels + "1" + "}" * levels

@@ -48,7 +48,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 def running_target() -> Generator[Target]:
     kubeconfig = os.environ.get("SLIPWAY_CONTRACT_KUBECONFIG", "")
     if kubeconfig:
-        yield _of_kubeconfig(Path(kubeconfig))
+        yield target_of(Path(kubeconfig))
         return
     core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins={**TWINS, **rules.TWINS})  # noqa: TID251
     core.bootstrap()
@@ -80,7 +80,8 @@ def serving(core: ClusterCore, certificate: Path | None = None, **options: Any) 
         thread.join(timeout=10)
 
 
-def _of_kubeconfig(path: Path) -> Target:
+def target_of(path: Path) -> Target:
+    """The server that a kubeconfig names, as its user."""
     config = yaml.safe_load(path.read_text())
     context = next(each["context"] for each in config["contexts"] if each["name"] == config["current-context"])
     cluster = next(each["cluster"] for each in config["clusters"] if each["name"] == context["cluster"])

@@ -223,6 +223,16 @@ async def test_item_that_is_dropped_goes(kube: KubeHttp, widgets: Place) -> None
     assert sorted(door["name"] for door in answer.body["spec"]["doors"]) == ["b", "c"]
 
 
+async def test_map_that_an_apply_empties_is_null(kube: KubeHttp, widgets: Place) -> None:
+    """Which a custom kind refuses, unless the field may be null; a map that is no longer applied at all just goes."""
+    path = widgets.widgets("w")
+    await apply(kube, path, a_widget(labels={"a": "1"}))
+    emptied = await apply(kube, path, a_widget(labels={}))
+    assert emptied.code == 422
+    assert {"reason": "FieldValueTypeInvalid", "field": "spec.labels"}.items() <= emptied.causes[0].items()
+    assert "labels" not in (await apply(kube, path, a_widget())).body["spec"]
+
+
 async def test_set_lists_are_owned_by_value(kube: KubeHttp, widgets: Place) -> None:
     """A set is merged; each value is a member."""
     path = widgets.widgets("w")
@@ -280,6 +290,28 @@ async def test_created_pod_shows_what_was_sent_and_defaulted(kube: KubeHttp, pla
     spec = (await claims(kube, place.of("pods", "p")))[ONE, "Update", ""]["f:spec"]
     assert {"f:restartPolicy", "f:dnsPolicy", "f:schedulerName", "f:containers"} <= spec.keys()
     assert not {"f:tolerations", "f:priority", "f:serviceAccountName", "."} & spec.keys()
+
+
+async def test_replace_is_told_as_it_was_sent(kube: KubeHttp, place: Place) -> None:
+    """Tolerations that admission puts back are no change, but whoever left them out owns the list: a write."""
+    path = place.of("pods", "p")
+    given = [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}]
+    made = await apply(kube, path, a_pod(tolerations=given))
+    body = {**made.body, "spec": {**made.body["spec"], "tolerations": given}}
+    body["metadata"] = {name: made.body["metadata"][name] for name in ("name", "uid", "resourceVersion")}
+    put = await kube.put(path, body, fieldManager=TWO)
+    assert (put.code, put.body["spec"]) == (200, made.body["spec"])
+    assert int(put.version) > int(made.version)
+    assert (await claims(kube, path))[TWO, "Update", ""] == {"f:spec": {"f:tolerations": {}}}
+    body["metadata"]["resourceVersion"] = put.version
+    assert (await kube.put(path, body, fieldManager=TWO)).version == put.version
+
+
+async def test_what_admission_puts_back_is_nobodys(kube: KubeHttp, place: Place) -> None:
+    """Tolerations that nobody sent can be left out: nothing is written."""
+    made = await kube.post(place.of("pods"), a_pod())
+    left_out = await kube.patch(place.of("pods", "p"), {"spec": {"tolerations": None}})
+    assert (left_out.version, left_out.body["spec"]) == (made.version, made.body["spec"])
 
 
 async def test_stale_version_in_an_apply_is_a_conflict(kube: KubeHttp, place: Place) -> None:

@@ -125,10 +125,12 @@ async def test_status_writes_are_validated(kube: KubeHttp, widgets: Place) -> No
 
 
 async def test_wrong_kind_in_the_body_is_refused(kube: KubeHttp, widgets: Place) -> None:
-    """422 for a custom kind, 400 for a built-in one."""
+    """422 for a custom kind, with the rules that it breaks, too; 400 for a built-in one."""
     answer = await kube.post(widgets.widgets(), {**a_widget(), "kind": "Gadget"})
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert answer.causes[0]["message"] == 'Invalid value: "Gadget": must be Widget'
+    broken = await kube.post(widgets.widgets(), {**a_widget(range={"low": 2, "high": 1}), "kind": "Gadget"})
+    assert [cause["field"] for cause in broken.causes] == ["kind", "spec.range"]
     built_in = await kube.post(widgets.of("configmaps"), {**a_config(), "kind": "Gadget"})
     assert (built_in.code, built_in.reason) == (400, "BadRequest")
 

@@ -117,6 +117,18 @@ async def test_finished_pod_goes_at_once(kube: KubeHttp, place: Place) -> None:
     assert (await kube.get(place.of("pods", "p"))).code == 404
 
 
+async def test_pod_that_finishes_after_its_delete_waits_for_its_kubelet(kube: KubeHttp, place: Place) -> None:
+    """A second delete shortens its grace, as that of any other; with grace 0 it goes."""
+    await _bound_pod(kube, place)
+    await kube.delete(place.of("pods", "p"))
+    await kube.patch(place.of("pods", "p", "status"), {"status": {"phase": "Failed"}})
+    shorter = await kube.delete(place.of("pods", "p"), {"gracePeriodSeconds": 20})
+    assert shorter.body["metadata"]["deletionGracePeriodSeconds"] == 20
+    assert (await kube.get(place.of("pods", "p"))).code == 200
+    await kube.delete(place.of("pods", "p"), {"gracePeriodSeconds": 0})
+    assert (await kube.get(place.of("pods", "p"))).code == 404
+
+
 async def test_pod_with_a_finalizer_outlives_its_kubelet(kube: KubeHttp, place: Place) -> None:
     """After the grace-0 delete the pod stays for its finalizer, and goes with it."""
     await _bound_pod(kube, place, finalizers=[FINALIZER])

@@ -134,9 +134,13 @@ async def test_strict_holds_for_custom_kinds(kube: KubeHttp, widgets: Place) -> 
 
 
 async def test_nulls_of_custom_kinds_are_pruned(kube: KubeHttp, widgets: Place) -> None:
-    """Unless the field is nullable; a required one is then missing."""
+    """Unless the field is nullable, or of no schema; also where anything may stand; a required one is then missing."""
     answer = await kube.post(widgets.widgets(), a_widget(code=None, note=None, color=None))
     assert answer.body["spec"] == {"size": 1, "note": None, "color": "red"}
+    free = await kube.post(widgets.widgets(), a_widget("free", free=None))
+    assert "free" not in free.body["spec"]
+    within = await kube.post(widgets.widgets(), a_widget("within", free={"a": None}))
+    assert within.body["spec"]["free"] == {"a": None}
     missing = await kube.post(widgets.widgets(), a_widget("other", size=None))
     assert (missing.code, missing.causes[0]) == (
         422, {"reason": "FieldValueRequired", "message": "Required value", "field": "spec.size"},

@@ -308,3 +308,23 @@ async def test_the_entry_is_cloudevents(streams: Streams, backend: Backend) -> N
     assert fields["subject"] == b"train-0123abcd"
     assert await backend.length(keys.events(keys.shard_of(an_id()))) == 1
     assert await backend.length("slipway:alloc:{train-0123abcd}") == 1
+
+
+async def test_a_stream_that_somebody_emptied_begins_again(streams: Streams, backend: Backend) -> None:
+    """An emptied stream still refuses the ids that it has had: it is a copy, and is begun again."""
+    entries = [Entry(event=an_event(seq)) for seq in (1, 2, 3)]
+    await streams.events.append(entries)
+    for seq in (1, 2, 3):
+        await backend.remove_raw(keys.allocation(an_id()), cursor(seq))
+    assert [each.outcome for each in await streams.events.append(entries)] == [Outcome.APPENDED] * 3
+
+
+async def test_a_stream_whose_end_was_removed_begins_again(streams: Streams, backend: Backend) -> None:
+    """What can not follow any more is told as a gap; from its first entry on it is whole again."""
+    entries = [Entry(event=an_event(seq)) for seq in (1, 2, 3)]
+    await streams.events.append(entries)
+    await backend.remove_raw(keys.allocation(an_id()), cursor(3))
+    [answer] = await streams.events.append(entries[2:])
+    assert answer == Appended(outcome=Outcome.GAP, last_seq=None)
+    await streams.events.append(entries)
+    assert [each.event.seq for each in await streams.events.read(an_id())] == [1, 2, 3]

@@ -234,3 +234,14 @@ async def test_a_claim_of_few_leaves_the_rest(streams: Streams) -> None:
     while found := await queue.claim(limit=16, block_s=0):
         seen.append(len(found))
     assert len(first) + sum(seen) == 200
+
+
+async def test_the_backlog_is_counted_when_entries_were_removed_by_hand(streams: Streams, backend: Backend) -> None:
+    """What waits is what could still be delivered, whatever the server believes of what it lost."""
+    await streams.hints.send([a_hint()] * 3)
+    assert len(await streams.work_queue("a").claim(limit=1, block_s=0)) == 1
+    key = keys.work(keys.shard_of(an_id()))
+    await backend.add_raw(key, "9000000000000-1", {"v": b"1", "key": b"default/x-0123abcd"})
+    await backend.remove_raw(key, "9000000000000-1")
+    await backend.add_raw(key, "9000000000000-2", {"v": b"1", "key": b"default/x-0123abcd"})
+    assert await streams.work_queue("a").backlog() == 4

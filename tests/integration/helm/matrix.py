@@ -45,6 +45,7 @@ MATRIX: Mapping[str, Values] = {
     "definitions that go": {"crds": {"keep": False}},
     "no roles for people": {"userRoles": {"enabled": False}},
     "no setup": {"setup": {"enabled": False}},
+    "audited": {"audit": {"enabled": True, "every": "90s", "watch": "0s"}},
     "other setup": {
         "setup": {
             "pools": {"default": None, "gpu": {"binding": "delegate"}, "cpu": {}},

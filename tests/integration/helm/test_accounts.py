@@ -13,15 +13,15 @@ Right = tuple[str, str]
 """(resource as `plural.group/subresource`, verb)."""
 
 README = chart.CHART / "README.md"
-COMPONENTS = (*chart.SERVICES, chart.SETUP)
+COMPONENTS = (*chart.SERVICES, chart.SETUP, chart.AUDIT)
 ROW = re.compile(r"^\| (?P<resources>`[^|]+) \| (?P<verbs>[a-z, ]+) \| (?P<why>[^|]+) \|$")
 DANGEROUS = {"escalate", "bind", "impersonate", "*"}
 
 
 @pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:
-    """The chart with its default values."""
-    return chart.render()
+    """The chart with its default values, and with the audit."""
+    return chart.render({"audit": {"enabled": True}})
 
 
 def _documented(component: str) -> Iterator[tuple[Right, str]]:
@@ -102,6 +102,12 @@ def test_accounts_are_apart(documents: list[dict[str, Any]]) -> None:
     assert all(item["automountServiceAccountToken"] is False for item in made.values())
     assert all(chart.pod_spec(documents, one)["automountServiceAccountToken"] for one in COMPONENTS)
     assert chart.pod_spec(documents, "valkey")["automountServiceAccountToken"] is False
+
+
+def test_the_audit_only_reads(documents: list[dict[str, Any]]) -> None:
+    """Without it nothing of it is there; with it, it may write nothing."""
+    assert {verb for _, verb in _granted(documents, chart.AUDIT)} == {"get", "list", "watch"}
+    assert not [item for item in chart.render() if item["metadata"]["name"].endswith("-audit")]
 
 
 def test_the_setup_may_touch_its_namespaces_only() -> None:

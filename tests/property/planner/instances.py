@@ -103,7 +103,7 @@ def some_allocations(draw: st.DrawFn, queues: list[QueueFact], jobs: list[JobFac
                 queue=draw(st.sampled_from([queue.name for queue in queues])),
                 job=draw(st.sampled_from(["", *(job.name for job in jobs)])),
                 priority=draw(st.integers(0, 2)),
-                created=float(draw(st.integers(0, 3))),
+                created=float(draw(st.integers(-3, 3))),
                 preemptible=draw(st.booleans()),
                 hold=draw(st.integers(0, 9)) == 0,
                 avoid_nodes=("n0",) if draw(st.integers(0, 6)) == 0 else (),
@@ -116,6 +116,9 @@ def some_allocations(draw: st.DrawFn, queues: list[QueueFact], jobs: list[JobFac
 def some_queues(draw: st.DrawFn) -> list[QueueFact]:
     bounds = st.none() | st.builds(_bound, st.integers(0, 10), st.integers(0, 4))
     found = [QueueFact(name="parent", nominal=draw(bounds), limit=draw(bounds))] if draw(st.booleans()) else []
+    if found and draw(st.booleans()):
+        found = [QueueFact(name="top", nominal=draw(bounds), borrowing_limit=draw(bounds), lending_limit=draw(bounds))]
+        found.append(QueueFact(name="parent", parent="top", nominal=draw(bounds), limit=draw(bounds)))
     for name in ("default", "other")[: draw(st.integers(1, 2))]:
         found.append(
             QueueFact(
@@ -154,5 +157,5 @@ def instances(draw: st.DrawFn) -> Instance:
         for index in range(draw(st.integers(0, 3)))
     ]
     allocations = draw(some_allocations(queues, jobs))
-    pool = PoolFact(name="default", scores=draw(SCORES))
+    pool = PoolFact(name="default", scores=draw(SCORES), aging=draw(st.sampled_from([0.0, 0.0, 2.0])))
     return Instance(nodes=nodes, pods=pods, allocations=allocations, queues=queues, jobs=jobs, pool=pool)

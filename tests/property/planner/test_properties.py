@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway.model.facts import AllocationFact
+from slipway.model.facts import AllocationFact, Toleration
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.ask import requests_of
@@ -203,6 +203,18 @@ def apply_changes(
                 jobs[change.name] = msgspec.structs.replace(job, max_slots=(job.max_slots or 0) + change.slots)
             case "release":
                 facts[key] = msgspec.structs.replace(facts[key], hold=False)
+            case "maxRuntime":
+                facts[key] = msgspec.structs.replace(facts[key], max_runtime=change.seconds)
+            case "uncordon":
+                nodes[change.node] = msgspec.structs.replace(nodes[change.node], unschedulable=False)
+            case "tolerate":
+                taint, _, effect = change.name.rpartition(":")
+                name, _, value = taint.partition("=")
+                more = Toleration(key=name, value=value, effect=effect)
+                roles = tuple(
+                    msgspec.structs.replace(role, tolerations=(*role.tolerations, more)) for role in facts[key].roles
+                )
+                facts[key] = msgspec.structs.replace(facts[key], roles=roles)
             case "limit" | "nominal" | "borrowing":
                 field = {"limit": "limit", "nominal": "nominal", "borrowing": "borrowing_limit"}[change.kind]
                 bound = dict((getattr(queues[change.name], field) or Resources()).amounts)

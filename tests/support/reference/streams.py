@@ -25,12 +25,14 @@ _CONTENT = {
     keys.CLUSTER.prefix: "compact changes of nodes, pods and allocations, for the scheduler",
     keys.BELL.prefix: "rung after work hints, on a Redis Cluster only",
     keys.WAKE.prefix: "wake-ups for the scheduler",
+    keys.HEALTH.prefix: "written to see whether writes are taken",
     keys.LOGS.prefix: "log lines of one allocation",
     keys.DEAD.prefix: "dead letters with their cause",
     keys.TRACE.prefix: "spans of one allocation, for the waterfall",
     keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
     keys.GATHER.prefix: "what the ranks of an attempt exchange in one all-gather",
     keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
+    keys.DECISIONS.prefix: "what the planner of one pool saw and decided, for `slipway replay`; also capped by bytes",
 }
 _PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.TRACE, keys.ACTIVITY)
 _SHARDED = (keys.EVENTS, keys.WORK)
@@ -61,6 +63,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
         name += "{<AllocationID>}:<attempt>:<name>"
     elif family is keys.WEBHOOK:
         name += "{<webhook>}"
+    elif family is keys.DECISIONS:
+        name += "{<pool>}"
     elif family in _SHARDED:
         name += f"{{00}}`..`{{{keys.SHARDS - 1}}}"
     return (

@@ -27,6 +27,7 @@ _SECTIONS = {
     "Custom resources": ("crds",),
     "What people may do": ("userRoles",),
     "What is there from the start": ("setup",),
+    "The audit": ("audit",),
     "Redis": ("valkey", "externalRedis"),
     "Security contexts": ("podSecurityContext", "containerSecurityContext"),
     "Settings of all services": ("settings",),

@@ -181,6 +181,16 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
     assert len(ids) == len(set(ids))
 
 
+async def test_the_document_knows_both_answers_of_an_end(world: ApiWorld) -> None:
+    """202 where something is ended, 200 where it has ended already."""
+    paths: dict[str, Any] = (await world.http.get("/openapi.json")).json()["paths"]
+    ending = [row["post"] for path, row in paths.items() if path.endswith(("{id}/kill", "/terminate"))]
+    assert len(ending) > 3
+    for operation in ending:
+        assert {"200", "202"} <= set(operation["responses"])
+        assert all("application/json" in operation["responses"][code]["content"] for code in ("200", "202"))
+
+
 async def test_the_docs_page_stands_alone(world: ApiWorld) -> None:
     """Every route, nothing from elsewhere, no script."""
     page = await world.http.get("/docs")

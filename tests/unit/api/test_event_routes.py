@@ -3,18 +3,25 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 import pytest
 
-from slipway.kube.resources import ALLOCATIONS
+from slipway.api.event_feed import EventFeed
+from slipway.api.lookup import Lookup
+from slipway.errors import DeniedError
+from slipway.kube.resources import ALLOCATIONS, Resource
+from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event
+from slipway.runtime.clock import SeededRandom
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.support.http_stub import serve_app
+from tests.support.kube_core import CoreKube
 
+T = TypeVar("T")
 JSON = {"accept": "application/json"}
 
 
@@ -45,6 +52,19 @@ class Reader:
     async def aclose(self) -> None:
         self.task.cancel()
         await asyncio.wait({self.task})
+
+
+class Refusing(CoreKube):
+    """An API server whose authorizer knows nobody at first."""
+
+    knows_roles = False
+    refused = 0
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
+        if self.knows_roles:
+            return await super().get(resource, name, namespace=namespace)
+        self.refused += 1
+        raise DeniedError(f'User "api" cannot get resource "{resource.plural}"')
 
 
 @asynccontextmanager
@@ -127,6 +147,27 @@ async def test_redis_may_come_and_go_under_a_stream(world: ApiWorld) -> None:
         async with asyncio.timeout(8):
             await reader.task
         assert reader.seqs == [1, 2, 3, 4]
+
+
+async def test_a_reader_outlasts_an_api_server_that_does_not_know_the_roles_yet(world: ApiWorld) -> None:
+    """One that has just started refuses everybody for a moment: the events go on when it lets us in again."""
+    world.server.absent = True
+    answer = await world.launch()
+    kube = Refusing(world.core, random=SeededRandom(1), logs=world.pod_logs, accounts=world.accounts)
+    feed = EventFeed(world.streams.events, Lookup(kube), world.clock)
+    seqs: list[int] = []
+
+    async def emit(event: AllocationEvent) -> None:
+        seqs.append(event.seq)
+
+    following = asyncio.ensure_future(feed.follow(await world.stored(answer["name"]), after=0, emit=emit))
+    await wait_until(lambda: kube.refused > 0, "a refusal")
+    kube.knows_roles = True
+    await world.run(answer["name"])
+    await world.step(answer["name"], Event.TERMINATED)
+    async with asyncio.timeout(8):
+        await following
+    assert seqs == [1, 2, 3, 4]
 
 
 async def test_a_stream_ends_when_the_object_is_gone(world: ApiWorld) -> None:

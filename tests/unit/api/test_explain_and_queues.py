@@ -1,5 +1,7 @@
 """Why something waits, who is ahead, and what surrounds allocations."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -144,6 +146,19 @@ async def test_a_missing_queue_is_a_warning(world: ApiWorld) -> None:
     assert "belongs to pool other" in foreign["warnings"][0]
 
 
+async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -> None:
+    """Its own run limit or that of a queue above it; work that asks for less is not warned."""
+    await world.kube.create(QUEUES, {"metadata": {"name": "lab"}, "spec": {"pool": "default", "maxRuntime": "1h"}})
+    await world.kube.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"pool": "default", "parent": "lab"}})
+    asks: list[dict[str, Any]] = [{}, {"maxRuntime": "2h"}]
+    said = [(await world.launch(queue="team", **asked))["warnings"] for asked in asks]
+    assert said == [
+        ["queue lab ends its work after 1h, although it asks for no limit"],
+        ["queue lab ends its work after 1h, not the 2h that it asks for"],
+    ]
+    assert (await world.launch(queue="team", maxRuntime="30m"))["warnings"] == []
+
+
 @pytest.mark.parametrize(
     ("reason", "word", "said", "help_"),
     [
@@ -174,3 +189,19 @@ async def test_a_launch_that_does_not_come_about_is_explained(
     assert why["code"] == reason
     assert said in why["message"]
     assert help_ in why["change"][0]["detail"]
+
+
+async def test_the_planner_is_asked_what_would_help_and_when_it_starts(world: ApiWorld) -> None:
+    """With `foresee`: the smallest change, and a start that follows from the run limits of what is before it."""
+    ranks = [{"count": 2, "resources": {"cpu": "8"}}]
+    await world.launch(name="first", ranks=ranks, maxRuntime="1h")
+    await world.run("first")
+    waits = await world.launch(name="waits", ranks=ranks)
+    plain = (await world.get(f"/allocations/{waits['id']}/explain")).json()
+    assert plain["foreseen"] is None
+    answer = (await world.get(f"/allocations/{waits['id']}/explain?foresee=true")).json()
+    found = answer["foreseen"]
+    assert (found["code"], bool(found["helps"]), len(found["helps"])) == ("NoFit", True, len(found["change"]))
+    assert found["estimatedStart"]["latest"] > found["estimatedStart"]["earliest"]
+    running = (await world.get("/allocations?phase=Running")).json()["items"][0]
+    assert (await world.get(f"/allocations/{running['id']}/explain?foresee=true")).json()["foreseen"] is None

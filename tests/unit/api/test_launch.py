@@ -11,7 +11,7 @@ from slipway.crd.meta import (
     ANNOTATION_USER,
     TEARDOWN_FINALIZER,
 )
-from slipway.errors import DeadlineError, UnavailableError
+from slipway.errors import DeadlineError, StaleError, UnavailableError
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, TEMPLATES
 from slipway.model.lifecycle import Event, Kind
@@ -43,7 +43,7 @@ async def test_the_object_carries_what_the_others_rely_on(world: ApiWorld) -> No
     assert meta.annotations[ANNOTATION_USER] == "ada"
     assert meta.annotations[ANNOTATION_REQUEST_ID]
     assert meta.annotations[ANNOTATION_IDEMPOTENCY_KEY] == key_hash("k1")
-    assert meta.labels == {"team": "x"}
+    assert meta.labels["team"] == "x"
     assert (await world.stored(answer["name"])).spec.request_hash
 
 
@@ -121,6 +121,17 @@ async def test_a_key_with_a_name_uses_the_name(world: ApiWorld) -> None:
     assert one["id"] == two["id"]
     foreign = await world.post("/allocations", {**COMMAND, "name": "llm"}, **{"idempotency-key": "other"})
     assert (foreign.status_code, foreign.json()["code"]) == (409, "already-exists")
+
+
+async def test_a_key_that_comes_again_with_another_name_is_refused(world: ApiWorld) -> None:
+    """422 that names the field: a key launches once, whatever it is called."""
+    await world.launch(headers={"idempotency-key": "k"}, name="llm")
+    response = await world.post("/allocations", {**COMMAND, "name": "other"}, **{"idempotency-key": "k"})
+    assert (response.status_code, response.json()["code"]) == (422, "idempotency-key-reused")
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/name"]
+    assert await world.names() == ["llm"]
+    elsewhere = await world.launch(headers={"idempotency-key": "k", "x-slipway-user": "bob"}, name="other")
+    assert elsewhere["name"] == "other"
 
 
 async def test_a_taken_name_is_a_conflict(world: ApiWorld) -> None:
@@ -256,6 +267,20 @@ async def test_an_unknown_pool_names_those_there_are(world: ApiWorld) -> None:
     response = await world.post("/allocations", {**COMMAND, "pool": "gpu"})
     assert response.status_code == 422
     assert response.json()["errors"] == [{"pointer": "/pool", "detail": "there is no pool gpu; there are: default"}]
+
+
+async def test_a_create_that_lost_a_race_is_made_again(world: ApiWorld) -> None:
+    """The API server answers a create with Conflict when a quota was counted at the same time: nothing was made."""
+    refused: list[str] = []
+
+    async def racing(verb: Verb, plural: str) -> None:
+        if verb is Verb.CREATE and not refused:
+            refused.append(plural)
+            raise StaleError("the quota has been modified")
+
+    world.kube.before = racing
+    response = await world.post("/allocations", COMMAND)
+    assert (response.status_code, refused) == (201, ["allocations"])
 
 
 async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:

@@ -55,6 +55,20 @@ async def test_what_does_not_exist_is_404(world: ApiWorld, given: str) -> None:
     assert (await world.get(f"/allocations/{given}")).status_code == 404
 
 
+async def test_a_kill_that_lost_a_race_is_made_again(world: ApiWorld) -> None:
+    """The server answers Conflict when others write the object all the time: nobody who cancels has to know."""
+    answer, refused = await world.launch(), list[str]()
+
+    async def racing(verb: Verb, plural: str) -> None:
+        if verb is Verb.PATCH and len(refused) < 2:
+            refused.append(plural)
+            raise StaleError("the object has been modified")
+
+    world.kube.before = racing
+    response = await world.post(f"/allocations/{answer['id']}/kill")
+    assert (response.status_code, response.json()["desired"], len(refused)) == (202, "Stopped", 2)
+
+
 async def test_a_kill_commits_the_cancel(world: ApiWorld) -> None:
     """desired=Stopped, once; repeating it changes nothing."""
     answer = await world.launch()

@@ -44,6 +44,7 @@ async def test_an_eviction_is_heard_and_acknowledged(world: ApiWorld) -> None:
         "requeue": True,
         "attempt": 1,
         "acks": {},
+        "by": "urgent-12345678",
     }
     acked = await world.post(f"{path}/ack", {"rank": 1, "n": heard["n"]})
     assert (acked.status_code, acked.json()["acks"]) == (200, {"1": 1})

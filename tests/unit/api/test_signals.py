@@ -76,6 +76,22 @@ async def test_there_is_no_such_rank(world: ApiWorld, rank: int) -> None:
     assert (await world.post(f"/allocations/{id_}/ranks/{rank}/daemon")).status_code == 422
 
 
+async def test_a_checkpoint_is_a_time(world: ApiWorld) -> None:
+    """Said with the progress or alone: when the work was last saved, and how far it is stays known."""
+    name, id_ = await a_running_gang(world)
+    path = f"/allocations/{id_}/progress"
+    assert (await world.post(path, {"progress": 0.5})).status_code == 200
+    signals = (await world.stored(name)).spec.signals
+    assert signals is not None
+    assert signals.checkpoint_at == ""
+    assert (await world.post(path, {"checkpoint": True})).status_code == 200
+    signals = (await world.stored(name)).spec.signals
+    assert signals is not None
+    assert signals.progress == 0.5
+    assert signals.checkpoint_at
+    assert (await world.post(path, {})).status_code == 422
+
+
 async def test_ready_waiting_and_progress(world: ApiWorld) -> None:
     """Set, and taken back."""
     name, id_ = await a_running_gang(world)

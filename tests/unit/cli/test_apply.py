@@ -36,7 +36,7 @@ async def test_manifests_and_bodies(world: ApiWorld, desk: Desk, tmp_path: Path)
     assert first.code == again.code == 0
     assert first.out == again.out
     assert sorted(await world.names()) == ["from-file", "short"]
-    assert (await world.stored("from-file")).metadata.labels == {"team": "vision"}
+    assert (await world.stored("from-file")).metadata.labels["team"] == "vision"
 
 
 async def test_standard_input(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from slipway.cli import table, waterfall, words
 from slipway.cli.follow import progress_of
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import describe, exit_code, named
-from slipway.cli.verbs.show import explain_text, timeline_text
+from slipway.cli.verbs.show import explain_text, foreseen_text, timeline_text
 from slipway.cli.verbs.streams import event_text
 from slipway.cli.waterfall import Span
 from slipway.errors import (
@@ -162,6 +162,13 @@ def test_events() -> None:
     assert event_text(event) == "03:04:05.678    2  assigned     Assigned     nodes=node-0:3"
 
 
+def test_a_preemption_says_for_whom() -> None:
+    """Before the rest of what is known of it."""
+    data = {"seq": 7, "phase": "Running", "reason": "Preempted", "by": "default/urgent", "requeue": True}
+    event = {"type": "dev.slipway.allocation.preempting", "time": "2026-01-02T03:04:05.678Z", "data": data}
+    assert event_text(event) == "03:04:05.678    7  preempting   Running      Preempted for default/urgent requeue=True"
+
+
 def test_explanations() -> None:
     """The gate, the place, and what would help; or where it stands."""
     why: Json = {
@@ -235,3 +242,16 @@ def test_errors_name_every_field() -> None:
     text = describe(InvalidError("2 problems in the launch", fields=fields))
     assert text.splitlines() == ["2 problems in the launch", "  ranks[0].count: too many", "  labels.a/b: not yours"]
     assert named("") == "(the whole)"
+
+
+def test_what_the_planner_foresees_is_told() -> None:
+    """The slots ahead, the smallest change in the planner's words, and the start, or that nobody knows it."""
+    told = {"aheadSlots": 8, "helps": ["uncordon node n3"], "estimatedStart": {"latest": "2026-01-01T00:01:40Z"}}
+    assert foreseen_text(told) == [
+        "slots ahead: 8",
+        "smallest change: uncordon node n3",
+        "estimated start: by 2026-01-01T00:01:40Z at the latest",
+    ]
+    unknown = foreseen_text({"helps": [], "estimatedStart": {"earliest": "2026-01-01T00:01:40Z"}})
+    assert unknown == ["estimated start: unknown, since something that it waits for has no run limit"]
+    assert foreseen_text({}) == []

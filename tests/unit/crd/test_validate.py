@@ -92,6 +92,22 @@ def test_quantities_are_quantities(resources: Json, at: str) -> None:
     assert refused(ranks=[{}, {"name": "b", "resources": resources}]) == [f"/ranks/1/resources/{at}"]
 
 
+@pytest.mark.parametrize("milli", [{"slipway.dev/gpu-milli": 500}, {"limits": {"slipway.dev/gpu-milli": "500"}}])
+def test_whole_gpus_and_a_part_of_one_exclude_each_other(milli: Json) -> None:
+    """Also where the template asks for one and the role for the other."""
+    main = {"name": "main", "image": "i", "command": ["c"], "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    own = a_template(main)
+    spec = an_allocation(template=a_template(), ranks=[{}, {"name": "b", "resources": milli, "template": own}])
+    errors = resolve(spec, a_pool()).errors
+    assert [error.pointer for error in errors] == ["/ranks/1/resources/slipway.dev~1gpu-milli"]
+
+
+def test_a_part_of_a_gpu_is_a_slot() -> None:
+    findings = Findings()
+    check_spec(an_allocation(ranks=[{"resources": {"slipway.dev/gpu-milli": 1}}]).spec, findings, slots_per_pod_max=0)
+    assert [error.pointer for error in findings.errors] == ["/ranks/0/resources"]
+
+
 def test_a_resource_that_does_not_exist_gets_a_hint() -> None:
     """The commonest slip."""
     (error,) = findings_of(ranks=[{"resources": {"gpu": 1}}]).errors

@@ -49,6 +49,8 @@ async def run(*words: str) -> int:
         (["ready"], "ready", {"value": True, "attempt": 1}),
         (["waiting", "--off"], "waiting", {"value": False, "attempt": 1}),
         (["progress", "0.25"], "progress", {"progress": 0.25, "attempt": 1}),
+        (["progress", "0.5", "--checkpoint"], "progress", {"progress": 0.5, "checkpoint": True, "attempt": 1}),
+        (["progress", "--checkpoint"], "progress", {"checkpoint": True, "attempt": 1}),
         (["activity"], "activity", {}),
         (["daemon", "3"], "ranks/3/daemon", {"value": True, "attempt": 1}),
         (["ack"], "signals/preemption/ack", {"rank": 0, "attempt": 1}),

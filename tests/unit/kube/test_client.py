@@ -289,7 +289,7 @@ async def test_watch_lines_in_any_chunks(tmp_path: Path) -> None:
         assert events[1].object is None
         target = stub.requests[0].target
         assert target.startswith("/api/v1/namespaces/n/pods?watch=1&allowWatchBookmarks=true&resourceVersion=7&")
-        assert 30 <= int(target.partition("timeoutSeconds=")[2]) <= 60
+        assert 15 <= int(target.partition("timeoutSeconds=")[2]) <= 25
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.support.kube_core import CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 RETRY_S = 2.0
+LOOK_S = 0.5
 
 
 class Candidate:
@@ -129,8 +130,8 @@ def test_the_first_candidate_leads_at_once() -> None:
     in_world(check)
 
 
-def test_a_graceful_end_hands_over_within_a_retry_period() -> None:
-    """The holder releases after its work has ended; another leads within two seconds."""
+def test_a_graceful_end_hands_over_within_a_look() -> None:
+    """The holder releases after its work has ended; another leads half a second later at most."""
 
     async def check(world: World) -> None:
         first, _ = world.join("a")
@@ -139,11 +140,50 @@ def test_a_graceful_end_hands_over_within_a_retry_period() -> None:
         await asyncio.sleep(20)
         ended = now()
         first.stop.set()
-        await asyncio.sleep(RETRY_S + 0.01)
+        await asyncio.sleep(LOOK_S + 0.01)
         assert not first.leads
         assert second.leads
         assert first.terms[0][1] == pytest.approx(ended)
         assert (await world.lease()).spec.lease_transitions == 1
+
+    in_world(check)
+
+
+def test_a_nudge_hands_over_at_once() -> None:
+    """Who is told of the release does not wait for the next look; told of nothing, it goes on waiting."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        second, _ = world.join("b")
+        await asyncio.sleep(20)
+        second.elector.nudge()
+        await asyncio.sleep(0.01)
+        assert first.leads
+        first.stop.set()
+        await asyncio.sleep(0.01)
+        second.elector.nudge()
+        await asyncio.sleep(0.01)
+        assert second.leads
+
+    in_world(check)
+
+
+@pytest.mark.parametrize("lived_s", [0.01 * step for step in range(0, 220, 11)])
+def test_a_dead_holder_is_replaced_within_its_duration_and_a_look(lived_s: float) -> None:
+    """Wherever between two renewals it dies: never before its duration is over, never more than a look after it."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        second, _ = world.join("b")
+        await asyncio.sleep(10 + lived_s)
+        first.cut_off()
+        died = now()
+        while not second.terms and not second.leads:  # noqa: ASYNC110 - virtual time, and nobody tells
+            await asyncio.sleep(0.01)
+        assert 15 - RETRY_S <= now() - died <= 15 + LOOK_S + 0.02
+        assert first.terms[0][1] < now()
 
     in_world(check)
 

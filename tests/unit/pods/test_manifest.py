@@ -188,16 +188,44 @@ def test_every_container_has_the_token_that_it_is_told_of() -> None:
     assert own in spec["containers"][1]["volumeMounts"]
 
 
-def test_devices_reach_the_pod() -> None:
-    """The scheduler chose them."""
-    story = an_allocation(1, template=a_template()).assigned()
+def on_devices(*device: int, **resources: Any) -> Manifests:
+    """The objects of one rank that was given `device`; its template has an own idea of what is visible."""
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    template = a_template({"name": "main", "image": "python:3.11", "command": ["python"], "env": env})
+    story = an_allocation(template=template).with_spec(ranks=[RoleSpec(name="worker", resources=resources)]).assigned()
     admission = story.it.status.admission
     assert admission is not None
-    placement = {"rank": 0, "node": "n0", "device": [1, 3]}
+    placement = {"rank": 0, "node": "n0", "device": list(device)}
     changed = msgspec.structs.replace(admission, placements=[msgspec.convert(placement, Placement)])
-    manifests = manifests_of(story.with_status(admission=changed).it)
+    return manifests_of(story.with_status(admission=changed).it)
+
+
+def test_devices_reach_the_pod() -> None:
+    """The scheduler chose them: the containers see just these, and the device plugin is asked for none."""
+    manifests = on_devices(1, 3, **{"cpu": 1, "nvidia.com/gpu": 2})
     assert env_of(manifests)["SLIPWAY_DEVICES"] == "1,3"
-    assert manifests.pods[0].manifest["metadata"]["annotations"]["slipway.dev/devices"] == "1,3"
+    assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "1,3"
+    (pod,) = manifests.pods
+    assert pod.manifest["metadata"]["annotations"]["slipway.dev/devices"] == "1,3"
+    assert "slipway.dev/gpu-milli" not in pod.manifest["metadata"]["annotations"]
+    assert pod.manifest["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
+
+
+def test_a_part_of_a_device_reaches_the_pod() -> None:
+    """No node offers parts, so nobody is asked for them."""
+    manifests = on_devices(2, **{"slipway.dev/gpu-milli": 300})
+    (pod,) = manifests.pods
+    assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "2"
+    assert pod.manifest["metadata"]["annotations"]["slipway.dev/devices"] == "2"
+    assert pod.manifest["metadata"]["annotations"]["slipway.dev/gpu-milli"] == "300"
+    assert "resources" not in pod.manifest["spec"]["containers"][0]
+
+
+def test_where_the_device_plugin_chooses_it_is_asked() -> None:
+    manifests = on_devices(**{"nvidia.com/gpu": 2})
+    assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "all"
+    gpus = {"nvidia.com/gpu": "2"}
+    assert manifests.pods[0].manifest["spec"]["containers"][0]["resources"] == {"requests": gpus, "limits": gpus}
 
 
 def test_the_hash_tells_content_and_not_the_trace() -> None:

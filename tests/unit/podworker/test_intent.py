@@ -2,9 +2,19 @@
 
 import pytest
 
-from slipway.crd.v1alpha1 import Allocation
-from slipway.model.lifecycle import Event
-from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Intent, Launch, Nothing, Teardown, decide
+from slipway.crd.v1alpha1 import Allocation, RankStatus, Shrink
+from slipway.model.lifecycle import Event, RankState
+from slipway.podworker.intent import (
+    CONDITION_REFUSED,
+    CONDITION_STUCK,
+    Bind,
+    Intent,
+    Launch,
+    Nothing,
+    Shed,
+    Teardown,
+    decide,
+)
 from tests.support.builders import AllocationStory, an_allocation
 
 FRESH = an_allocation()
@@ -36,6 +46,17 @@ SECOND = RUNNING.recorded(Event.RESTARTED, at_s=8)
 def test_each_state_asks_for_one_thing(story: AllocationStory, wanted: Intent) -> None:
     """The decision follows from phase, admission, release and attempt alone."""
     assert decide(story.it) == wanted
+
+
+def test_ranks_that_were_told_to_make_room_go_until_they_are_seen_to_go() -> None:
+    """Of the running attempt alone; a stop of the whole gang is the watcher's."""
+    shrunk = an_allocation(3, minAvailable=1).assigned().released().running()
+    shrunk = shrunk.with_status(shrink=Shrink(ranks=[1, 2], attempt=1))
+    assert decide(shrunk.it) == Shed((1, 2))
+    seen = [RankStatus(phase=phase) for phase in (RankState.RUNNING, RankState.RELEASING, RankState.RUNNING)]
+    assert decide(shrunk.with_status(ranks=seen).it) == Shed((2,))
+    assert decide(shrunk.stopped("Preempted").it) == Nothing("stopping")
+    assert decide(shrunk.with_status(shrink=Shrink(ranks=[1], attempt=2)).it) == Nothing("running")
 
 
 @pytest.mark.parametrize("stop", ["killed", "deleted", "stopped"])

@@ -1,9 +1,13 @@
 """Work without Redis (R0) and with `--once`: consistent LISTs find everything that hints would have said."""
 
+import pytest
+
 from slipway.errors import UnavailableError
 from slipway.kube.answers import Verb
 from slipway.model.lifecycle import Event
 from slipway.podworker.poll import FULL_EVERY_S, Poller
+from slipway.streams.memory_server import MemoryServer, Refusal
+from slipway.streams.memory_side import MemoryStreams
 from tests.support.podworker_desk import Desk, at_a_desk
 from tests.support.small_cluster import launch, look
 
@@ -116,6 +120,23 @@ def test_while_redis_answers_nobody_polls() -> None:
         await poller.step()
         assert desk.calls.seen == []
         redis.is_up = False
+        await poller.step()
+        assert (await look(desk.kube)).status.release is not None
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("why", [Refusal.OOM, Refusal.READONLY, Refusal.MISCONF, Refusal.LOADING])
+def test_a_redis_that_takes_no_writes_is_as_good_as_none(why: Refusal) -> None:
+    """It answers, and holds no hint: work is looked for."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        server = MemoryServer(desk.clock)
+        poller: Poller = desk.another_poller(MemoryStreams(server).health)
+        await poller.step()
+        assert desk.calls.seen == []
+        server.refuses = why
         await poller.step()
         assert (await look(desk.kube)).status.release is not None
 

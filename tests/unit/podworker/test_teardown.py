@@ -177,3 +177,14 @@ def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
         assert isinstance(await ended_with(desk.handle()), TransientError)
 
     at_a_desk(story)
+
+
+def test_a_missing_permission_to_read_keeps_the_hint() -> None:
+    """The same for a moment in which the allocation itself can not be read."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, "n0")
+        desk.calls.fail(DeniedError('User "podworker" cannot get resource "allocations"'), (Verb.GET, "allocations"))
+        assert isinstance(await ended_with(desk.handle()), TransientError)
+
+    at_a_desk(story)

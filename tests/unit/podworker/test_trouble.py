@@ -201,6 +201,23 @@ def test_in_a_namespace_on_its_way_out_everything_is_taken_back() -> None:
     at_a_desk(story)
 
 
+def test_what_is_released_in_a_namespace_on_its_way_out_is_left_to_the_watcher() -> None:
+    """Nothing is bound there any more: that is no dead letter, and nobody is blamed."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign("n0", "n1")
+        desk.calls.fail(ThrottledError("later"), (Verb.BIND, "pods"))
+        await ended_with(desk.handle())
+        before = (await look(desk.kube)).status.conditions
+        await desk.kube.delete(NAMESPACES, "default")
+        worker, calls = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert (Verb.BIND, "pods") in calls.seen
+        assert (await look(desk.kube)).status.conditions == before
+
+    at_a_desk(story)
+
+
 def test_a_released_pod_that_was_deleted_by_hand_is_not_made_again() -> None:
     """The attempt is broken: no more bindings, no new pod under the old name; the watcher takes over."""
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from slipway.kube.facts import encode_fact
@@ -101,3 +102,30 @@ def test_a_rank_that_is_where_it_was_put_is_no_reason_to_plan(node: str, is_news
     assert take(cluster, delta) is is_news
     assert (cluster.generation != before) is is_news
     assert cluster.pods.take_changes() == [(None, pod)]
+
+
+def test_a_backoff_of_a_clock_that_is_ahead_lasts_as_long_as_it_was_made_for() -> None:
+    now = [1_000.0]
+    table = Cluster(lambda: now[0]).allocations
+    ahead = AllocationFact(
+        namespace="default", name="job", uid="u", version=1, attempt=2, phase_since=1_600.0, not_before=1_602.0
+    )
+    table.put("default/job", ahead, 1)
+    first = table.get("default/job")
+    now[0] = 1_001.0
+    table.put("default/job", msgspec.structs.replace(ahead, hold=True), 2)
+    again = table.get("default/job")
+
+    assert first is not None
+    assert again is not None
+    assert (first.not_before, again.not_before, again.hold) == (1_002.0, 1_002.0, True)
+
+
+def test_a_backoff_of_a_clock_that_is_right_is_what_was_written() -> None:
+    table = Cluster(lambda: 1_000.0).allocations
+    fact = AllocationFact(
+        namespace="default", name="job", uid="u", version=1, attempt=2, phase_since=999.0, not_before=1_029.0
+    )
+    table.put("default/job", fact, 1)
+
+    assert table.get("default/job") == fact

@@ -15,9 +15,9 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health
-from slipway.scheduler.leader import Parts
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
+from slipway.scheduler.standby import Parts
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.small_cluster import a_client, a_core, furnish, launch, look

@@ -11,9 +11,9 @@ from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health
-from slipway.scheduler.leader import Parts
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
+from slipway.scheduler.standby import Parts
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.kube_core import CoreKube

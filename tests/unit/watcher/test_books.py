@@ -28,7 +28,7 @@ from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
-from slipway.watcher.books import Books
+from slipway.watcher.books import DENIED_S, Books
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -202,6 +202,36 @@ def test_what_can_not_be_added_holds_nobody_up() -> None:
         assert (books.is_settled(work), books.is_added(work)) == (True, False)
         found = await desk.kube.get(CONFIG_MAPS, name_of("2026-01-02"), namespace=SYSTEM)
         assert found.data == {"totals": "not json"}
+
+    beside(story)
+
+
+def test_a_permission_that_comes_back_in_time_loses_nothing() -> None:
+    """A role is being changed, or a token renewed: what ended is tried again for a while before it is given up."""
+
+    async def story(desk: Desk) -> None:
+        is_refused = True
+
+        async def refuse(verb: Verb, plural: str, *_: Any) -> None:
+            if is_refused and verb is Verb.GET and plural == "configmaps":
+                raise DeniedError("cannot get configmaps")
+
+        desk.kube.before = refuse
+        books, work = desk.books(), ended("one")
+        books.offer(work)
+        with pytest.raises(UnavailableError):
+            await books.step()
+        assert not books.is_settled(work)
+        is_refused = False
+        await books.step()
+        assert books.is_added(work)
+        is_refused, other = True, ended("two")
+        books.offer(other)
+        with pytest.raises(UnavailableError):
+            await books.step()
+        await desk.clock.sleep(DENIED_S)
+        await books.step()
+        assert (books.is_settled(other), books.is_added(other)) == (True, False)
 
     beside(story)
 

@@ -116,8 +116,14 @@ def test_an_image_pull_back_off_ends_with_the_image() -> None:
 
 AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
     "deleted by hand": (a_pod().exited(143, at_s=9).deleted(at_s=5), Reason.POD_DELETED, []),
+    "deleted by hand, confirmed by its kubelet": (
+        a_pod().exited(143, at_s=9).deleted(at_s=11, grace_s=0),
+        Reason.POD_DELETED,
+        [],
+    ),
     "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
     "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
+    "node rebooted": (a_pod().exited(255, reason="Unknown"), Reason.NODE_LOST, ["n0"]),
     "evicted by the kubelet": (a_pod().failed("Evicted", "low on memory"), Reason.EVICTED, ["n0"]),
     "evicted through the api": (
         a_pod().exited(143, at_s=9).disrupted("EvictionByEvictionAPI").deleted(at_s=5),

@@ -115,3 +115,13 @@ def test_the_grace_runs_out() -> None:
     assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.PREEMPTION_GRACE)
     ended = settled(late, a_pod().exited(137, at_s=31).deleted(at_s=30), now=NOW + 20)
     assert ending(ended) == (Phase.TERMINATED, Result.PREEMPTED, Reason.PREEMPTION_GRACE)
+
+
+def test_a_grace_is_over_when_both_clocks_say_so() -> None:
+    """A scheduler whose clock is ahead cuts nobody's work off: its stop counts from when the grace is over here."""
+    told = once(a_running(preemptionGrace="10s").asked_to_preempt().it, a_pod().running()).allocation
+    stopped = AllocationStory(told).stopped("PreemptionGrace", at_s=700.0).it
+    early = once(stopped, a_pod().running(), now=NOW + 4)
+    assert (early.allocation.status.phase, early.needs.recheck_at) == (Phase.RUNNING, NOW + 10)
+    late = once(stopped, a_pod().running(), now=NOW + 10).allocation
+    assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.PREEMPTION_GRACE)

@@ -133,7 +133,7 @@ def test_the_first_failure_stays_the_cause() -> None:
 def test_what_an_admin_has_given_up_is_lost() -> None:
     """A node that does not answer and is not deleted either: its ranks count as lost, in this attempt alone."""
     story = a_running(2).with_spec(signals=Signals(attempt=1, lost_nodes=["n1"]))
-    done = once(story.it, a_pod(0).running(), a_pod(1).running())
+    done = once(story.it, a_pod(0).running(), a_pod(1).running(), consistent=True)
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.NODE_LOST)
     assert [pod.metadata.name[-1] for pod in done.force_deletes] == ["1"]
     later = a_running(2).with_spec(signals=Signals(attempt=2, lost_nodes=["n1"]))
@@ -166,12 +166,20 @@ def test_a_rank_on_a_node_that_is_gone_is_cleared_away_while_the_others_go_on() 
     """No kubelet will ever end it: its pod is deleted by force, its finalizer given up, its loss is on record."""
     story = a_running(2, minAvailable=1)
     gone = frozenset({"n1"})
-    on = once(story.it, a_pod(0).running(), a_pod(1).running(), nodes_gone=gone)
+    on = once(story.it, a_pod(0).running(), a_pod(1).running(), nodes_gone=gone, consistent=True)
     assert on.allocation.status.phase is Phase.RUNNING
     assert [pod.metadata.name[-1] for pod in on.force_deletes] == ["1"]
-    leaving = once(on.allocation, a_pod(0).running(), a_pod(1).running().deleted(at_s=20), nodes_gone=gone)
+    deleted = a_pod(1).running().deleted(at_s=20)
+    leaving = once(on.allocation, a_pod(0).running(), deleted, nodes_gone=gone, consistent=True)
     assert [pod.metadata.name[-1] for pod in leaving.drop_pod_finalizers] == ["1"]
     after = settled(leaving.allocation, a_pod(0).running())
     assert [rank.reason for rank in after.status.ranks or []] == ["", Reason.NODE_LOST]
     ended = settled(after, a_pod(0).exited(0, at_s=30), now=NOW + 20)
     assert ending(ended) == (Phase.TERMINATED, Result.SUCCEEDED, Reason.COMPLETED)
+
+
+def test_a_rank_that_somebody_else_bound_elsewhere_ends_the_attempt() -> None:
+    """Its room there was never counted, and whoever launched it may be gone: nobody's fault, and it begins again."""
+    done = once(a_running(2).it, a_pod(0).running(), a_pod(1).bound("n7").running())
+    assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.LAUNCH_STUCK)
+    assert done.allocation.status.message == "rank 1 on n7: bound to n7, not to n1"

@@ -15,6 +15,18 @@ def test_a_finalizer_goes_with_the_write_that_holds_the_exit() -> None:
     assert [pod.metadata.name[-1] for pod in done.drop_pod_finalizers] == ["0"]
 
 
+def test_an_exit_that_is_seen_is_recorded_also_in_a_namespace_that_is_going() -> None:
+    """What runs there is let go at once, what has ended with the write that holds its exit."""
+    story = settled(a_running(2).it, a_pod(0).running(), a_pod(1).running(), namespace_terminating=True)
+    pods = a_pod(0).exited(0), a_pod(1).running()
+    early = once(story, *pods, written_at=NOW, namespace_terminating=True)
+    assert not early.changed
+    assert [pod.metadata.name[-1] for pod in early.drop_pod_finalizers] == ["1"]
+    done = once(story, *pods, written_at=NOW - 1, namespace_terminating=True)
+    assert done.changed
+    assert [pod.metadata.name[-1] for pod in done.drop_pod_finalizers] == ["0", "1"]
+
+
 def test_a_bound_pod_that_no_release_names_is_kept_while_one_may_come() -> None:
     """Our view may be older than the release; an unbound one has never run."""
     story = an_allocation().assigned()

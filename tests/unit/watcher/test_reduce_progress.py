@@ -1,5 +1,8 @@
 """How an attempt comes up: from the release to Running and ready."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from slipway.crd.v1alpha1 import Allocation, Signals
@@ -73,6 +76,18 @@ def test_the_run_limit_becomes_a_stored_deadline() -> None:
     allocation = an_allocation(maxRuntime="1h").assigned().released().it
     status = reduce(allocation, [a_pod().running(at_s=3).it], now=T0 + 3).allocation.status
     assert status.deadlines == {"maxRuntime": "2023-11-14T23:13:23.000Z"}
+
+
+@pytest.mark.parametrize(("asked", "of_queue"), [("1h", "30m"), (None, "30m"), ("30m", "1h")])
+def test_the_shorter_run_limit_of_its_queue_counts(asked: str | None, of_queue: str) -> None:
+    """As it stood in the admission; the queue itself may have changed since."""
+    spec: dict[str, Any] = {"maxRuntime": asked} if asked else {}
+    story = an_allocation(**spec).assigned().released()
+    assert story.it.status.admission is not None
+    admission = msgspec.structs.replace(story.it.status.admission, max_runtime=of_queue)
+    allocation = story.with_status(admission=admission).it
+    status = reduce(allocation, [a_pod().running(at_s=3).it], now=T0 + 3).allocation.status
+    assert status.deadlines == {"maxRuntime": "2023-11-14T22:43:23.000Z"}
 
 
 @pytest.mark.parametrize("kind", ["notebook", "shell", "tensorboard"])

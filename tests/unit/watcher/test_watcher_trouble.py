@@ -170,6 +170,35 @@ def test_a_deleted_namespace_empties() -> None:
     play(story)
 
 
+def test_a_pod_that_ends_as_its_namespace_lets_it_go_is_recorded_first() -> None:
+    """The end that came after the pod was looked at is seen before the pod is let go."""
+
+    async def story(post: Post) -> None:
+        await post.launch()
+        await post.until(is_running, "running")
+        post.kubelet.is_away = {"n0"}
+        at_its_end: list[int | None] = []
+
+        async def end_it(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.PATCH, "pods") and post.kubelet.is_away:
+                post.kubelet.is_away = set()
+                await asyncio.sleep(1)
+
+        async def look_at_it(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.PATCH, "pods") and not await post.pods():
+                at_its_end.extend(rank.exit_code for rank in (await look(post.kube)).status.ranks or [])
+
+        post.its.before, post.its.after = end_it, look_at_it
+        await post.kube.delete(NAMESPACES, "default")
+        for _ in range(600):
+            if at_its_end:
+                break
+            await asyncio.sleep(0.1)
+        assert at_its_end == [143]
+
+    play(story)
+
+
 def test_what_nobody_owns_is_swept() -> None:
     """Objects with the uid of an allocation that is gone, finalizers and all, within 60 s."""
 

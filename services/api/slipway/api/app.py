@@ -1,6 +1,7 @@
 """The application as data: routes, middleware, error handlers."""
 
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -18,6 +19,7 @@ from slipway.api.routes import (
     allocations,
     contexts,
     dead,
+    decisions,
     events,
     gather,
     history,
@@ -28,6 +30,7 @@ from slipway.api.routes import (
     nodes,
     queues,
     signals,
+    simulate,
     templates,
     usage,
     webhooks,
@@ -46,6 +49,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *gather.ENDPOINTS,
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
+    *decisions.ENDPOINTS,
+    *simulate.ENDPOINTS,
     *jobs.ENDPOINTS,
     *usage.ENDPOINTS,
     *history.ENDPOINTS,
@@ -86,9 +91,15 @@ def create_app(parts: Parts, health: Health) -> Starlette:
     app.state.parts = parts
     app.state.needs_token = False
     app.state.on_broken = parts.on_broken
-    app.state.document = document = openapi.document(ENDPOINTS, version())
+    app.state.document = document = _document()
     app.state.docs_of = partial(docs_page.page, ENDPOINTS, document["components"]["schemas"])
     return app
+
+
+@cache
+def _document() -> dict[str, Any]:
+    """It depends on nothing but the code, and takes longer than all the rest."""
+    return openapi.document(ENDPOINTS, version())
 
 
 def create_task_app(parts: Parts) -> Starlette:

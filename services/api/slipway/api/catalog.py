@@ -5,6 +5,8 @@ depends, may be some seconds old.
 """
 
 import asyncio
+import functools
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +19,7 @@ from slipway.crd.v1alpha1 import Queue, ResourcePool, Template
 from slipway.errors import FieldError, InvalidError, NotFoundError, TerminatingError, TransientError
 from slipway.kube.objects import Namespace, Node
 from slipway.kube.resources import NAMESPACES, NODES, QUEUES, RESOURCE_POOLS, TEMPLATES
+from slipway.model.duration import parse_duration
 from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
@@ -87,6 +90,25 @@ class Catalog:
         if queue.spec.pool != pool:
             return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
         return ""
+
+    async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
+        """Which queue ends the work before it would end by itself; empty when none does."""
+        seen: set[str] = set()
+        limits: list[tuple[float, str, str]] = []
+        while name and name not in seen:
+            seen.add(name)
+            try:
+                queue = await self._queues.get(name, functools.partial(self._kube.get, QUEUES, name))
+            except NotFoundError:
+                break
+            if queue.spec.max_runtime:
+                limits.append((_seconds(queue.spec.max_runtime), name, queue.spec.max_runtime))
+            name = queue.spec.parent or ""
+        length_s, name, text = min(limits, default=(math.inf, "", ""))
+        if not name or (max_runtime and _seconds(max_runtime) <= length_s):
+            return ""
+        asked = f"not the {max_runtime} that it asks for" if max_runtime else "although it asks for no limit"
+        return f"queue {name} ends its work after {text}, {asked}"
 
     async def check_workspace(self, name: str) -> None:
         """Raises InvalidError at `/workspace` when nobody may launch there, TerminatingError when it goes away."""
@@ -160,3 +182,10 @@ def _names(names: list[str]) -> str:
 
 def _missing(at: str, detail: str) -> InvalidError:
     return InvalidError(f"{at.removeprefix('/')}: {detail}", fields=(FieldError(at, detail),))
+
+
+def _seconds(duration: str) -> float:
+    try:
+        return parse_duration(duration)
+    except ValueError:
+        return math.inf

@@ -61,26 +61,33 @@ class Changes:
         self._announcer.changed()
 
     async def write(self, allocation: Allocation, fields: Mapping[str, Any], *, version: str = "") -> Allocation:
-        """Set fields of the spec (wire names).
+        """Set fields of the spec (wire names). Without `version` nobody else's change is in the way: it is tried again.
 
         Raises:
             PreconditionError: `version` is given and is not the current one.
             NotFoundError: it is gone.
         """
+        for tries_left in reversed(range(STALE_TRIES_MAX)):
+            try:
+                return await self._write(allocation, fields, version)
+            except StaleError as error:
+                await self._lookup.again(allocation)
+                if version:
+                    raise _moved(allocation) from error
+                if not tries_left:
+                    raise
+        raise AssertionError
+
+    async def _write(self, allocation: Allocation, fields: Mapping[str, Any], version: str) -> Allocation:
+        """One try."""
         meta = allocation.metadata
         operations: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": meta.uid}]
         if version:
             operations.append({"op": "test", "path": "/metadata/resourceVersion", "value": version})
         operations += [{"op": "add", "path": f"/spec/{name}", "value": value} for name, value in fields.items()]
-        try:
-            changed = await self._kube.patch(
-                ALLOCATIONS, meta.name, operations, namespace=meta.namespace, type_=PatchType.JSON
-            )
-        except StaleError as error:
-            await self._lookup.again(allocation)
-            if version:
-                raise _moved(allocation) from error
-            raise
+        changed = await self._kube.patch(
+            ALLOCATIONS, meta.name, operations, namespace=meta.namespace, type_=PatchType.JSON
+        )
         self._announcer.changed()
         return changed
 

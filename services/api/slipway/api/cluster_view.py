@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
-from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of
+from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
 from slipway.api.schemas import Held, NodeView, PoolView, QueueView
 from slipway.api.view import shown
 from slipway.crd.meta import condition_of
@@ -19,7 +19,12 @@ CORDONED = "cordoned"
 
 
 def queue_view(
-    queue: Queue, live: Iterable[Allocation], *, pending: Iterable[Allocation] = (), jobs: Jobs | None = None
+    queue: Queue,
+    live: Iterable[Allocation],
+    *,
+    pending: Iterable[Allocation] = (),
+    jobs: Jobs | None = None,
+    aged: Aged = NOBODY,
 ) -> QueueView:
     """One queue; with `pending`, also who waits in it, in order."""
     name, pool = queue.metadata.name, queue.spec.pool
@@ -32,7 +37,7 @@ def queue_view(
         live=sum(map(is_admitted, own)),
         slots_in_use=sum(slots_of(each) for each in own if is_admitted(each)),
         spec=shown(queue.spec),
-        waiting=waiting_of(waiting, jobs or {}),
+        waiting=waiting_of(waiting, jobs or {}, aged),
     )
 
 

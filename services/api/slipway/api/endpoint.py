@@ -6,7 +6,7 @@ it streams afterwards has limits of its own.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -46,6 +46,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     body: Any = None
     answer: Any = None
     status: int = 200
+    also: Mapping[int, tuple[Any, ...]] = {}
+    """{status: one of which types} of the other answers that are no problem"""
     media_types: tuple[str, ...] = (JSON_TYPE,)
     is_long: bool = False
     """a long poll, which ends itself"""

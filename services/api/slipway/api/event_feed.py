@@ -15,7 +15,7 @@ from contextlib import aclosing
 from slipway.api.lookup import Lookup
 from slipway.crd.transitions import created_ms, events_after, id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError, TransientError
+from slipway.errors import DeniedError, NotFoundError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import Clock
@@ -97,8 +97,8 @@ class EventFeed:
             except NotFoundError:
                 await self._take_rest(allocation, following)
                 return
-            except TransientError:
-                continue
+            except (TransientError, DeniedError):
+                continue  # an API server that has just started refuses everybody until it knows the roles
             for missing in events_after(allocation, following.seq):
                 await following.take(missing)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from slipway.api import stuck
 from slipway.api.limits import Seen, limits
 from slipway.api.preempting import asked_of
-from slipway.api.queue_view import Jobs, gate_of, in_order, is_waiting
+from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
-from slipway.crd.transitions import id_of, ring_of, stop_reason
+from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase, RankState
 from slipway.model.reasons import Gate
@@ -31,8 +31,10 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
     Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
     Gate.JOB_MAX_SLOTS: ("wait", "wait for work of the job to end, or raise the job's maxSlots"),
+    Gate.WAITING_FOR_EXTENDER: ("wait", "wait, or have the extender that the message names repaired or made ignorable"),
     Gate.TOPOLOGY_TOO_SMALL: ("relax", "set topology mode to preferred, or ask for fewer ranks"),
     Gate.NO_FIT: ("fit", "wait for work to end, ask for less, or have nodes added"),
+    Gate.MAKING_ROOM: ("wait", "wait: others have been told to make room for it"),
     Gate.BEHIND_RESERVATION: ("wait", "wait: a place is kept for work that is before it"),
     Gate.BEHIND_QUEUE_HEAD: ("wait", "wait, or raise its priority: the queue keeps strict order"),
 }
@@ -43,6 +45,7 @@ def explain(
     pending: Iterable[Allocation],
     jobs: Jobs,
     *,
+    aged: Aged = NOBODY,
     seen: Seen | None = None,
     now: float = 0.0,
 ) -> ExplainView:
@@ -55,7 +58,7 @@ def explain(
     held_up = stuck.stuck_of(allocation)
     if held_up is not None:
         code, message = held_up.reason, stuck.sentence(held_up)
-    before = _before(allocation, pending, jobs) if is_waiting(allocation) else []
+    before = _before(allocation, pending, jobs, aged) if is_waiting(allocation) else []
     return ExplainView(
         id=id_of(allocation),
         phase=status.phase,
@@ -77,11 +80,11 @@ def explain(
     )
 
 
-def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs) -> list[Allocation]:
+def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs, aged: Aged) -> list[Allocation]:
     """Those of its queue that go first."""
     queue = (allocation.spec.pool, allocation.spec.queue)
     same = [each for each in pending if (each.spec.pool, each.spec.queue) == queue]
-    ordered = in_order(same, jobs)
+    ordered = in_order(same, jobs, aged)
     uids = [each.metadata.uid for each in ordered]
     uid = allocation.metadata.uid
     return ordered[: uids.index(uid)] if uid in uids else []
@@ -105,15 +108,27 @@ def standing(allocation: Allocation) -> str:
             return f"{text}: {status.message}" if status.message else text
         case Phase.RUNNING if (asked := asked_of(allocation)) is not None and asked.deadline:
             then = "comes back as the next attempt" if asked.requeue else "has ended for good"
-            return f"running, and told to save its work by {asked.deadline} ({asked.reason}); then it {then}"
-        case Phase.RUNNING:
-            return "running, and ready" if status.ready else "running"
+            return f"running, and told to save its work by {asked.deadline} ({asked.why}); then it {then}"
+        case Phase.RUNNING if (asked := asked_of(allocation)) is None or not asked.by:
+            return ("running, and ready" if status.ready else "running") + _shrinking(allocation)
         case _ if (reason := stop_reason(allocation)) is not None:
-            return f"stopping ({reason.value}): waiting for its pods to be gone"
+            asked = asked_of(allocation)
+            why = asked.why if asked is not None and asked.by else reason.value
+            return f"stopping ({why}): waiting for its pods to be gone"
         case _:
             ranks = status.ranks or []
             running = sum(rank.phase is RankState.RUNNING for rank in ranks)
             return f"{status.phase.value.lower()}: {running} of {_count(allocation)} ranks running"
+
+
+def _shrinking(allocation: Allocation) -> str:
+    """What is said of surplus ranks that make room just now."""
+    shrink, told = allocation.status.shrink, leaving_ranks(allocation)
+    count = len(told) - shrink.told if shrink is not None else 0
+    if shrink is None or not told or count <= 0:
+        return ""
+    ranks = "one of its ranks makes" if count == 1 else f"{count} of its ranks make"
+    return f"; {ranks} room for {shrink.by}"
 
 
 def _count(allocation: Allocation) -> int:

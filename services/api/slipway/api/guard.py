@@ -43,7 +43,7 @@ class Guard:
             return _HOST, f"host {host[:128]!r} is not one of ours; add its name to SLIPWAY_HOSTS"
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         origin = headers.get("origin", "")
-        if changes and (_is_foreign(origin, host) or headers.get("sec-fetch-site") == "cross-site"):
+        if changes and (is_foreign(origin, host) or headers.get("sec-fetch-site") == "cross-site"):
             return _ORIGIN, f"a page of {origin[:128] or 'another site'} may not do this"
         return None
 
@@ -60,8 +60,11 @@ def host_name(host: str) -> str:
         return ""
 
 
-def _is_foreign(origin: str, host: str) -> bool:
+def is_foreign(origin: str, host: str) -> bool:
     """Whether a page of `origin` is of another origin than `host`; the scheme may differ behind a TLS proxy."""
     if not origin:
         return False
-    return urlsplit(origin).netloc.lower() != host.lower()
+    try:
+        return urlsplit(origin).netloc.lower() != host.lower()
+    except ValueError:
+        return True

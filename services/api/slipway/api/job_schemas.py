@@ -141,6 +141,11 @@ class JobChanged(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """why members stay as they are"""
 
 
+class Killed(msgspec.Struct, kw_only=True, frozen=True):
+    killed: list[str]
+    """the ids of what had not ended"""
+
+
 class JobList(msgspec.Struct, kw_only=True, frozen=True):
     items: list[JobView]
     metadata: ListMetadata

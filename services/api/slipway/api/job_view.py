@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from slipway.api.job_schemas import JobView, Member, QueueStats
-from slipway.api.queue_view import Jobs, is_waiting, slots_of, waiting_of, waiting_since
+from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of, waiting_since
 from slipway.api.schemas import Waiting
 from slipway.api.view import shown
 from slipway.crd.transitions import id_of, is_admitted
@@ -16,10 +16,15 @@ STATES = (IDLE, QUEUED, SCHEDULED, RUNNING)
 
 
 def job_views(
-    wanted: Iterable[Job], allocations: Sequence[Allocation], jobs: Jobs, *, with_members: bool = False
+    wanted: Iterable[Job],
+    allocations: Sequence[Allocation],
+    jobs: Jobs,
+    *,
+    aged: Aged = NOBODY,
+    with_members: bool = False,
 ) -> list[JobView]:
     """The jobs; `allocations` are all that have not ended, or all, `jobs` all that order them."""
-    waiting = {each.id: each for each in waiting_of(allocations, jobs)}
+    waiting = {each.id: each for each in waiting_of(allocations, jobs, aged)}
     members: dict[tuple[str, str], list[Allocation]] = {}
     for each in allocations:
         if each.spec.job:

@@ -32,6 +32,7 @@ from slipway.crd.meta import (
     ANNOTATION_REQUEST_ID,
     ANNOTATION_TRACE,
     ANNOTATION_USER,
+    LABEL_LAUNCH_KEY,
     TEARDOWN_FINALIZER,
 )
 from slipway.crd.v1alpha1 import Allocation
@@ -42,6 +43,7 @@ from slipway.errors import (
     FieldError,
     InvalidError,
     NotFoundError,
+    StaleError,
     TerminatingError,
     TransientError,
     UnavailableError,
@@ -160,6 +162,8 @@ class Launcher:
         warnings = list(draft.warnings)
         if queue_warning := await self._catalog.queue_warning(body.queue, body.pool):
             warnings.append(queue_warning)
+        if limit_warning := await self._catalog.run_limit_warning(body.queue, draft.allocation.spec.max_runtime):
+            warnings.append(limit_warning)
         offers = await self._catalog.offers_if_quick(pool)
         if offers is not None:
             warnings += capacity_warnings(draft.allocation, pool, offers)
@@ -168,6 +172,8 @@ class Launcher:
     async def _create_named(self, order: Order, composed: Composed) -> Launched:
         """Create under the client's or the key's name; a made-up name that is taken is made up again."""
         body = composed.body
+        if order.key and body.name:
+            await self._check_unused(order, body)
         chosen = body.name or _key_name(order, body.workspace)
         draft = await self._draft(composed, chosen or self._made_up(body.kind))
         for _ in range(NAME_TRIES_MAX):
@@ -189,6 +195,9 @@ class Launcher:
         async def attempt() -> Allocation:
             try:
                 return await self._kube.create(ALLOCATIONS, manifest)
+            except StaleError as error:
+                # Not of the object, which is new, but of a quota that was counted at the same time: nothing was made.
+                raise TransientError(f"the create was not carried out: {error}") from error
             except InvalidError as error:
                 raise admission.client_errors(error) from error
 
@@ -208,6 +217,19 @@ class Launcher:
             return await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         except NotFoundError:
             return None
+
+    async def _check_unused(self, order: Order, body: LaunchBody) -> None:
+        """Raises KeyReusedError when this key has launched something of another name.
+
+        Not promised for two requests at the same time, nor for a key that comes again without a name: what would
+        refuse those is the name itself, and theirs differ.
+        """
+        key = f"{LABEL_LAUNCH_KEY}={_key_name(order, body.workspace)}"
+        known = await self._kube.list(ALLOCATIONS, namespace=body.workspace, label_selector=key)
+        others = [found.metadata.name for found in known.items if found.metadata.name != body.name]
+        if others:
+            detail = f"this Idempotency-Key launched {others[0]}; use a new key for a new launch"
+            raise KeyReusedError(detail, fields=(FieldError("/name", detail),))
 
     def _same_key(self, found: Allocation | None, order: Order, taken: AlreadyExistsError) -> Launched:
         """The allocation that this key made before. Raises when the name is another's, or another body's."""
@@ -251,12 +273,13 @@ def _manifest(order: Order, draft: Draft, body: LaunchBody) -> Json:
     if order.key:
         annotations[ANNOTATION_IDEMPOTENCY_KEY] = key_hash(order.key)
     meta = draft.allocation.metadata
+    ours = {LABEL_LAUNCH_KEY: _key_name(order, body.workspace)} if order.key else {}
     spec = msgspec.structs.replace(draft.allocation.spec, request_hash=_hash_of(order))
     return {
         "metadata": {
             "name": meta.name,
             "namespace": meta.namespace,
-            "labels": dict(body.labels),
+            "labels": {**body.labels, **ours},
             "annotations": annotations,
             "finalizers": [TEARDOWN_FINALIZER],
         },

@@ -20,7 +20,7 @@ from slipway.api.view import number_label
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import ControlPlaneError, NotFoundError, TransientError
+from slipway.errors import ControlPlaneError, DeniedError, NotFoundError, TransientError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import PODS
 from slipway.model.lifecycle import Phase
@@ -142,7 +142,7 @@ class LogFeed:
             return (await self._lookup.again(allocation)).status.phase is Phase.TERMINATED
         except NotFoundError:
             return True
-        except TransientError:
+        except (TransientError, DeniedError):
             return False
 
     async def _source(

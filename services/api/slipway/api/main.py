@@ -4,6 +4,7 @@ import asyncio
 
 from slipway.api.app import create_app, create_task_app
 from slipway.api.parts import Parts, connect
+from slipway.api.ports import Kube
 from slipway.api.settings import Settings
 from slipway.api.webhooks import running
 from slipway.errors import InvalidError, InvariantError, NotFoundError, UnavailableError
@@ -15,6 +16,7 @@ from slipway.runtime.health import HealthApp, HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 
 NAME = "api"
@@ -46,6 +48,14 @@ async def build(context: Context[Settings]) -> None:
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
+    parts = compose(context, kube, streams, behind)
+    if context.once:
+        await check(parts)
+
+
+def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: BestEffort) -> Parts:
+    """The application over these clients, and all that runs beside it; with `--once`, only what it is made of."""
+    settings = context.settings
     broken = asyncio.get_running_loop().create_future()
     parts = connect(
         settings=settings,
@@ -60,8 +70,7 @@ async def build(context: Context[Settings]) -> None:
     context.resources.push_async_callback(parts.sender.aclose)
     context.resources.push_async_callback(parts.forwarder.aclose)
     if context.once:
-        await check(parts)
-        return
+        return parts
     context.serve(create_app(parts, context.health))
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
@@ -77,6 +86,7 @@ async def build(context: Context[Settings]) -> None:
             await kube.list(ALLOCATIONS, limit=1)
 
     context.loop("kubernetes", probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
+    return parts
 
 
 async def check(parts: Parts) -> None:

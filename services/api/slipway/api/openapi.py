@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -29,7 +30,8 @@ def document(endpoints: Iterable[Endpoint], version: str) -> Json:
     rows = list(endpoints)
     types: list[Any] = [Problem]
     for row in rows:
-        types += [each for each in (row.body, row.answer) if each is not None and each not in types]
+        named = (row.body, row.answer, *chain.from_iterable(row.also.values()))
+        types += [each for each in named if each is not None and each not in types]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(map(str, types), schemas, strict=True))
     _complete(components)
@@ -72,7 +74,7 @@ def _operation(row: Endpoint, by_type: Json) -> Json:
         "summary": row.summary,
         "tags": [row.tag],
         "parameters": _parameters(row),
-        "responses": {str(row.status): _response(row, by_type), "default": _PROBLEM},
+        "responses": {str(row.status): _response(row, by_type), **_others(row, by_type), "default": _PROBLEM},
     }
     if row.for_tasks:
         operation["security"] = [{}, {"task": []}]
@@ -119,6 +121,16 @@ def _response(row: Endpoint, by_type: Json) -> Json:
     elif row.media_types != (JSON_TYPE,):
         response["content"] = {media_type: {} for media_type in row.media_types}
     return response
+
+
+def _others(row: Endpoint, by_type: Json) -> Json:
+    return {
+        str(status): {
+            "description": row.summary,
+            "content": {JSON_TYPE: {"schema": {"anyOf": [by_type[str(each)] for each in types]}}},
+        }
+        for status, types in row.also.items()
+    }
 
 
 def _operation_id(row: Endpoint) -> str:

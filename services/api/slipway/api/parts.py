@@ -20,6 +20,7 @@ from slipway.api.proxy.target import Targets
 from slipway.api.recent import Recent, Seldom
 from slipway.api.rendezvous import Rendezvous
 from slipway.api.settings import Settings
+from slipway.api.simulation import Simulator
 from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
 from slipway.api.webhooks.addresses import parse_networks
@@ -29,6 +30,7 @@ from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
+from slipway.streams.decisions import DecisionLog
 from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
 from slipway.streams.webhooks import Webhooks
@@ -64,6 +66,8 @@ class Parts:
     traces: TraceLog
     activity: Activity
     dead: DeadLetters
+    decisions: DecisionLog
+    simulator: Simulator
     webhooks: Registry
     deliveries: Webhooks
     sender: Sender
@@ -121,6 +125,14 @@ def connect(
         traces=streams.traces,
         activity=streams.activity,
         dead=streams.dead,
+        decisions=streams.decisions,
+        simulator=Simulator(
+            kube,
+            clock,
+            most=settings.simulations_max,
+            timeout_s=settings.simulate_timeout_s,
+            memory_bytes=settings.simulate_memory_bytes,
+        ),
         webhooks=Registry(kube, clock, namespace=settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),

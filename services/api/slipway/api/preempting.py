@@ -23,6 +23,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     deadline: str
     requeue: bool
     """another attempt follows"""
+    by: str = ""
+    """who needs the room: namespace/name"""
+
+    @property
+    def why(self) -> str:
+        """The reason, and for whom."""
+        return f"{self.reason} for {self.by}" if self.by else self.reason
 
 
 def signals_of(allocation: Allocation) -> Signals:
@@ -38,7 +45,7 @@ def asked_of(allocation: Allocation) -> Asked | None:
     deadline, stop = status.deadlines.get(DEADLINE, ""), _stop(allocation)
     if stop is not None and (stop.reason in _EVICTIONS or deadline):
         n = max(1, signal.n) if signal is not None else 1
-        return Asked(n=n, reason=stop.reason, at=stop.at, deadline=deadline, requeue=stop.requeue)
+        return Asked(n=n, reason=stop.reason, at=stop.at, deadline=deadline, requeue=stop.requeue, by=stop.by)
     if signal is None:
         return None
     requeue = signal.requeue or allocation.spec.hold

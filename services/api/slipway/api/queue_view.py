@@ -7,17 +7,20 @@ the object's condition.
 from collections.abc import Iterable, Mapping
 
 from slipway.api.schemas import Waiting
-from slipway.crd import facts
+from slipway.crd import facts, transitions
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, ring_of, user_of
-from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.crd.v1alpha1 import Allocation, Job, ResourcePool
 from slipway.model.lifecycle import Event, Phase
-from slipway.model.position import WorkKey, default_position, work_key
+from slipway.model.position import WorkKey, ages_at, default_position, work_key
 from slipway.model.reasons import Gate
 from slipway.model.times import parse_time
 
 Jobs = Mapping[tuple[str, str], Job]
 """{(namespace, name): job}"""
+Aged = Mapping[str, float]
+"""{uid: since when it waits} of what goes before all younger work of its queue"""
+NOBODY: Aged = {}
 
 
 def gate_of(allocation: Allocation) -> tuple[str, str]:
@@ -34,18 +37,30 @@ def is_waiting(allocation: Allocation) -> bool:
     return allocation.status.phase is Phase.PENDING and not is_stopped
 
 
-def in_order(allocations: Iterable[Allocation], jobs: Jobs) -> list[Allocation]:
+def aged(allocations: Iterable[Allocation], pools: Iterable[ResourcePool], now: float) -> Aged:
+    """What has waited longer than its pool lets it."""
+    agings = {pool.metadata.name: facts.pool_fact(pool).aging for pool in pools}
+    found: dict[str, float] = {}
+    for each in allocations:
+        aging, since = agings.get(each.spec.pool, 0.0), transitions.waiting_since(each)
+        at = ages_at(since, aging) if since is not None else None
+        if since is not None and at is not None and at <= now:
+            found[each.metadata.uid] = since
+    return found
+
+
+def in_order(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> list[Allocation]:
     """The waiting ones, first to go first."""
-    return sorted(filter(is_waiting, allocations), key=lambda allocation: _key(allocation, jobs))
+    return sorted(filter(is_waiting, allocations), key=lambda allocation: _key(allocation, jobs, aged))
 
 
-def waiting_of(allocations: Iterable[Allocation], jobs: Jobs) -> list[Waiting]:
+def waiting_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> list[Waiting]:
     """The waiting ones with their places, queue by queue."""
     counts: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
     """{queue: {unit: how many units are before it}}"""
     found: list[Waiting] = []
-    for allocation in in_order(allocations, jobs):
+    for allocation in in_order(allocations, jobs, aged):
         queue = (allocation.spec.pool, allocation.spec.queue)
         ahead = counts.get(queue, 0)
         counts[queue] = ahead + 1
@@ -98,7 +113,7 @@ def place_of(allocation: Allocation, jobs: Jobs) -> str:
     return own or default_position(_created(allocation), allocation.metadata.uid)
 
 
-def _key(allocation: Allocation, jobs: Jobs) -> WorkKey:
+def _key(allocation: Allocation, jobs: Jobs, aged: Aged) -> WorkKey:
     job = job_of(allocation, jobs)
     return work_key(
         priority_of(allocation, job),
@@ -107,6 +122,7 @@ def _key(allocation: Allocation, jobs: Jobs) -> WorkKey:
         own=allocation.spec.priority,
         created=_created(allocation),
         uid=allocation.metadata.uid,
+        aged_since=aged.get(allocation.metadata.uid),
     )
 
 

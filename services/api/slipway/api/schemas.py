@@ -70,7 +70,11 @@ class FlagBody(Request, kw_only=True, frozen=True):
 
 
 class ProgressBody(Request, kw_only=True, frozen=True):
-    progress: Annotated[float, Meta(ge=0, le=1, description="part that is done, 0 to 1")]
+    """At least one of `progress` and `checkpoint` is said."""
+
+    progress: Annotated[float, Meta(ge=0, le=1, description="part that is done, 0 to 1")] | None = None
+    checkpoint: bool = False
+    """the work has just been saved: whoever is to make room for others loses least soon after"""
     attempt: Annotated[int, Meta(ge=1)] | None = None
 
 
@@ -189,9 +193,31 @@ class Deadline(Wire, kw_only=True, frozen=True):
     detail: str
 
 
+class StartView(Wire, kw_only=True, frozen=True):
+    """Bounds of a start. `latest` holds when everything uses up its run limit and nothing new comes; absent: nobody
+    knows."""
+
+    earliest: str = ""
+    latest: str = ""
+
+
+class ForeseenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What the planner says of it now, asked afresh. `reasons` are nodes by what refuses them; `change` is the smallest
+    change that would let it start, as data, and `helps` the same in words. Without a `code` it starts at once."""
+
+    code: str
+    message: str
+    reasons: dict[str, int]
+    ahead_slots: int
+    change: list[dict[str, Any]]
+    helps: list[str]
+    estimated_start: StartView
+
+
 class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """Why it stands where it stands. While it waits: the first gate that keeps it (`code`), its place, and what would
-    help (`change`). `deadlines` are what will end it by themselves, the next one first."""
+    help (`change`). `deadlines` are what will end it by themselves, the next one first. `foreseen` is there when it was
+    asked for, and could be told."""
 
     id: str
     phase: Phase
@@ -210,6 +236,7 @@ class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     ranks: list[dict[str, Any]]
     conditions: list[dict[str, Any]]
     deadlines: list[Deadline] = []
+    foreseen: ForeseenView | None = None
 
 
 class Span(Wire, kw_only=True, frozen=True):
@@ -265,6 +292,8 @@ class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     requeue: bool
     attempt: int
     acks: dict[str, int]
+    by: str = ""
+    """who needs the room, if others do: workspace/name"""
 
 
 class Address(msgspec.Struct, kw_only=True, frozen=True):

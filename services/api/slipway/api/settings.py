@@ -168,6 +168,29 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(ge=1, le=256, description="Tries under way at the same time to the receiver of one webhook."),
     ] = 8
 
+    simulations_max: Annotated[
+        int,
+        Meta(ge=1, le=64, description="What-if questions that are answered at the same time, each by its own process."),
+    ] = 2
+    simulate_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=300,
+            description="How long a what-if question may take; shorter than a request.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 20.0
+    simulate_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=64 * 1024 * 1024,
+            le=64 * 1024 * 1024 * 1024,
+            description="Memory that the process of one what-if question may use.",
+            extra={"unit": "bytes"},
+        ),
+    ] = 256 * 1024 * 1024
+
     @property
     def consumer(self) -> str:
         """The same again after a restart, so that it goes on with what it had in hand; no other process has it."""

@@ -1,8 +1,6 @@
 """What was used, by whom and where: sums over the daily totals and over what is not in them yet. Pure.
 
 Owns the grouping and the two forms of the answer. Milliseconds are summed as whole numbers and shown as seconds.
-
-Invariant: an allocation that the totals of a day hold does not count again for that day.
 """
 
 import csv
@@ -13,25 +11,16 @@ from typing import Any
 import msgspec
 
 from slipway.crd import totals
-from slipway.crd.figures import DayTotals, DayUsage
-from slipway.crd.totals import Key
+from slipway.crd.figures import DayUsage
+from slipway.crd.spending import Spent
 from slipway.crd.transitions import id_of, user_of
-from slipway.crd.usage import day_of, ms_of, sum_of, used
+from slipway.crd.usage import sum_of, used
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 
 PHASES = tuple(phase.value for phase in Phase if phase is not Phase.TERMINATED)
 _KEY_NAMES = ("workspace", "user", "pool", "queue", "kind")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key used on one day."""
-
-    day: str
-    key: Key
-    usage: DayUsage
-    ended: int = 0
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -100,29 +89,6 @@ DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
     "queue": lambda spent: spent.key[3],
     "kind": lambda spent: spent.key[4],
 }
-
-
-def gather(
-    days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], now: float
-) -> list[Spent]:
-    """Everything of these days. `allocations` were listed before `stored` was read."""
-    found: list[Spent] = []
-    for day, kept in stored.items():
-        for row in kept.rows:
-            key = (row.workspace, row.user, row.pool, row.queue, row.kind)
-            found.append(Spent(day=day, key=key, usage=sum_of([row]), ended=row.ended))
-    wanted = frozenset(days)
-    booked = {day: totals.tokens_in(kept) for day, kept in stored.items()}
-    for allocation in allocations:
-        if totals.is_booked(allocation):
-            continue
-        end, token = _end_day(allocation), totals.token_of(allocation.metadata.uid)
-        by_day = {**({end: DayUsage()} if end else {}), **used(allocation, now)}
-        for day in by_day.keys() & wanted:
-            if token not in booked.get(day, frozenset()):
-                key = totals.key_of(allocation)
-                found.append(Spent(day=day, key=key, usage=by_day[day], ended=int(day == end)))
-    return found
 
 
 def is_wanted(spent: Spent, wanted: Wanted) -> bool:
@@ -233,11 +199,6 @@ def _raw(allocation: Allocation, usage: DayUsage) -> RawRow:
 
 def _seconds(ms: Mapping[str, int]) -> dict[str, float]:
     return {phase: spent / 1000 for phase, spent in ms.items()}
-
-
-def _end_day(allocation: Allocation) -> str:
-    ended_at = allocation.status.ended_at
-    return day_of(ms_of(ended_at)) if ended_at and allocation.status.phase is Phase.TERMINATED else ""
 
 
 def _safe(cell: Any) -> Any:

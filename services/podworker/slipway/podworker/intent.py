@@ -5,15 +5,16 @@ pods exist is found out while the decision is carried out, because every step of
 
 Invariants: nothing is launched that is not admitted in this attempt, or that is to stop; nothing is bound that is not
 in the release of this attempt; an attempt of the past is always torn down, the current one only when it never
-started (stopped before the release) or has been ended by the watcher.
+started (stopped before the release) or has been ended by the watcher; of a running gang only those ranks go that the
+scheduler has told to make room.
 """
 
 import msgspec
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
-from slipway.crd.transitions import is_admitted, is_released, stop_reason
+from slipway.crd.transitions import is_admitted, is_released, leaving_ranks, stop_reason
 from slipway.crd.v1alpha1 import Allocation
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import Phase, RankState
 
 CONDITION_REFUSED = "Refused"
 """The launch of the attempt in `observedGeneration` can never succeed: the watcher ends the allocation as Invalid."""
@@ -22,6 +23,7 @@ CONDITION_STUCK = "Stuck"
 
 _BINDABLE = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 _OVER = (Phase.TERMINATING, Phase.TERMINATED)
+_GOING = (RankState.RELEASING, RankState.SUCCEEDED, RankState.FAILED)
 
 
 class Launch(msgspec.Struct, frozen=True, tag=True):
@@ -42,13 +44,19 @@ class Teardown(msgspec.Struct, frozen=True, tag=True):
     through: int
 
 
+class Shed(msgspec.Struct, frozen=True, tag=True):
+    """Delete the pods of these ranks: they make room, and the rest of the gang goes on."""
+
+    ranks: tuple[int, ...]
+
+
 class Nothing(msgspec.Struct, frozen=True, tag=True):
     """There is nothing to do; `why` is a short constant for the log."""
 
     why: str
 
 
-Intent = Launch | Bind | Teardown | Nothing
+Intent = Launch | Bind | Teardown | Shed | Nothing
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
@@ -62,6 +70,9 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
     if status.phase in _OVER:
         return Teardown(status.attempt)
     if is_released(allocation):
+        to_go = () if is_stopping else _to_go(allocation)
+        if to_go:
+            return Shed(to_go)
         if is_stopping or status.phase not in _BINDABLE:
             # The watcher records the exits and moves the phase; the teardown follows from that.
             return Nothing("stopping") if is_stopping else Nothing("running")
@@ -78,6 +89,15 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
     if is_refused(allocation):
         return Nothing("refused")
     return Launch(past)
+
+
+def _to_go(allocation: Allocation) -> tuple[int, ...]:
+    """Ranks of a running gang that were told to make room, and of which nobody has seen that they go."""
+    status = allocation.status
+    if status.phase is not Phase.RUNNING:
+        return ()
+    ranks = status.ranks or []
+    return tuple(rank for rank in leaving_ranks(allocation) if rank >= len(ranks) or ranks[rank].phase not in _GOING)
 
 
 def is_refused(allocation: Allocation) -> bool:

@@ -35,6 +35,7 @@ from slipway.podworker import gates, status
 from slipway.podworker.adopt import Verdict, judge
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.claims import check_claims
+from slipway.podworker.extended import Binder, Extended
 from slipway.podworker.gates import Gate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
@@ -74,16 +75,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     node: str
     gate: Gate | None = None
+    rank: int = -1
 
 
 class Launcher:
     """Carries out launches."""
 
-    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions) -> None:
+    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions, extended: Extended) -> None:
         self._kube = kube
         self._lanes = lanes
         self._clock = clock
         self._options = options
+        self._extended = extended
 
     async def release(self, allocation: Allocation, pinned: Pinned, made: Made, traceparent: str) -> Allocation:
         """Creates everything, then commits the release; answers the allocation with it.
@@ -132,7 +135,8 @@ class Launcher:
             targets = await self._unbound(allocation, targets)
         with step("bind", self._clock, count=len(targets)):
             namespace = allocation.metadata.namespace
-            await self._lanes.all([partial(self._bind, namespace, target) for target in targets])
+            binder = await self._extended.binder_of(allocation) if targets else None
+            await self._lanes.all([partial(self._bind, namespace, target, binder) for target in targets])
         return len(targets)
 
     async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
@@ -228,7 +232,11 @@ class Launcher:
                 gates.check_place(pod, target.node)
         return waiting
 
-    async def _bind(self, namespace: str, target: Target) -> None:
+    async def _bind(self, namespace: str, target: Target, binder: Binder | None) -> None:
+        if binder is not None and target.rank in binder.ranks:
+            extender, uid, node = binder.extender, target.uid, target.node
+            if await self._extended.bind(extender, namespace, target.pod, uid=uid, node=node):
+                return
         try:
             if target.gate is not None:
                 await gates.open_gate(
@@ -266,7 +274,7 @@ def _targets(allocation: Allocation) -> list[Target]:
     if len(uids) != len(places):
         raise StaleError("the release does not match the admission")
     return [
-        Target(pod=manifest.pod_name(allocation, placement.rank), uid=uid, node=placement.node)
+        Target(pod=manifest.pod_name(allocation, placement.rank), uid=uid, node=placement.node, rank=placement.rank)
         for placement, uid in zip(places, uids, strict=True)
     ]
 

@@ -9,8 +9,10 @@ import msgspec
 
 from slipway.errors import TransientError
 from slipway.kube import client
+from slipway.kube.extender import ExtenderClient
 from slipway.pods.podspec import TaskOptions
 from slipway.podworker.bounded import Lanes
+from slipway.podworker.extended import Extended, Posts
 from slipway.podworker.launch import Launcher
 from slipway.podworker.poll import Poller
 from slipway.podworker.pools import Pools
@@ -55,7 +57,7 @@ async def build(context: Context[Settings]) -> None:
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
     if context.once:
-        worker = make_worker(kube, settings, context.clock, context.random)
+        worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context))
         poller = make_poller(kube, worker, settings, context.clock, context.random, None)
         consumer = make_consumer(streams, worker, settings, context.clock, is_patient=False)
         await _run_once(poller, consumer if settings.redis_url else None)
@@ -68,7 +70,7 @@ async def build(context: Context[Settings]) -> None:
 def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
     """Start working on these clients: real ones in a process, models in the simulation."""
     settings = context.settings
-    worker = make_worker(kube, settings, context.clock, context.random)
+    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context))
     pinger = streams.health if settings.redis_url else None
     poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
     context.loop("poll", poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
@@ -77,9 +79,17 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
         context.tasks.create_task(_consume(consumer, context.stop), name="consumer")
 
 
-def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random) -> Worker:
+def _extenders(context: Context[Settings]) -> ExtenderClient:
+    client_ = ExtenderClient()
+    context.resources.push_async_callback(client_.aclose)
+    return client_
+
+
+def make_worker(
+    kube: Kube, settings: Settings, clock: Clock, random: Random, *, extenders: Posts | None = None
+) -> Worker:
     """A worker on these clients."""
-    lanes = Lanes(settings.worker_calls)
+    lanes, pools = Lanes(settings.worker_calls), Pools(kube, clock)
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
@@ -89,9 +99,9 @@ def make_worker(kube: Kube, settings: Settings, clock: Clock, random: Random) ->
     )
     return Worker(
         kube=kube,
-        launcher=Launcher(kube, lanes, clock, options),
+        launcher=Launcher(kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient())),
         remover=Remover(kube, lanes, clock),
-        pools=Pools(kube, clock),
+        pools=pools,
         clock=clock,
         random=random,
         patience=patience,

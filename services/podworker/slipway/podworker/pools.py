@@ -61,6 +61,14 @@ class Pools:
             return Drifted("PoolChanged", f"pool {name} gives other defaults than it gave at the admission")
         return _sound(resolved, pool)
 
+    async def pool(self, name: str) -> ResourcePool:
+        """A pool as it is, or was a moment ago.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        return self._remembered(name) or await self._read(name)
+
     def _remembered(self, name: str) -> ResourcePool | None:
         read_s, pool = self._known.get(name, (0.0, None))
         return pool if self._clock.monotonic() - read_s < AGE_MAX_S else None

@@ -61,6 +61,14 @@ class Remover:
             span.set(deletes=len(waiting))
         return len(waiting)
 
+    async def shed(self, allocation: Allocation, ranks: Iterable[int]) -> int:
+        """Deletes the pods of some ranks of the current release, with their own grace; answers how many."""
+        known = _released(allocation)
+        names = [manifest.pod_name(allocation, rank) for rank in ranks]
+        metas = [ObjectMeta(name=name, uid=known[name]) for name in names if name in known]
+        await self._lanes.all([partial(self._delete, allocation, PODS, meta) for meta in metas])
+        return len(metas)
+
     async def _named_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
         """By name, which needs no LIST; those of the current release are known by uid and are not even read."""
         found: list[ObjectMeta] = []

@@ -33,7 +33,7 @@ from slipway.model.ids import split_allocation_id
 from slipway.model.times import parse_time
 from slipway.podworker import status
 from slipway.podworker.bounded import Turns
-from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Launch, Nothing, Teardown, decide
+from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Launch, Nothing, Shed, Teardown, decide
 from slipway.podworker.launch import Launcher, Made
 from slipway.podworker.pools import Drifted, Pools
 from slipway.podworker.ports import Kube
@@ -141,6 +141,9 @@ class Worker:
                 allocation = await self._kube.get(ALLOCATIONS, name, namespace=hint.namespace)
             except NotFoundError:
                 return "gone"
+            except DeniedError as error:
+                # As with a teardown: the hint comes again until the operator has repaired it.
+                raise UnavailableError(f"the allocation can not be read: {error}") from error
             if not allocation.metadata.uid.startswith(uid_prefix):
                 return "another object"
             sight.allocation = allocation
@@ -159,6 +162,9 @@ class Worker:
             case Teardown(through):
                 with self._span("teardown", allocation, hint_trace):
                     return await self._tear_down(allocation, through)
+            case Shed(ranks):
+                with self._span("shed", allocation, hint_trace):
+                    return await self._shed(allocation, ranks)
             case Bind(past):
                 if _attempt_key(allocation) in self._bound:
                     return "bound before"
@@ -174,6 +180,13 @@ class Worker:
         except DeniedError as error:
             # The operator's to repair; until then the hints come again, and none of them is a dead letter.
             raise UnavailableError(f"the teardown is not permitted: {error}") from error
+
+    async def _shed(self, allocation: Allocation, ranks: tuple[int, ...]) -> str:
+        try:
+            await self._remover.shed(allocation, ranks)
+        except DeniedError as error:
+            raise UnavailableError(f"the ranks can not be deleted: {error}") from error
+        return "shed"
 
     async def _launch(self, allocation: Allocation, sight: Sight, past: int, traceparent: str) -> str:
         made = sight.made_for(allocation)
@@ -199,6 +212,8 @@ class Worker:
         """Binds what the release lists, then removes what earlier attempts left."""
         try:
             await self._launcher.bind(allocation, sight.made_for(allocation))
+        except TerminatingError:
+            return await self._leave_namespace(allocation)
         except StaleError as error:
             return await self._mark_stuck(allocation, REASON_BIND_REFUSED, str(error))
         except DeniedError as error:
@@ -209,13 +224,13 @@ class Worker:
         if _stuck_of(allocation) is not None:
             await self._condition(allocation, CONDITION_STUCK, "False", reason="Recovered")
         if past:
-            await self._remover.remove(allocation, past)
+            await self._tear_down(allocation, past)
         return "bound"
 
     async def _leave_namespace(self, allocation: Allocation) -> str:
         intent = decide(allocation, namespace_terminating=True)
         if isinstance(intent, Teardown):
-            await self._remover.remove(allocation, intent.through)
+            await self._tear_down(allocation, intent.through)
         return "taken back"
 
     async def _refuse(self, allocation: Allocation, error: PermanentError) -> str:

@@ -1,10 +1,11 @@
 """Decisions and fired deadlines become writes on allocations: fenced, idempotent, without a choice of policy.
 
-Owns the effects of the scheduler on an Allocation: the teardown finalizer, the admission, `status.stop`, and the
-condition that says why it waits. Each is GET, compare, PUT under the resourceVersion; doing one twice does
-nothing the second time. Must not decide who gets what.
+Owns the effects of the scheduler on an Allocation: the teardown finalizer, the admission, `status.stop` and
+`status.shrink` with the record of whom it made room for, and the condition that says why it waits. Each is GET,
+compare, PUT under the resourceVersion; doing one twice does nothing the second time. Must not decide who gets what.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 
@@ -12,10 +13,11 @@ import msgspec
 
 from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
 from slipway.crd.meta import ANNOTATION_TRACE, TEARDOWN_FINALIZER, Condition, condition_of
-from slipway.crd.transitions import id_of, record, stop_reason, with_status
-from slipway.crd.v1alpha1 import Admission, Allocation, Placement, Stop
+from slipway.crd.transitions import id_of, leaving_ranks, record, stop_reason, with_status
+from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Placement, Preempted, Shrink, Stop
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
+from slipway.model.duration import parse_duration
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Gate, Reason
@@ -47,9 +49,11 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 class Applier:
     """Writes on behalf of one leader."""
 
-    def __init__(self, kube: Kube, clock: Clock) -> None:
+    def __init__(self, kube: Kube, clock: Clock, run_limit: Callable[[str], float | None] = lambda _: None) -> None:
+        """`run_limit`: {queue: the longest that its work may run, in seconds; None for no limit}."""
         self._kube = kube
         self._clock = clock
+        self._run_limit = run_limit
 
     async def look(self, decision: Decision) -> Allocation | None:
         """The object of a decision, for `decision` to begin with; None when it can not be had just now."""
@@ -130,6 +134,7 @@ class Applier:
             at=format_time(now),
             spec_hash=decision.spec_hash,
             placements=_placements(found, decision, nodes),
+            max_runtime=_shorter(self._run_limit(found.spec.queue), found.spec.max_runtime),
         )
         admitted = Condition(
             type=CONDITION_ADMITTED,
@@ -152,23 +157,41 @@ class Applier:
         return Applied(outcome=Outcome.APPLIED, allocation=await self._send(written))
 
     async def _evict(self, found: Allocation, decision: Decision) -> Applied:
-        stop = Stop(
-            reason=decision.reason or Reason.PREEMPTED.value,
-            at=format_time(self._clock.now()),
-            attempt=decision.attempt,
-            requeue=True,
-            by=decision.by,
-        )
-        return await self._stop(found, decision.uid, stop)
+        now = format_time(self._clock.now())
+        reason = decision.reason or Reason.PREEMPTED.value
+        if decision.ranks:
+            return await self._shrink(found, decision, reason, now)
+        stop = Stop(reason=reason, at=now, attempt=decision.attempt, requeue=True, by=decision.by)
+        return await self._stop(found, decision.uid, stop, preemptions=_told_of(found, decision, now))
 
-    async def _stop(self, found: Allocation, uid: str, stop: Stop) -> Applied:
+    async def _shrink(self, found: Allocation, decision: Decision, reason: str, now: str) -> Applied:
+        """Surplus ranks are to go. Those that were told before stay told: the pod worker may have deleted them."""
+        status = found.status
+        is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
+        if is_other or status.phase is Phase.TERMINATED:
+            return Applied(outcome=Outcome.VOID, allocation=found)
+        known = leaving_ranks(found)
+        fresh = tuple(rank for rank in decision.ranks if rank not in known)
+        if stop_reason(found) is not None or status.phase is Phase.TERMINATING or not fresh:
+            return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+        shrink = Shrink(
+            ranks=[*known, *fresh],
+            attempt=decision.attempt,
+            reason=reason,
+            at=now,
+            by=decision.by,
+            told=status.shrink.told if known and status.shrink is not None else 0,
+        )
+        return await self._put(found, shrink=shrink, preemptions=_told_of(found, decision, now))
+
+    async def _stop(self, found: Allocation, uid: str, stop: Stop, **changes: object) -> Applied:
         status = found.status
         is_other = found.metadata.uid != uid or status.attempt != stop.attempt
         if is_other or status.phase is Phase.TERMINATED:
             return Applied(outcome=Outcome.VOID, allocation=found)
         if stop_reason(found) is not None:
             return Applied(outcome=Outcome.UNCHANGED, allocation=found)
-        return await self._put(found, stop=stop)
+        return await self._put(found, stop=stop, **changes)
 
     async def _finalize(self, found: Allocation) -> Allocation:
         meta = found.metadata
@@ -208,6 +231,14 @@ class Applier:
         raise AssertionError("unreachable")
 
 
+def _told_of(found: Allocation, decision: Decision, now: str) -> list[Preempted]:
+    """Whom it made room for, with this time; what nobody gains by is no preemption."""
+    known = found.status.preemptions
+    if not decision.by:
+        return known
+    return [*known, Preempted(at=now, by=decision.by, attempt=decision.attempt)][-PREEMPTIONS_MAX:]
+
+
 def _placements(found: Allocation, decision: Decision, nodes: Sequence[str]) -> list[Placement]:
     roles = [role.name for role in found.spec.ranks for _ in range(role.count)] or ["worker"]
     return [
@@ -242,3 +273,10 @@ def _says_the_same(before: Condition, after: Condition) -> bool:
         after.message,
         after.observed_generation,
     )
+
+
+def _shorter(limit: float | None, asked: str | None) -> str | None:
+    """The queue's limit as a duration, where it is shorter than what the work asks for."""
+    if limit is None or (asked and parse_duration(asked) <= limit):
+        return None
+    return f"{math.ceil(limit)}s"

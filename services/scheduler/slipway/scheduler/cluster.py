@@ -5,10 +5,14 @@ of an object is ignored, and a deleted object stays deleted for every version up
 know where the facts came from. No IO.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
+from slipway.scheduler.plan.budgets import Accounts
 
 T = TypeVar("T")
 
@@ -32,9 +36,13 @@ class Changes:
 
 
 class Table(Generic[T]):
-    """Facts of one kind by key, each at its version (resourceVersion as an integer)."""
+    """Facts of one kind by key, each at its version (resourceVersion as an integer).
 
-    def __init__(self) -> None:
+    `read` makes of a fact, and of what was known before it, what is taken.
+    """
+
+    def __init__(self, read: Callable[[T, T | None], T] = lambda fact, _before: fact) -> None:
+        self._read = read
         self._facts: dict[str, T] = {}
         self._versions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
@@ -51,9 +59,11 @@ class Table(Generic[T]):
         if version <= self._versions.get(key, -1) or version <= self._gone.get(key, -1):
             return False
         self._versions[key] = version
-        if self._facts.get(key) == fact:
+        before = self._facts.get(key)
+        fact = self._read(fact, before)
+        if before == fact:
             return False
-        self._note(key, self._facts.get(key))
+        self._note(key, before)
         self._facts[key] = fact
         self._gone.pop(key, None)
         self.generation += is_news
@@ -101,6 +111,11 @@ class Table(Generic[T]):
         """The version the object was last seen at; 0 when it is not known."""
         return self._versions.get(key, 0)
 
+    @property
+    def newest(self) -> int:
+        """The highest version of any object in it."""
+        return max(self._versions.values(), default=0)
+
     def values(self) -> Iterable[T]:
         """All facts, in the order of their keys' first arrival."""
         return self._facts.values()
@@ -115,16 +130,19 @@ class Table(Generic[T]):
 
 
 class Cluster:
-    """Every table of one pool's leader."""
+    """Every table of one pool's leader. `now` tells its time (epoch seconds); without one, no clock is compared."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = lambda: math.inf) -> None:
         self.nodes: Table[NodeFact] = Table()
         self.pods: Table[PodFact] = Table()
-        self.allocations: Table[AllocationFact] = Table()
+        self.allocations: Table[AllocationFact] = Table(lambda fact, before: by_our_clock(fact, before, now()))
         self.queues: Table[QueueFact] = Table()
         self.jobs: Table[JobFact] = Table()
         self.pools: Table[PoolFact] = Table()
         self.workspaces: Table[WorkspaceFact] = Table()
+        self.accounts = Accounts()
+        """what the queues have used, where any has a budget"""
+        self._accounts_seen = 0
 
     def table(self, kind: str) -> Table[Any] | None:
         """The table of a feed kind (the plural of a resource), or None."""
@@ -149,8 +167,28 @@ class Cluster:
             self.jobs.generation,
             self.pools.generation,
             self.workspaces.generation,
+            self._accounts_seen,
         )
+
+    def set_accounts(self, accounts: Accounts) -> None:
+        """What the queues have used, as it was just read."""
+        self.accounts = accounts
+        self._accounts_seen += 1
 
     def epoch_max(self) -> int:
         """The highest epoch on any allocation: a new leader's epoch is above it."""
         return max((fact.epoch for fact in self.allocations.values()), default=0)
+
+
+def by_our_clock(fact: AllocationFact, before: AllocationFact | None, now: float) -> AllocationFact:
+    """The fact, with a backoff that lasts no longer from now on than it was made for.
+
+    Whoever wrote it may have a clock that is ahead of ours: it would last longer by that. It is counted from when it
+    is first seen; `before` is what was known of the same key.
+    """
+    if fact.not_before <= now or fact.phase_since <= now:
+        return fact
+    until = now + max(0.0, fact.not_before - fact.phase_since)
+    if before is not None and (before.uid, before.attempt) == (fact.uid, fact.attempt) and before.not_before:
+        until = min(until, before.not_before)
+    return msgspec.structs.replace(fact, not_before=until)

@@ -8,7 +8,7 @@ finished before anything new is decided; a tick that decides nothing writes noth
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -24,19 +24,27 @@ from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.scheduler import ledger
+from slipway.scheduler import entries, ledger
 from slipway.scheduler.apply import Applied, Applier, Outcome
+from slipway.scheduler.calibration import Calibration
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.deadlines import Deadlines, Fired
 from slipway.scheduler.explainer import Explainer
+from slipway.scheduler.extenders import PATIENCE_S, Extenders, NoExtenders
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
+from slipway.scheduler.plan.extenders import Answers
 from slipway.scheduler.plan.invariants import lint
 from slipway.scheduler.plan.outcome import Plan
-from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.policy import Policy
+from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.trail import Trail
+from slipway.scheduler.policies import Policies
 from slipway.scheduler.pool_view import PoolView
 from slipway.scheduler.ports import Hints
+from slipway.scheduler.recorder import Inputs, Recorder, Taken
+from slipway.scheduler.shadow import Shadow
 from slipway.scheduler.untouched import allocation_of, is_same_spec
 from slipway.streams.ports import WorkHint
 
@@ -77,7 +85,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 class Cycle:
     """The ticks of one leadership."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition of a tick, all by name
         self,
         *,
         pool: str,
@@ -88,6 +96,8 @@ class Cycle:
         idleness: Idleness,
         clock: Clock,
         width: int,
+        extenders: Extenders | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._pool = pool
         self._cluster = cluster
@@ -101,15 +111,33 @@ class Cycle:
         self.due: float | None = None
         """When time alone will give the cycle something to do (epoch seconds)."""
         self._view = PoolView(pool, cluster)
-        self._explainer = Explainer(pool, applier, clock)
+        self._policies = Policies()
+        self._explainer = Explainer(pool, applier, clock, cluster)
         self._deadlines = Deadlines(pool, cluster.allocations)
         self._idleness = idleness
+        self._extenders = extenders or Extenders(NoExtenders(), clock)
+        self._news_seen = 0
+        self._recorder = recorder or Recorder(pool, cluster, (), version="")
+        self._shadow = Shadow(pool, clock)
+        self._calibration = Calibration(pool)
+        self._watched: tuple[Trail | None, Answers | None] = (None, None)
+        """of the last plan"""
 
-    async def promote(self) -> None:
-        """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off."""
+    def warm(self) -> None:
+        """Bring the columns up to what is known, as the first tick would have to."""
+        self._policies.of(self._view.snapshot(self._ledger, self._clock.now()).pool)
+
+    async def promote(self, reach: Callable[[int], Awaitable[None]]) -> None:
+        """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off.
+
+        `reach` brings the tables up to a version of the allocations. Read, reached and written in this order, what has
+        left the ledger is in the tables: the write would be refused if anything had left it meanwhile.
+        """
         while True:
             stored = await self._store.load()
+            await reach(stored.through)
             promoted = ledger.promote(stored, self._cluster.epoch_max())
+            promoted = ledger.seen_through(promoted, self._cluster.allocations.newest)
             if await self._store.save(promoted):
                 self._ledger = promoted
                 break
@@ -136,43 +164,57 @@ class Cycle:
         generation = self._cluster.generation
         # Whatever keeps this plan from being committed, the next tick plans again.
         self._planned_at = ()
-        plan = self._plan(now)
+        snapshot, plan, taken = await self._plan(now)
+        seed = self._ledger.tick
         # 4. The ledger first (the fence), then the admissions.
-        placed = _placed(plan)
+        placed = entries.of(plan)
+        before, standing = self._ledger, entries.standing(self._ledger, plan)
         applied: list[Applied] = []
         decided: tuple[Decision, ...] = ()
         if placed:
-            committed, decided = ledger.commit(self._ledger, placed, at=format_time(now))
+            together = entries.together(plan, placed)
+            committed, decided = ledger.commit(standing, placed, at=format_time(now), together=together)
             seen = await self._commit(committed, decided)
             if seen is None:
                 self._ledger = await self._store.load()
                 return self._report(finished, stopped=stopped, planned=True)
             self._ledger = committed
-            for decision in decided:
-                telemetry.DECISIONS.labels(pool=self._pool, kind=decision.kind.value).inc()
+            self._extenders.forget()
+            self._count(decided)
             applied = await self._apply(decided, committed.nodes, seen)
+        elif standing is not before:
+            self._ledger = standing
         # 5. Say why the others wait.
-        explained = await self._explainer.write(plan.explanations, self._cluster, self._observe)
+        explained = await self._explainer.write(plan.explanations, self._observe)
         self.due = _earlier(self.due, explained.again_at)
         # A plan without decisions holds until something changes; one with decisions is followed by another look.
-        self._planned_at = () if placed else generation
+        self._planned_at = () if placed or plan.dropped else generation
+        # 6. Behind everything that matters: what another policy would have done, and what is kept of the tick.
+        self._calibration.note(plan.kept)
+        self._calibration.started(decided, now)
+        shadowed = self._shadow.look(snapshot, plan, seed, self._watched[1])
+        if decided:
+            self._recorder.keep(taken, epoch=self._ledger.epoch, tick=self._ledger.tick, shadow=shadowed)
         results = [*finished, *applied]
         return self._report(results, stopped=stopped, planned=True, decided=len(decided), explained=explained.written)
 
     # --- the steps ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        settled: list[str] = []
+        settled: dict[str, int] = {}
+        allocations = self._cluster.allocations
         for decision in self._ledger.decisions:
-            fact = self._cluster.allocations.get(decision.allocation)
-            if ledger.is_applied(decision, fact) or (fact is not None and ledger.is_impossible(decision, fact)):
-                settled.append(decision.id)
-        self._ledger = ledger.settle(self._ledger, settled)
+            fact = allocations.get(decision.allocation)
+            is_over = ledger.is_impossible(decision, fact) if fact is not None else ledger.is_held(decision)
+            if is_over or ledger.is_applied(decision, fact):
+                settled[decision.id] = allocations.version(decision.allocation)
+        self._ledger = ledger.settle(self._ledger, settled, max(settled.values(), default=0))
+        self._ledger = ledger.settle(self._ledger, ledger.pointless(self._ledger))
 
     async def _commit(self, committed: Ledger, decided: Sequence[Decision]) -> Seen | None:
         """Write the ledger and, meanwhile, read what the first decisions are about; None: another write came first."""
         known = {each.id: allocation_of(each, self._cluster.allocations.get(each.allocation)) for each in decided}
-        first = [each for each in decided if known[each.id] is None][:LOOK_AHEAD_MAX]
+        first = [each for each in decided if known[each.id] is None and not ledger.is_held(each)][:LOOK_AHEAD_MAX]
         saved, found = await asyncio.gather(
             self._store.save(committed), asyncio.gather(*(self._applier.look(each) for each in first))
         )
@@ -183,6 +225,7 @@ class Cycle:
     async def _apply(
         self, decisions: Sequence[Decision], nodes: Sequence[str], seen: Seen = MappingProxyType({})
     ) -> list[Applied]:
+        decisions = [each for each in decisions if not ledger.is_held(each)]
         if not decisions:
             return []
         results = await asyncio.gather(*(self._apply_one(each, nodes, seen.get(each.id)) for each in decisions))
@@ -239,20 +282,54 @@ class Cycle:
         return [item for item in due if item.allocation.key not in used]
 
     def _is_due(self, now: float) -> bool:
-        return self._planned_at != self._cluster.generation or (self.due is not None and now >= self.due)
+        if self._planned_at != self._cluster.generation or self._extenders.news != self._news_seen:
+            return True
+        return self.due is not None and now >= self.due
 
-    def _plan(self, now: float) -> Plan:
+    async def _plan(self, now: float) -> tuple[Snapshot, Plan, Taken | None]:
+        """The plan, what it was made on, and what of it may be kept."""
         with telemetry.TICK_DURATION.labels(phase="snapshot").time():
             snapshot = self._view.snapshot(self._ledger, now)
+            self._recorder.observe()
         with telemetry.TICK_DURATION.labels(phase="plan").time():
-            plan = planner.plan(snapshot, policy_of(snapshot.pool), now, self._ledger.tick)
+            policy = self._policies.of(snapshot.pool)
+            plan = await self._consulted(snapshot, policy, now) if policy.extenders else None
+            plan = plan or self._planned(snapshot, policy, now, None)
         violations = lint(snapshot, plan)
         if violations:
             raise InvariantError(f"the plan breaks its own rules: {violations[0]}")
-        self.due = self._deadlines.next_due(now)
-        return plan
+        self.due = _earlier(self._deadlines.next_due(now), plan.look_again or None)
+        if policy.extenders and (again_s := self._extenders.due_s) is not None:
+            self.due = _earlier(self.due, now + again_s)
+        trail, answers = self._watched
+        inputs = Inputs(ledger=self._ledger, at=now, seed=self._ledger.tick, policy=policy, answers=answers)
+        return snapshot, plan, self._recorder.take(plan, trail, inputs)
+
+    def _planned(self, snapshot: Snapshot, policy: Policy, now: float, answers: Answers | None) -> Plan:
+        self._watched = trail, _ = self._recorder.trail(), answers
+        return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trail)
+
+    async def _consulted(self, snapshot: Snapshot, policy: Policy, now: float) -> Plan:
+        """The plan with what extenders say, as far as they say it soon enough; the rest is the next tick's."""
+        extenders, clock = self._extenders, self._clock
+        until_s = clock.monotonic() + PATIENCE_S
+        self._news_seen = extenders.news
+        for _ in range(3 * len(policy.extenders)):
+            plan = self._planned(snapshot, policy, now, extenders.answers(snapshot.table))
+            left_s = until_s - clock.monotonic()
+            if not plan.questions or not await extenders.ask(plan.questions, snapshot.table, left_s):
+                return plan
+            self._news_seen = extenders.news
+        return self._planned(snapshot, policy, now, extenders.answers(snapshot.table))
 
     # --- small print ----------------------------------------------------------------------------------------------
+
+    def _count(self, decided: Sequence[Decision]) -> None:
+        for decision in decided:
+            telemetry.DECISIONS.labels(pool=self._pool, kind=decision.kind.value).inc()
+            if decision.kind is DecisionKind.EVICT and decision.by:
+                telemetry.PREEMPTIONS.labels(pool=self._pool, what="ranks" if decision.ranks else "whole").inc()
+                _log.info("preempted", allocation=decision.allocation, by=decision.by, ranks=len(decision.ranks))
 
     def _observe(self, key: str, allocation: Allocation | None, fact: AllocationFact | None = None) -> None:
         """Take our own write into the tables at once; the feed's later delta of it changes nothing.
@@ -288,41 +365,13 @@ class Cycle:
             decided=decided,
             applied=applied,
             void=sum(result.outcome is Outcome.VOID for result in results),
-            open=len(self._ledger.decisions),
+            open=sum(not ledger.is_held(decision) for decision in self._ledger.decisions),
             explained=explained,
             stopped=stopped,
         )
         if not tick.is_idle:
             _log.info("tick", pool=self._pool, **msgspec.structs.asdict(tick))
         return tick
-
-
-def _placed(plan: Plan) -> list[ledger.Placed]:
-    """The plan as the ledger takes it: evictions first, so that what they free is free when the admissions apply."""
-    evictions = [
-        ledger.Placed(
-            kind=DecisionKind.EVICT,
-            allocation=evict.allocation,
-            uid=evict.uid,
-            attempt=evict.attempt,
-            reason=evict.reason.value,
-            by=evict.by,
-        )
-        for evict in plan.evictions
-    ]
-    admits = [
-        ledger.Placed(
-            kind=DecisionKind.ADMIT,
-            allocation=admit.allocation,
-            uid=admit.uid,
-            attempt=admit.attempt,
-            placements=admit.placements,
-            devices=admit.devices,
-            spec_hash=admit.spec_hash,
-        )
-        for admit in plan.admits
-    ]
-    return [*evictions, *admits]
 
 
 def _needs_work(result: Applied) -> bool:

@@ -1,15 +1,18 @@
 """Keeps the leader's tables current: a LIST first, then the feed; LISTs again whenever the feed can not be trusted.
 
-Owns the choice between the two. Promises: after `catch_up` the tables hold a consistent LIST; every change published
-after it reaches them, by the feed or by the next LIST, at most `list_interval_s` (and a LIST) late. Not promised:
-that intermediate states are seen.
+Owns the choice between the two. Promises: after `reach` the tables hold every allocation up to a version that is asked
+for, and everything else as it was moments ago; every change published after it reaches them, by the feed or by the next
+LIST, at most `list_pause_s()` (and a LIST) late. Not promised: that intermediate states are seen.
 """
 
 import asyncio
+import math
+from collections.abc import Callable
 
 import msgspec
 
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
+from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
@@ -22,6 +25,8 @@ READ_S = 1.0
 LIST_PAUSE_S = 0.2
 """LISTs are at least this far apart, whoever asks for them."""
 RETRY_MAX_S = 10.0
+RECENT_S = 4.0
+"""A LIST that began so long ago is as good as what a leader without a feed works with."""
 _AT_ONCE = (BreakReason.NEW_EPOCH, BreakReason.GAP)
 """Breaks after which the feed is there: a LIST mends them now."""
 
@@ -29,40 +34,61 @@ _log = log.get_logger(__name__)
 
 
 class Follower:
-    """Follows the cluster for one leadership."""
+    """Follows the cluster for one candidate."""
 
     def __init__(
-        self, kube: Kube, cluster: Cluster, feed: Feed, *, clock: Clock, random: Random, list_interval_s: float
+        self,
+        kube: Kube,
+        cluster: Cluster,
+        feed: Feed,
+        *,
+        clock: Clock,
+        random: Random,
+        list_pause_s: Callable[[], float],
     ) -> None:
+        """`list_pause_s` says how far LISTs are apart while there is no feed."""
         self._kube = kube
         self._cluster = cluster
         self._reader = FeedReader(feed, clock)
         self._clock = clock
         self._random = random
-        self._list_interval_s = list_interval_s
+        self._list_pause_s = list_pause_s
         self._changed = asyncio.Event()
         self._poked = asyncio.Event()
+        self._listing = asyncio.Lock()
+        self._listed_at = -math.inf
+        """when the last LIST began"""
+        self._listed = 0
+        """the version of its allocations"""
 
     @property
     def is_fresh(self) -> bool:
         """Whether changes come by the feed."""
         return self._reader.is_fresh
 
-    async def catch_up(self) -> None:
-        """A consistent LIST of everything, made after the reader took its place at the end of the feed.
+    @property
+    def position(self) -> int:
+        """The version up to which every change of an allocation is in the tables."""
+        told = self._reader.versions.get(ALLOCATIONS.plural, "")
+        return max(self._listed, int(told) if told.isdigit() else 0)
+
+    async def reach(self, version: int) -> None:
+        """Return when the tables hold the allocations up to `version` (0: as they are now), and the rest is recent.
 
         Raises:
             TransientError: the API server can not be reached.
         """
-        try:
-            await self._reader.start()
-        except TransientError as exc:
-            _log.debug("no feed", error=str(exc))
-        await list_everything(self._kube, self._cluster)
-        self._changed.set()
+        async with self._listing:
+            is_recent = self.is_fresh or self._clock.monotonic() - self._listed_at <= RECENT_S
+            if not (version and is_recent and self.position >= version):
+                # A reader that is at work goes on: what it gives and a LIST are merged by version.
+                await self._list(restart=self._reader.is_broken)
+        # Without a feed, what has come since that LIST is found by the next.
+        self.poke()
 
     async def follow(self) -> None:
-        """For ever: apply what the feed gives, LIST when it breaks."""
+        """For ever: LIST, then apply what the feed gives, and LIST when it breaks."""
+        await self._list_since(self._clock.monotonic())
         while True:
             batch = await self._reader.read(timeout_s=READ_S)
             if isinstance(batch, FeedBatch):
@@ -70,13 +96,18 @@ class Follower:
                     self._changed.set()
                 continue
             telemetry.FEED_GAPS.labels(reason=batch.reason.name.lower()).inc()
-            await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else self._list_interval_s)
-            await self._list_again()
+            broken_at = self._clock.monotonic()
+            await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else self._list_pause_s())
+            await self._list_since(broken_at)
 
     async def changed(self) -> None:
         """Wait until something has changed since the last call."""
         await self._changed.wait()
         self._changed.clear()
+
+    def stir(self) -> None:
+        """Something that is not of the cluster has changed: whoever waits looks again."""
+        self._changed.set()
 
     def poke(self) -> None:
         """Somebody says that there is news: LIST soon, unless it comes by the feed anyway."""
@@ -105,11 +136,26 @@ class Follower:
                 pass
         self._poked.clear()
 
-    async def _list_again(self) -> None:
+    async def _list(self, *, restart: bool) -> None:
+        """A consistent LIST of everything, made after the reader took its place at the end of the feed."""
+        began_at = self._clock.monotonic()
+        if restart:
+            try:
+                await self._reader.start()
+            except TransientError as exc:
+                _log.debug("no feed", error=str(exc))
+        self._listed = await list_everything(self._kube, self._cluster)
+        self._listed_at = began_at
+        self._changed.set()
+
+    async def _list_since(self, moment: float) -> None:
+        """Try until a LIST has worked that began after `moment`."""
         failures = 0
         while True:
             try:
-                await self.catch_up()
+                async with self._listing:
+                    if self._listed_at <= moment:
+                        await self._list(restart=True)
                 return
             except InvariantError:
                 raise

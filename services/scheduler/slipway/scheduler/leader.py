@@ -1,47 +1,33 @@
-"""One candidate for one pool: competes for its Lease, and while it leads keeps the tables current and ticks.
+"""One candidate for one pool: competes for its Lease, stands by while another leads, and ticks while it leads itself.
 
-Owns the rhythm: when to LIST, when to follow the feed, when to tick, and that everything ends the moment the lease
-or the epoch is lost. Must not know how anything is decided or written.
+Owns the rhythm: when to tick, whom to wake, and that everything ends the moment the lease or the epoch is lost. Must
+not know how anything is decided or written.
+
+Promises: a leader that is told to stop finishes its tick, gives the lease back, and only then writes the last of its
+decision log and rings for who waits.
 """
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import suppress
 
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.lease import Leadership, LeaseElector
-from slipway.kube.ports import KubeApi
-from slipway.kube.scope import StopSignal
+from slipway.kube.scope import StopSignal, only, run_until
 from slipway.runtime import log
-from slipway.runtime.clock import Clock, Random
-from slipway.runtime.health import Health
-from slipway.scheduler.apply import Applier
-from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.follow import Follower
-from slipway.scheduler.idleness import Idleness
-from slipway.scheduler.ledger_store import DeposedError, LedgerStore
-from slipway.scheduler.settings import Settings
+from slipway.scheduler.ledger_store import DeposedError
+from slipway.scheduler.standby import Parts, Standby
 from slipway.streams import keys
-from slipway.streams.ports import Streams
 
 BACKOFF_MAX_S = 5.0
 ONCE_TICKS_MAX = 1000
 TICK_SILENCE_S = 60.0
+RING_S = 0.5
+RELEASED = "lease released"
+"""Rung after a release: whoever waits for the lease looks now."""
 
 _log = log.get_logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a scheduler is built from: real clients in a process, models in the simulation."""
-
-    kube: KubeApi
-    streams: Streams
-    clock: Clock
-    random: Random
-    health: Health
-    settings: Settings
-    identity: str
 
 
 class PoolScheduler:
@@ -55,49 +41,98 @@ class PoolScheduler:
         self._random = parts.random
         self._health = parts.health
         self._settings = parts.settings
+        self._standby = self._stand_by()
+        self._has_led = False
+        self._is_over = False
 
     async def compete(self, stop: StopSignal) -> None:
-        """Lead whenever the lease can be had, until `stop`."""
-        await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
+        """Lead whenever the lease can be had, until `stop`; be ready for it all the while."""
+        self._is_over = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow())
+                listening = tasks.create_task(self._listen())
+                await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
+                # The lease is free: the rest takes its time.
+                if self._has_led:
+                    await self._ring()
+                listening.cancel()
+                self._is_over = True
+                self._standby.ended.set()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
 
     async def run_once(self) -> bool:
         """Tick until nothing changes, then give the lease back; False when a live holder leads."""
         return await self._elector.lead_once(self._lead_once)
 
+    # --- standing by ------------------------------------------------------------------------------------------------
+
+    def _stand_by(self) -> Standby:
+        return Standby(self.pool, self._parts, silent_s=lambda: self._elector.silent_s)
+
+    async def _follow(self) -> None:
+        """One candidacy after the other, each with empty hands."""
+        while not self._is_over:
+            standby = self._standby
+            async with asyncio.TaskGroup() as tasks:
+                following = [tasks.create_task(standby.follow()), tasks.create_task(standby.keep_warm())]
+                await standby.ended.wait()
+                for task in following:
+                    task.cancel()
+            await standby.recorder.finish()
+
+    async def _listen(self) -> None:
+        """Wake-ups: a leader LISTs when the feed can not be used; who waits looks at the lease when it was released."""
+        cursor: str | None = None
+        while True:
+            try:
+                woken = await self._parts.streams.wake.wait(cursor, timeout_s=self._settings.tick_max_ms / 1000 * 10)
+            except TransientError:
+                await self._clock.sleep(self._backoff_s(3))
+                continue
+            cursor = woken.cursor
+            if RELEASED in woken.reasons:
+                self._elector.nudge()
+            if woken.reasons and self._standby.is_leading:
+                self._standby.follower.poke()
+                await self._clock.sleep(keys.BELL_S)
+
+    async def _ring(self) -> None:
+        with suppress(TransientError, TimeoutError):
+            async with asyncio.timeout(RING_S):
+                await self._parts.streams.wake.ring(RELEASED)
+
     # --- one leadership ---------------------------------------------------------------------------------------------
 
     async def _lead(self, leadership: Leadership, stop: StopSignal) -> None:
-        cluster = Cluster()
-        follower = self._follower(cluster, self._settings.list_interval_ms / 1000)
-        cycle = self._cycle(cluster)
-        await follower.catch_up()
-        await cycle.promote()
+        standby, self._has_led = self._standby, True
         try:
+            await standby.lead()
             async with asyncio.TaskGroup() as tasks:
-                background = [
-                    tasks.create_task(follower.follow()),
-                    tasks.create_task(self._listen(follower)),
-                ]
-                await self._tick_until_stopped(leadership, cycle, follower, stop)
-                for task in background:
-                    task.cancel()
+                stirring = tasks.create_task(_stir_at(stop, standby.follower))
+                standby.extenders.go_on_in(tasks)
+                await self._tick_until_stopped(leadership, standby.cycle, standby.follower, stop)
+                standby.extenders.stop()
+                stirring.cancel()
         except BaseExceptionGroup as group:
             if group.subgroup(DeposedError) is None:
                 raise
             _log.warning("deposed", pool=self.pool, error=str(group.exceptions[0]))
+        finally:
+            self._standby = self._stand_by()
+            standby.ended.set()
 
     async def _lead_once(self, leadership: Leadership) -> None:
-        cluster = Cluster()
-        follower = self._follower(cluster, 0.0)
-        cycle = self._cycle(cluster)
-        await follower.catch_up()
-        await cycle.promote()
+        standby = self._standby
+        await standby.lead()
         for _ in range(ONCE_TICKS_MAX):
             leadership.check()
-            tick = await cycle.tick()
+            tick = await standby.cycle.tick()
             # One pass does not wait for backoff: what could not be written now is the next run's.
             if tick.is_idle or not (tick.decided or tick.applied or tick.void or tick.explained):
-                return
+                break
+        await standby.recorder.finish()
 
     async def _tick_until_stopped(
         self, leadership: Leadership, cycle: Cycle, follower: Follower, stop: StopSignal
@@ -116,7 +151,7 @@ class PoolScheduler:
                     failures += 1
                     _log.warning("tick failed", pool=self.pool, failures=failures, error=str(exc))
                     self._health.failed(name, str(exc))
-                    await self._clock.sleep(self._backoff_s(failures))
+                    await run_until(stop, self._clock.sleep(self._backoff_s(failures)))
                     continue
                 failures = 0
                 self._health.progress(name)
@@ -139,43 +174,11 @@ class PoolScheduler:
         except TimeoutError:
             return
 
-    async def _listen(self, follower: Follower) -> None:
-        """Wake-ups: when the feed can not be used they ask for a LIST, otherwise the change comes by the feed."""
-        cursor: str | None = None
-        while True:
-            try:
-                woken = await self._parts.streams.wake.wait(cursor, timeout_s=self._settings.tick_max_ms / 1000 * 10)
-            except TransientError:
-                await self._clock.sleep(self._backoff_s(3))
-                continue
-            cursor = woken.cursor
-            if woken.reasons:
-                follower.poke()
-                await self._clock.sleep(keys.BELL_S)
-
-    def _follower(self, cluster: Cluster, list_interval_s: float) -> Follower:
-        parts = self._parts
-        return Follower(
-            parts.kube,
-            cluster,
-            parts.streams.feed,
-            clock=parts.clock,
-            random=parts.random,
-            list_interval_s=list_interval_s,
-        )
-
-    def _cycle(self, cluster: Cluster) -> Cycle:
-        parts = self._parts
-        return Cycle(
-            pool=self.pool,
-            cluster=cluster,
-            store=LedgerStore(parts.kube, self.pool),
-            applier=Applier(parts.kube, parts.clock),
-            hints=parts.streams.hints,
-            idleness=Idleness(parts.streams.activity, parts.clock),
-            clock=parts.clock,
-            width=self._settings.apply_concurrency,
-        )
-
     def _backoff_s(self, failures: int) -> float:
         return self._random.uniform(0.5, 1.0) * min(BACKOFF_MAX_S, 0.1 * 2.0 ** min(failures, 10))
+
+
+async def _stir_at(stop: StopSignal, follower: Follower) -> None:
+    """A stop is something to look at, too."""
+    await stop.wait()
+    follower.stir()

@@ -31,6 +31,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     placements: Mapping[int, str] = {}
     devices: Mapping[int, tuple[int, ...]] = {}
     spec_hash: str = ""
+    ranks: tuple[int, ...] = ()
+    victims: tuple[str, ...] = ()
     reason: str = ""
     by: str = ""
 
@@ -40,47 +42,64 @@ def promote(ledger: Ledger, epoch_listed: int) -> Ledger:
     return msgspec.structs.replace(ledger, epoch=1 + max(ledger.epoch, epoch_listed))
 
 
-def commit(ledger: Ledger, placed: Sequence[Placed], *, at: str) -> tuple[Ledger, tuple[Decision, ...]]:
+def seen_through(ledger: Ledger, version: int) -> Ledger:
+    """The ledger of a leader that knows every allocation up to `version`, at least."""
+    return msgspec.structs.replace(ledger, through=max(ledger.through, version))
+
+
+def commit(
+    ledger: Ledger, placed: Sequence[Placed], *, at: str, together: Sequence[Sequence[int]] = ()
+) -> tuple[Ledger, tuple[Decision, ...]]:
     """The ledger with new decisions, and those decisions; the tick rises by one.
 
     Decisions that would make the ledger larger than its limit are left out: the next tick makes them again.
+    `together` are the places in `placed` of decisions that stand or fall together, as evictions and what they are for.
     """
     nodes: dict[str, int] = {}
     kept = [_reindexed(decision, ledger.nodes, nodes) for decision in ledger.decisions]
     tick = ledger.tick + 1
     made: list[Decision] = []
     size = len(msgspec.json.encode(kept)) + sum(map(len, nodes))
-    for number, item in enumerate(placed):
-        decision = Decision(
-            id=f"{ledger.epoch}-{tick}-{number}",
-            epoch=ledger.epoch,
-            allocation=item.allocation,
-            uid=item.uid,
-            attempt=item.attempt,
-            kind=item.kind,
-            placements=_indexes(item, nodes),
-            devices={str(rank): devices for rank, devices in sorted(item.devices.items())},
-            spec_hash=item.spec_hash,
-            reason=item.reason,
-            by=item.by,
-            at=at,
-        )
-        size += len(msgspec.json.encode(decision))
-        if size + sum(len(name) + 3 for name in nodes) > LEDGER_BYTES_MAX and made:
+    for bundle in _bundles(len(placed), together):
+        tried = dict(nodes)
+        some = [
+            Decision(
+                id=f"{ledger.epoch}-{tick}-{number}",
+                epoch=ledger.epoch,
+                allocation=placed[number].allocation,
+                uid=placed[number].uid,
+                attempt=placed[number].attempt,
+                kind=placed[number].kind,
+                placements=_indexes(placed[number], tried),
+                devices={str(rank): devices for rank, devices in sorted(placed[number].devices.items())},
+                ranks=placed[number].ranks,
+                victims=placed[number].victims,
+                spec_hash=placed[number].spec_hash,
+                reason=placed[number].reason,
+                by=placed[number].by,
+                at=at,
+            )
+            for number in bundle
+        ]
+        size += sum(len(msgspec.json.encode(decision)) for decision in some)
+        if size + sum(len(name) + 3 for name in tried) > LEDGER_BYTES_MAX and made:
             break
-        made.append(decision)
-    result = Ledger(epoch=ledger.epoch, tick=tick, nodes=tuple(nodes), decisions=(*kept, *made))
+        made += some
+        nodes = tried
+    result = msgspec.structs.replace(ledger, tick=tick, nodes=tuple(nodes), decisions=(*kept, *made))
     return result, tuple(made)
 
 
-def settle(ledger: Ledger, settled: Iterable[str]) -> Ledger:
-    """The ledger without the decisions of those ids (kept in memory until the next commit writes it)."""
+def settle(ledger: Ledger, settled: Iterable[str], through: int = 0) -> Ledger:
+    """The ledger without the decisions of those ids (kept in memory until the next commit writes it).
+
+    `through` is the highest version at which one of their allocations showed that it is settled.
+    """
     gone = frozenset(settled)
     if not gone:
         return ledger
-    return msgspec.structs.replace(
-        ledger, decisions=tuple(decision for decision in ledger.decisions if decision.id not in gone)
-    )
+    left = tuple(decision for decision in ledger.decisions if decision.id not in gone)
+    return msgspec.structs.replace(ledger, decisions=left, through=max(ledger.through, through))
 
 
 def is_applied(decision: Decision, fact: AllocationFact | None) -> bool:
@@ -92,10 +111,27 @@ def is_applied(decision: Decision, fact: AllocationFact | None) -> bool:
     if fact is None or fact.uid != decision.uid:
         return False
     if decision.kind is DecisionKind.EVICT:
-        return fact.attempt > decision.attempt or fact.stopping or fact.phase is Phase.TERMINATED
+        is_told = fact.stopping or (bool(decision.ranks) and set(decision.ranks) <= set(fact.leaving_ranks))
+        return fact.attempt > decision.attempt or is_told or fact.phase is Phase.TERMINATED
+    if decision.kind is DecisionKind.NOMINATE:
+        # It has no effect on its object: it stands until it is turned into an admission, or dropped.
+        return False
     if fact.decision == decision.id:
         return True
     return fact.attempt > decision.attempt
+
+
+def is_held(decision: Decision) -> bool:
+    """Whether it only holds places, and has no effect on its object."""
+    return decision.kind is DecisionKind.NOMINATE
+
+
+def pointless(ledger: Ledger) -> frozenset[str]:
+    """Evictions (ids) for somebody for whom no place is held any more: they need not be applied."""
+    held = [decision for decision in ledger.decisions if is_held(decision)]
+    awaited = {decision.allocation for decision in held}.union(*(decision.victims for decision in held))
+    evictions = [decision for decision in ledger.decisions if decision.kind is DecisionKind.EVICT and decision.by]
+    return frozenset(item.id for item in evictions if item.by not in awaited and item.uid not in awaited)
 
 
 def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
@@ -107,10 +143,20 @@ def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
     if fact.uid != decision.uid or fact.attempt > decision.attempt or fact.phase is Phase.TERMINATED:
         return True
     if decision.kind is DecisionKind.EVICT:
-        return False
+        return bool(decision.ranks) and fact.phase is Phase.TERMINATING
+    if fact.attempt < decision.attempt:
+        # A nomination of what moves: the attempt before has still to end.
+        return fact.desired == "Stopped" or fact.deleting
     return (
         fact.desired == "Stopped" or fact.deleting or (fact.phase is not Phase.PENDING and fact.decision != decision.id)
     )
+
+
+def _bundles(count: int, together: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The numbers below `count`, those that belong together side by side, in order of the first of each."""
+    bundle_of = {number: tuple(sorted(numbers)) for numbers in together for number in numbers}
+    every = [bundle_of.get(number, (number,)) for number in range(count)]
+    return [bundle for number, bundle in enumerate(every) if bundle[0] == number]
 
 
 def node_names(decision: Decision, nodes: Sequence[str]) -> dict[int, str]:

@@ -57,6 +57,7 @@ class LedgerStore:
             tick=ledger.tick,
             nodes=list(ledger.nodes),
             decisions=[_encoded(decision) for decision in ledger.decisions],
+            through=ledger.through,
         )
         written = msgspec.structs.replace(self.pool, status=status)
         try:
@@ -85,6 +86,8 @@ def _decoded(pool: ResourcePool) -> Ledger:
                 kind=DecisionKind(item.kind),
                 placements=tuple(item.placements),
                 devices={rank: tuple(devices) for rank, devices in item.devices.items()},
+                ranks=tuple(item.ranks),
+                victims=tuple(item.victims),
                 spec_hash=item.spec_hash,
                 reason=item.reason,
                 by=item.by,
@@ -92,6 +95,7 @@ def _decoded(pool: ResourcePool) -> Ledger:
             )
             for item in status.decisions
         ),
+        through=status.through,
     )
 
 
@@ -105,6 +109,8 @@ def _encoded(decision: Decision) -> WireDecision:
         kind=decision.kind.value,
         placements=list(decision.placements),
         devices={rank: list(devices) for rank, devices in decision.devices.items()},
+        ranks=list(decision.ranks),
+        victims=list(decision.victims),
         spec_hash=decision.spec_hash,
         reason=decision.reason,
         by=decision.by,

@@ -4,12 +4,14 @@ import os
 import socket
 
 from slipway.kube import client
+from slipway.kube.extender import ExtenderClient
 from slipway.kube.ports import KubeApi
 from slipway.runtime import log, service, telemetry
 from slipway.runtime.service import Context, Stop
-from slipway.scheduler.leader import Parts, PoolScheduler
+from slipway.scheduler.leader import PoolScheduler
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
+from slipway.scheduler.standby import Parts
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
@@ -46,6 +48,8 @@ async def build(context: Context[Settings]) -> None:
 
 def make_scheduler(context: Context[Settings], kube: KubeApi, streams: Streams) -> Scheduler:
     """A scheduler on these clients."""
+    extenders = ExtenderClient()
+    context.resources.push_async_callback(extenders.aclose)
     parts = Parts(
         kube=kube,
         streams=streams,
@@ -54,6 +58,7 @@ def make_scheduler(context: Context[Settings], kube: KubeApi, streams: Streams) 
         health=context.health,
         settings=context.settings,
         identity=context.settings.identity or f"{socket.gethostname()}-{os.getpid()}",
+        extenders=extenders,
     )
     return Scheduler(parts)
 

@@ -21,8 +21,8 @@ from slipway.streams.ports import FeedOp
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, NODES, PODS, ALLOCATIONS)
 
 
-async def list_everything(kube: Kube, cluster: Cluster) -> None:
-    """Bring every table up to a consistent LIST.
+async def list_everything(kube: Kube, cluster: Cluster) -> int:
+    """Bring every table up to a consistent LIST; the version of that of the allocations.
 
     Pools come first: an allocation's fact depends on the defaults of its pool.
     """
@@ -32,6 +32,8 @@ async def list_everything(kube: Kube, cluster: Cluster) -> None:
     lists = await asyncio.gather(*(kube.list(resource) for resource in LISTED))
     for resource, listed in zip(LISTED, lists, strict=True):
         _replace(cluster, resource, listed, by_name)
+    version = lists[LISTED.index(ALLOCATIONS)].resource_version
+    return int(version) if version.isdigit() else 0
 
 
 def take(cluster: Cluster, delta: Delta) -> bool:

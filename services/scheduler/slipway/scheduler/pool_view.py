@@ -8,6 +8,7 @@ from slipway.crd.facts import is_settled
 from slipway.model.facts import PoolFact
 from slipway.model.ledger import Ledger
 from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.plan import budgets
 from slipway.scheduler.plan.columns import Columns
 from slipway.scheduler.plan.snapshot import Snapshot, nodes_of_pool
 
@@ -19,6 +20,7 @@ class PoolView:
         self._pool = pool
         self._cluster = cluster
         self._columns = Columns(PoolFact(name=pool))
+        self._windows: list[float] = []
 
     def snapshot(self, ledger: Ledger, now: float) -> Snapshot:
         """The pool as it is known now, with the ledger's open decisions standing for admissions not yet seen."""
@@ -40,6 +42,8 @@ class PoolView:
                 columns.set_allocation(after)
         if cluster.queues.take_changes():
             columns.set_queues(cluster.queues.values())
+            own = (queue for queue in cluster.queues.values() if queue.pool == self._pool)
+            self._windows = budgets.windows({queue.name: queue for queue in own})
         if cluster.jobs.take_changes():
             columns.set_jobs(cluster.jobs.values())
         if cluster.workspaces.take_changes():
@@ -47,6 +51,8 @@ class PoolView:
             columns.set_workspaces(
                 frozenset(item.name for item in spaces if item.is_workspace and not item.terminating)
             )
+            columns.set_namespaces({item.name: item.labels for item in cluster.workspaces.values()})
+        columns.set_spent(cluster.accounts.spent(self._windows, now))
         return columns.snapshot([(decision, ledger.nodes) for decision in ledger.decisions], now)
 
     def _set_nodes(self) -> None:

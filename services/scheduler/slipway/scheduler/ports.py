@@ -4,11 +4,23 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from slipway.kube.ports import Gets, Lists, Patches, ReplacesStatus
+from slipway.streams.decisions import DecisionEntry
 from slipway.streams.ports import WorkHint
 
 
 class Kube(Gets, Lists, ReplacesStatus, Patches, Protocol):
     """Reads of everything that placement depends on, and the two objects that the scheduler writes."""
+
+
+class RecordSink(Protocol):
+    """Where recorded ticks are kept."""
+
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None) -> str | None:
+        """Keep one, and answer its cursor; None when its base (of cursor `base`) is gone, and nothing was written.
+
+        Raises `TransientError` (whether it is there is not known) and `InvalidError` (it is too large).
+        """
+        ...
 
 
 class Hints(Protocol):

@@ -7,7 +7,8 @@ from slipway.kube.lease import LeaseElector, LeaseTiming
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.runtime import log
 from slipway.runtime.service import Stop
-from slipway.scheduler.leader import Parts, PoolScheduler
+from slipway.scheduler.leader import PoolScheduler
+from slipway.scheduler.standby import Parts
 
 LEASE_PREFIX = "slipway-scheduler-"
 

@@ -34,4 +34,19 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     lease_retry_s: Annotated[
         float, Meta(gt=0, le=60, description="seconds between attempts to get or renew the lease")
     ] = 2.0
+    decision_log: Annotated[
+        str,
+        Meta(
+            description="file that the decision log is also written to, as JSON lines; needs no Redis. "
+            "`slipway replay FILE` reads it"
+        ),
+    ] = ""
+    decision_log_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024 * 1024 * 1024,
+            description="bytes that one pool's decision log may take in Redis; 0 keeps none there",
+        ),
+    ] = 16 * 1024 * 1024
     apply_concurrency: Annotated[int, Meta(ge=1, le=256, description="admissions written at the same time")] = 32

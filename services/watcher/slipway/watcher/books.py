@@ -15,7 +15,15 @@ import msgspec
 from slipway.crd import totals
 from slipway.crd.totals import Bill
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import AlreadyExistsError, NotFoundError, PermanentError, StaleError, TransientError
+from slipway.errors import (
+    AlreadyExistsError,
+    DeniedError,
+    NotFoundError,
+    PermanentError,
+    StaleError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.kube.objects import ConfigMap
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.runtime import log
@@ -25,6 +33,8 @@ from slipway.watcher.ports import Ledger
 BATCH_MAX = 500
 TRIES_MAX = 8
 KNOWN_MAX = 20_000
+DENIED_S = 120.0
+"""An account that is refused so long will not be let in soon: a role that is being changed, a token that is renewed."""
 
 _log = log.get_logger(__name__)
 
@@ -54,6 +64,8 @@ class Books:
         self._done: dict[str, bool] = {}
         """{uid: whether it was added}"""
         self._something = asyncio.Event()
+        self._denied_at: float | None = None
+        """since when our account has been refused, by the monotonic clock"""
 
     def offer(self, allocation: Allocation) -> None:
         """Add this ended allocation, unless that was done."""
@@ -76,16 +88,19 @@ class Books:
             TransientError: the API server did not take it; what waits is tried again.
         """
         await self._something.wait()
-        await self.flush()
+        await self.flush(is_patient=True)
 
-    async def flush(self) -> None:
-        """Add everything that waits now."""
+    async def flush(self, *, is_patient: bool = False) -> None:
+        """Add everything that waits now; a patient one raises UnavailableError while our account is refused."""
         while self._waiting:
             batch = list(self._waiting.values())[:BATCH_MAX]
             is_added = True
             try:
                 await self._add(batch)
+                self._denied_at = None
             except PermanentError as error:
+                if is_patient:
+                    self._wait_if_denied(error)
                 is_added = False
                 # Work must be able to end whether or not it can be accounted for.
                 _log.error("usage can not be added to the totals", count=len(batch), error=str(error))
@@ -97,6 +112,15 @@ class Books:
         self._something.clear()
         while len(self._done) > KNOWN_MAX:
             del self._done[next(iter(self._done))]
+
+    def _wait_if_denied(self, error: PermanentError) -> None:
+        """Who is refused now may be let in again: raises UnavailableError, for a while."""
+        if not isinstance(error, DeniedError):
+            return
+        now = self._clock.monotonic()
+        self._denied_at = now if self._denied_at is None else self._denied_at
+        if now < self._denied_at + DENIED_S:
+            raise UnavailableError(f"the totals are refused to our account: {error}") from error
 
     async def _add(self, batch: Sequence[Allocation]) -> None:
         days: dict[str, list[Bill]] = {}

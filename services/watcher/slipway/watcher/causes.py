@@ -30,6 +30,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     rank: Rank | None = None
     end: Exit | None = None
+    by: str = ""
+    """who needs the room"""
 
     @property
     def at(self) -> float | None:
@@ -38,7 +40,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     def data(self) -> dict[str, Any]:
         """For the ring."""
-        data: dict[str, Any] = {}
+        data: dict[str, Any] = {"by": self.by} if self.by else {}
         if self.rank is not None:
             data["rank"] = self.rank.index
             if self.rank.node:
@@ -53,7 +55,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """What happened, for people; empty when the reason says all."""
         if self.end is None:
-            return ""
+            return f"preempted for {self.by}" if self.by else ""
         if self.rank is None:
             return self.end.message
         where = f" on {self.rank.node}" if self.rank.node else ""
@@ -74,7 +76,7 @@ def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | N
     if preempt.by_system:
         is_heard = allocation.status.ready and allocation.status.phase is Phase.RUNNING
     if not is_heard or found.is_broken:
-        return allocation, Cause(reason=preempt.reason)
+        return allocation, Cause(reason=preempt.reason, by=preempt.by)
     deadline = format_time(view.now + ends.preemption_grace_s(allocation, view.policy))
     data: dict[str, Any] = {"n": preempt.n, "requeue": preempt.requeue, "deadline": deadline}
     if preempt.by:
@@ -103,7 +105,7 @@ def ending(view: View, allocation: Allocation) -> Cause | None:
     is_preempting = preempt is not None and ends.is_preempting(allocation)
     if found.has_succeeded:
         return Cause(reason=Reason.USER_STOPPED if is_preempting else Reason.COMPLETED)
-    if stop is not None and not (preempt is not None and preempt.by_system):
+    if stop is not None and not (preempt is not None and preempt.by_system) and not _is_early(view, allocation):
         return Cause(reason=stop)
     is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
     first = found.cause
@@ -114,7 +116,7 @@ def ending(view: View, allocation: Allocation) -> Cause | None:
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
         return Cause(reason=Reason.LAUNCH_STUCK)
-    return _blocked(view) or _refused(view)
+    return _misplaced(view) or _blocked(view) or _refused(view)
 
 
 def next_look(view: View, allocation: Allocation) -> float | None:
@@ -134,9 +136,27 @@ def _preemption_over(view: View, allocation: Allocation, preempt: ends.Preemptio
     found, deadline = view.gang, ends.preemption_deadline(allocation)
     is_acknowledged = ends.is_acknowledged(allocation, preempt)
     if is_acknowledged and (found.has_ended or _is_lost_to_infrastructure(found)):
-        return Cause(reason=preempt.reason)
+        return Cause(reason=preempt.reason, by=preempt.by)
     if deadline is not None and view.now >= deadline and not found.has_succeeded:
-        return Cause(reason=preempt.overdue)
+        return Cause(reason=preempt.overdue, by=preempt.by)
+    return None
+
+
+def _is_early(view: View, allocation: Allocation) -> bool:
+    """Whether the stop says that a grace is over, and by our clock it is not: one of two clocks is wrong, and work that
+    is cut off in its grace is lost. We look again when it is over."""
+    deadline = ends.preemption_deadline(allocation)
+    return view.stop is Reason.PREEMPTION_GRACE and deadline is not None and view.now < deadline
+
+
+def _misplaced(view: View) -> Cause | None:
+    """A rank that somebody else bound to a node that it was not given: its room there was never counted."""
+    for rank in view.gang.ranks:
+        node = rank.pod.spec.node_name if rank.pod is not None and rank.exit is None else ""
+        if node and rank.placed_on and node != rank.placed_on:
+            message = f"bound to {node}, not to {rank.placed_on}"
+            end = Exit(state=RankState.FAILED, reason=Reason.LAUNCH_STUCK, message=message)
+            return Cause(reason=Reason.LAUNCH_STUCK, rank=rank, end=end)
     return None
 
 

@@ -58,7 +58,12 @@ def _facts(allocation: Allocation) -> list[_Fact]:
         _Fact(READY, status.ready and status.phase is Phase.RUNNING, status.phase.value),
         _Fact(COMPLETE, status.result is Result.SUCCEEDED, reason, status.message),
         _Fact(FAILED, ended and status.result is not Result.SUCCEEDED, reason, status.message),
-        _Fact(PREEMPTED, status.result is Result.PREEMPTED or _was_preempted(allocation), reason),
+        _Fact(
+            PREEMPTED,
+            status.result is Result.PREEMPTED or _was_preempted(allocation),
+            reason,
+            _for_whom(allocation),
+        ),
     ]
     if status.phase is Phase.PENDING and status.attempt > 1:
         facts.append(_Fact(ADMITTED, False, "Restarted", f"attempt {status.attempt} has not been admitted yet"))
@@ -69,6 +74,14 @@ def _was_preempted(allocation: Allocation) -> bool:
     """Whether the attempt before this one made room."""
     status = allocation.status
     return status.phase is Phase.PENDING and status.attempt > 1 and status.reason in _PREEMPTIONS
+
+
+def _for_whom(allocation: Allocation) -> str:
+    """Whom the attempt before this one made room for, if it was the scheduler's decision."""
+    status = allocation.status
+    last = status.preemptions[-1] if status.preemptions else None
+    is_of_it = last is not None and last.attempt == status.attempt - 1 and _was_preempted(allocation)
+    return f"preempted for {last.by}" if last is not None and is_of_it else ""
 
 
 def _condition(allocation: Allocation, fact: _Fact, before: Condition | None, *, now: float) -> Condition:

@@ -20,6 +20,9 @@ from slipway.model.times import parse_time
 MAIN = "main"
 MESSAGE_CHARS_MAX = 512
 
+_LOST = ("ContainerStatusUnknown", "Unknown")
+"""Said by the kubelet of a container that is no more, and by containerd of one that did not outlive its machine."""
+_SIGNALLED = (137, 143)
 _TERMINAL = ("Succeeded", "Failed")
 _NODE_LOST_REASONS = frozenset({"NodeLost", "DeletionByPodGC"})
 _EVICTED_REASONS = frozenset(
@@ -195,7 +198,7 @@ def blocked(pod: Pod) -> Blocked | None:
 def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
     at = _epoch(ended.finished_at)
     killed = _was_killed(pod, ended, at)
-    if ended.reason == "ContainerStatusUnknown":
+    if ended.reason in _LOST:
         message = "the node lost the container; its exit is not known"
         return Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
     if ended.exit_code == 0:
@@ -246,6 +249,8 @@ def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
     asked_at = deletion_asked_at(pod)
     if asked_at is None:
         return False
+    if pod.metadata.deletion_grace_period_seconds == 0 and ended.exit_code in _SIGNALLED:
+        return True  # the kubelet's last delete has stamped the time anew: when it was first asked for is not known
     if at is None:
         return ended.exit_code != 0
     return floor(at) > floor(asked_at) or (floor(at) == floor(asked_at) and ended.exit_code != 0)

@@ -38,16 +38,27 @@ _log = log.get_logger(__name__)
 
 
 class ClusterFeed:
-    """Publishes the world. `gaps` counts what broke our own view; `is_stale` says that it may be old."""
+    """Publishes the world. `gaps` counts what broke our own view; `is_stale` says that it may be old.
+
+    `lost` is told when the feed is not what we made it: the server was emptied or replaced, or went back in time.
+    """
 
     def __init__(
-        self, feed: Feed, world: World, clock: Clock, *, gaps: Callable[[], int], is_stale: Callable[[], bool]
+        self,
+        feed: Feed,
+        world: World,
+        clock: Clock,
+        *,
+        gaps: Callable[[], int],
+        is_stale: Callable[[], bool],
+        lost: Callable[[], None],
     ) -> None:
         self._feed = feed
         self._world = world
         self._clock = clock
         self._gaps = gaps
         self._is_stale = is_stale
+        self._lost = lost
         self._resolved: dict[str, AllocationFact] = {}
         """{uid of a living allocation: its last fact}, of the spec and the pool as they stand"""
 
@@ -75,10 +86,14 @@ class ClusterFeed:
         """Until the view breaks; cancels the publisher then."""
         async with asyncio.TaskGroup() as tasks:
             publishing = tasks.create_task(_translated(publisher.run()))
-            gaps = self._gaps()
+            gaps, epoch = self._gaps(), 0
             while leadership.is_valid() and self._gaps() == gaps and not self._is_stale() and not publishing.done():
                 for resource, store in self._world.stores():
                     publisher.reached(resource.plural, str(store.version))
+                if epoch not in (0, publisher.epoch):
+                    _log.info("what was published is gone", epoch=publisher.epoch)
+                    self._lost()
+                epoch = publisher.epoch
                 await self._clock.sleep(WATCH_S)
             publishing.cancel()
         if publishing.done() and not publishing.cancelled() and publishing.result() is not None:

@@ -1,7 +1,7 @@
 """Taking one finalizer off one object, and nothing else but a mark that says what was done before.
 
 Owns the patch. It tests the object's uid and the finalizer's place, so it can hit neither a successor of the same name
-nor another finalizer.
+nor another finalizer; and the object's version, for callers to whom it matters what happened since it was seen.
 """
 
 from typing import TypeVar
@@ -20,18 +20,26 @@ Mark = tuple[str, str]
 
 
 async def drop(
-    kube: Writer, resource: Resource[T], meta: ObjectMeta, finalizer: str, *, mark: Mark | None = None
+    kube: Writer,
+    resource: Resource[T],
+    meta: ObjectMeta,
+    finalizer: str,
+    *,
+    mark: Mark | None = None,
+    only_as_seen: bool = False,
 ) -> T | None:
     """The object without the finalizer, and with `mark` on it; None when the object is gone.
 
     Raises:
-        StaleError: the object's finalizers are not those of `meta`: observe again.
+        StaleError: the object's finalizers are not those of `meta`, or with `only_as_seen` anything is not: observe
+            again.
     """
     if finalizer not in meta.finalizers:
         return None
     index = meta.finalizers.index(finalizer)
     patch: list[RawObject] = [
         {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+        *((_version(meta),) if only_as_seen else ()),
         {"op": "test", "path": f"/metadata/finalizers/{index}", "value": finalizer},
         {"op": "remove", "path": f"/metadata/finalizers/{index}"},
         *(_marking(meta, mark) if mark is not None else ()),
@@ -42,7 +50,11 @@ async def drop(
         return None
     except InvalidError as error:
         # How the API server answers a test that does not hold.
-        raise StaleError(f"the finalizers of {meta.name} have changed") from error
+        raise StaleError(f"{meta.name} has changed, or its finalizers have") from error
+
+
+def _version(meta: ObjectMeta) -> RawObject:
+    return {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version}
 
 
 def _marking(meta: ObjectMeta, mark: Mark) -> list[RawObject]:
@@ -51,6 +63,6 @@ def _marking(meta: ObjectMeta, mark: Mark) -> list[RawObject]:
         return [{"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}]
     # The map itself has to be made, and must not replace one that came meanwhile.
     return [
-        {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
+        _version(meta),
         {"op": "add", "path": "/metadata/annotations", "value": {name: value}},
     ]

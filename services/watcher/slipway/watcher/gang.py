@@ -4,7 +4,7 @@ Owns which pod is which rank (by the uids of the release), when a gang has succe
 Pure. Must not decide what follows from that.
 
 Invariants: an end that is recorded stays as it is recorded; a pod that is merely not seen changes nothing; only a
-consistent read (`consistent`) turns "not seen" into "gone".
+consistent read (`consistent`) turns "not seen" into "gone", and the loss of a node into the loss of a rank.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -13,7 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from slipway.crd.meta import LABEL_ATTEMPT
-from slipway.crd.transitions import is_released
+from slipway.crd.transitions import is_released, leaving_ranks
 from slipway.crd.v1alpha1 import Allocation, Placement, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
@@ -44,7 +44,8 @@ _DECIDED = frozenset(
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One placed rank. `exit`: it has ended; `loss`: it lives, but its loss is certain; `missing`: not seen."""
+    """One placed rank. `exit`: it has ended; `loss`: it lives, but its loss is certain; `missing`: nobody looked
+    for it yet, and its pod is not seen, or its node is gone."""
 
     index: int
     role: str
@@ -56,6 +57,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     missing: bool = False
     daemon: bool = False
     placed_on: str = ""
+    leaving: bool = False
+    """it was told to make room while the rest of the gang goes on"""
     ended_by: str = ""
     """why the whole attempt is being ended: the reason of a rank that is killed for it"""
 
@@ -96,7 +99,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if self.exit.state is RankState.FAILED:
             return self.exit
-        return msgspec.structs.replace(self.exit, reason=Reason.POD_DELETED) if self.exit.killed else None
+        reason = Reason.PREEMPTED if self.leaving else Reason.POD_DELETED
+        return msgspec.structs.replace(self.exit, reason=reason) if self.exit.killed else None
 
     @property
     def has_succeeded(self) -> bool:
@@ -170,10 +174,21 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> Rank | None:
-        """The first failure, infrastructure's before the user's; what is on record came before what is only seen."""
+        """The first failure, infrastructure's before the user's; what is on record came before what is only seen. Who
+        made room is blamed last."""
         lost = [(rank.failure, rank) for rank in self.lost]
         keyed = [
-            ((not end.is_infrastructure, not rank.is_recorded, end.at is None, end.at or 0.0, rank.index), rank)
+            (
+                (
+                    rank.leaving,
+                    not end.is_infrastructure,
+                    not rank.is_recorded,
+                    end.at is None,
+                    end.at or 0.0,
+                    rank.index,
+                ),
+                rank,
+            )
             for end, rank in lost
             if end is not None
         ]
@@ -186,7 +201,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> list[Rank]:
-        """Ranks whose end is not known and whose pod is not seen."""
+        """Ranks whose end is not known, and whose pod, or its node, is not there."""
         return [rank for rank in self.ranks if rank.missing]
 
     @property
@@ -196,13 +211,17 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_started(self) -> bool:
-        """Whether every placed rank runs or has run."""
-        return bool(self.ranks) and all(rank.has_started for rank in self.ranks)
+        """Whether every placed rank runs or has run; those that the gang goes on without are passed over."""
+        if self.is_broken:
+            return all(rank.has_started for rank in self.ranks)
+        waited_for = [rank for rank in self.ranks if rank.failure is None]
+        return bool(waited_for) and all(rank.has_started for rank in waited_for)
 
     @property
     def slots(self) -> int:
-        """Whole GPUs that its pods ask for."""
-        return sum(pod_fact(rank.pod).requests.gpus() for rank in self.ranks if rank.pod is not None)
+        """Whole GPUs that its pods ask for, but for those of ranks that have made room."""
+        asking = [rank for rank in self.ranks if not (rank.leaving and rank.exit is not None)]
+        return sum(pod_fact(rank.pod).requests.gpus() for rank in asking if rank.pod is not None)
 
     def statuses(self) -> list[RankStatus]:
         """`status.ranks`: index = rank, with an empty entry for a rank that was not placed."""
@@ -276,7 +295,7 @@ def assemble(
     signals = allocation.spec.signals
     daemons = set(signals.daemons) if signals is not None and signals.attempt == status.attempt else set[int]()
     daemon_roles = {role.name for role in allocation.spec.ranks if role.daemon}
-    ended_by = _ended_by(allocation)
+    ended_by, leaving = _ended_by(allocation), set(leaving_ranks(allocation))
     ranks: list[Rank] = []
     for placement, uid in zip(placements, status.release.pod_uids, strict=False):
         index = placement.rank
@@ -289,9 +308,10 @@ def assemble(
             stored=known,
             daemon=index in daemons or (placement.role or roles.get(index, "")) in daemon_roles,
             placed_on=placement.node,
+            leaving=index in leaving,
             ended_by=ended_by,
         )
-        ranks.append(_judged(rank, nodes_gone=nodes_gone, consistent=consistent))
+        ranks.append(_made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent)))
     minimum, by_role = _minimums(allocation)
     placed: dict[str, int] = {}
     for rank in ranks:
@@ -319,12 +339,28 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     end = exits.exit_of(pod)
     if end is not None:
         return msgspec.structs.replace(rank, exit=end)
+    if pod.spec.node_name in nodes_gone and not consistent:
+        # It may have ended before its node went, and that be in a later version of the pod than the one seen.
+        return msgspec.structs.replace(rank, missing=True)
     if pod.spec.node_name in nodes_gone:
         text = f"node {pod.spec.node_name} is gone"
         return msgspec.structs.replace(
             rank, loss=Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=text, killed=True)
         )
     return msgspec.structs.replace(rank, loss=exits.leaving(pod))
+
+
+def _made_room(rank: Rank) -> Rank:
+    """The rank, with the true reason where it is killed because it was told to make room."""
+    if not rank.leaving:
+        return rank
+    ends = {name: end for name, end in (("exit", rank.exit), ("loss", rank.loss)) if end is not None}
+    told = {
+        name: msgspec.structs.replace(end, reason=Reason.PREEMPTED)
+        for name, end in ends.items()
+        if end.killed and end.reason in (Reason.POD_DELETED, Reason.POD_LOST)
+    }
+    return msgspec.structs.replace(rank, **told) if told else rank
 
 
 def _ended_by(allocation: Allocation) -> str:
@@ -341,7 +377,7 @@ def _recorded(stored: RankStatus) -> Exit:
     with suppress(ValueError):
         reason = Reason(stored.reason)
     text = f"exit code {stored.exit_code}" if stored.exit_code else ""
-    killed = stored.phase is RankState.SUCCEEDED and reason is Reason.POD_DELETED
+    killed = stored.phase is RankState.SUCCEEDED and reason in (Reason.POD_DELETED, Reason.PREEMPTED)
     return Exit(state=stored.phase, code=stored.exit_code, reason=reason, message=text, killed=killed)
 
 

@@ -50,6 +50,10 @@ class HintSender:
         self._sent.pop(uid, None)
         self._waiting.pop(uid, None)
 
+    def forget_all(self) -> None:
+        """What was sent is lost: whatever is offered next is sent again."""
+        self._sent.clear()
+
     async def step(self) -> None:
         """Wait for hints, then send them."""
         await self._something.wait()

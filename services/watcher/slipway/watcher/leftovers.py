@@ -2,8 +2,8 @@
 
 Pure. Must not know why the attempt ended.
 
-Invariants: a finalizer is given up only when the exit is on record or the pod can not have run; a pod is force-deleted
-only when its node is confirmed gone.
+Invariants: a finalizer is given up only when the exit is on record or the pod can not have run, or when the namespace
+is going and no exit is seen yet; a pod is force-deleted only when its node is confirmed gone.
 """
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
@@ -12,7 +12,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
 from slipway.watcher import exits
-from slipway.watcher.gang import ENDED, attempt_of
+from slipway.watcher.gang import ENDED, Rank, attempt_of
 from slipway.watcher.view import View
 
 
@@ -21,7 +21,8 @@ def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
     return tuple(
         pod
         for pod in view.pods
-        if TRACKING_FINALIZER in pod.metadata.finalizers and (view.namespace_terminating or _is_done(view, pod, after))
+        if TRACKING_FINALIZER in pod.metadata.finalizers
+        and (_is_done(view, pod, after) or (view.namespace_terminating and not _is_awaited(pod, after)))
     )
 
 
@@ -44,8 +45,15 @@ def needs_worker(view: View, after: Allocation) -> bool:
             return bool(view.live_pods)
         case Phase.TERMINATED:
             return bool(view.pods) or TEARDOWN_FINALIZER in after.metadata.finalizers
+        case Phase.RUNNING if any(_is_to_go(rank) for rank in view.gang.ranks):
+            return True
         case _:
             return any(attempt_of(pod) < status.attempt for pod in view.pods)
+
+
+def _is_to_go(rank: Rank) -> bool:
+    """Whether it was told to make room and nobody has deleted it yet."""
+    return rank.leaving and rank.is_live and rank.pod is not None and rank.pod.metadata.deletion_timestamp is None
 
 
 def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
@@ -58,8 +66,24 @@ def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
         return True
     if attempt > status.attempt:
         return False
-    if is_released(after) and status.release is not None and pod.metadata.uid in status.release.pod_uids:
-        is_recorded = any(rank.pod_uid == pod.metadata.uid and rank.phase in ENDED for rank in status.ranks or ())
-        return is_recorded or (is_leaving and pod.spec.node_name in view.nodes_gone)
+    if _is_in_release(pod, after):
+        return _is_recorded(pod, after) or (is_leaving and pod.spec.node_name in view.nodes_gone)
     # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
+
+
+def _is_awaited(pod: Pod, after: Allocation) -> bool:
+    """Whether its end is seen, and one of the next writes puts it on record."""
+    status = after.status
+    if status.phase is Phase.TERMINATED or attempt_of(pod) != status.attempt or exits.exit_of(pod) is None:
+        return False
+    return _is_in_release(pod, after) and not _is_recorded(pod, after)
+
+
+def _is_in_release(pod: Pod, after: Allocation) -> bool:
+    release = after.status.release
+    return is_released(after) and release is not None and pod.metadata.uid in release.pod_uids
+
+
+def _is_recorded(pod: Pod, after: Allocation) -> bool:
+    return any(rank.pod_uid == pod.metadata.uid and rank.phase in ENDED for rank in after.status.ranks or ())

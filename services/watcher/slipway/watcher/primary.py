@@ -1,4 +1,4 @@
-"""What one replica does for all, while it holds the lease: the feed, the logs, sweeps, retention.
+"""What one replica does for all, while it holds the lease: the feed, lost streams, the logs, sweeps, retention.
 
 Owns the rhythm of these. None of them is needed for the life of an allocation to go on.
 """
@@ -57,6 +57,7 @@ class Primary:
         self._settings = settings
         self._loop = loop
         self._orphans = asyncio.Event()
+        self._streams_lost = asyncio.Event()
 
     async def run(self, leadership: Leadership, stop: StopSignal) -> None:
         """Until `stop`, or until the term ends and this is cancelled."""
@@ -69,6 +70,7 @@ class Primary:
                     errands.events.run(),
                     errands.relay.check_quietly(self._world.allocations.items()),
                     self._loop("feed", lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
+                    self._loop("streams", self._rebuild, stop, max_backoff_s=5.0),
                     self._loop("sweep", self._sweep, stop, max_backoff_s=10.0),
                     self._loop("retention", self._forget, stop, max_backoff_s=60.0),
                     self._loop("archives", self._sweep_archives, stop, max_backoff_s=60.0),
@@ -87,6 +89,16 @@ class Primary:
     def sweep_soon(self) -> None:
         """Pods without an allocation were seen."""
         self._orphans.set()
+
+    def streams_lost(self) -> None:
+        """Redis does not hold what it held."""
+        self._streams_lost.set()
+
+    async def _rebuild(self) -> None:
+        """Wait for a loss, then look at every stream; what cannot be looked at now, the next resync looks at."""
+        await self._streams_lost.wait()
+        self._streams_lost.clear()
+        await self._errands.relay.check_quietly(self._world.allocations.items())
 
     async def _sweep(self) -> float:
         if not self._world.is_synced:

@@ -27,7 +27,7 @@ from slipway.model.times import parse_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
-from slipway.watcher import finalizers
+from slipway.watcher import exits, finalizers
 from slipway.watcher.ends import Policy
 from slipway.watcher.evidence import Evidence
 from slipway.watcher.pace import Pace
@@ -237,9 +237,11 @@ class Reconciler:
         return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
 
     async def _drop(self, pod: Pod) -> None:
+        # A pod that was not seen to end (its namespace is going) may have ended since: then its exit comes first.
+        is_open = exits.exit_of(pod) is None
         async with self._patches:
             try:
-                left = await finalizers.drop(self._kube, PODS, pod.metadata, TRACKING_FINALIZER)
+                left = await finalizers.drop(self._kube, PODS, pod.metadata, TRACKING_FINALIZER, only_as_seen=is_open)
             except StaleError:
                 return
         if left is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from slipway.crd.meta import TEARDOWN_FINALIZER
-from slipway.crd.transitions import HELD, is_released, is_told_held, record, with_status
+from slipway.crd.transitions import HELD, is_released, is_told_held, leaving_ranks, record, with_status
 from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.objects import Pod
@@ -170,7 +170,8 @@ def _started(view: View) -> _Moved:
     """The pods of this attempt may run: follow them, and see whether the attempt is to end."""
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
-    allocation, cause = causes.preempted(view, _ready(view, _progressed(view, view.allocation)))
+    followed = _shrunk(view, _ready(view, _progressed(view, view.allocation)))
+    allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
         look = bool(view.gang.missing) and not view.consistent
@@ -219,9 +220,18 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
     """The deadlines that count from Running. That of idleness is the earliest: use puts it off, unwritten."""
-    spec = allocation.spec
-    limits = {ends.DEADLINE_MAX_RUNTIME: spec.max_runtime, ends.DEADLINE_IDLE: spec.idle_timeout}
-    return {name: format_time(since + parse_duration(limit)) for name, limit in limits.items() if limit}
+    spec, admission = allocation.spec, allocation.status.admission
+    limits = [
+        (ends.DEADLINE_MAX_RUNTIME, spec.max_runtime),
+        (ends.DEADLINE_MAX_RUNTIME, admission.max_runtime if admission is not None else None),
+        (ends.DEADLINE_IDLE, spec.idle_timeout),
+    ]
+    found: dict[str, float] = {}
+    for name, limit in limits:
+        if limit:
+            at = since + parse_duration(limit)
+            found[name] = min(at, found.get(name, at))
+    return {name: format_time(at) for name, at in found.items()}
 
 
 def _ready(view: View, allocation: Allocation) -> Allocation:
@@ -241,6 +251,26 @@ def _ready(view: View, allocation: Allocation) -> Allocation:
         rank.pod is not None and exits.is_pod_ready(rank.pod) for rank in view.gang.ranks
     )
     return record(allocation, Event.READY, now=view.now, ready=True) if says_so or serves else allocation
+
+
+def _shrunk(view: View, allocation: Allocation) -> Allocation:
+    """Told once, when all ranks that make room have ended: the gang holds less from then on."""
+    shrink, told = allocation.status.shrink, leaving_ranks(allocation)
+    if shrink is None or allocation.status.phase is not Phase.RUNNING or len(told) <= shrink.told:
+        return allocation
+    gone = [rank for rank in view.gang.ranks if rank.leaving and rank.exit is not None]
+    if len(gone) < len(told):
+        return allocation
+    slots = view.gang.slots
+    data: dict[str, Any] = {"ranks": sorted(told[shrink.told :]), "by": shrink.by, "slots": slots}
+    return record(
+        allocation,
+        Event.UPDATED,
+        now=view.now,
+        data=data,
+        slots=slots,
+        shrink=msgspec.structs.replace(shrink, told=len(told)),
+    )
 
 
 def _finished(view: View, allocation: Allocation) -> _Moved:

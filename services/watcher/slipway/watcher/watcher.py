@@ -269,6 +269,7 @@ class Watcher:
                 clock,
                 gaps=lambda: sum(reflector.restarts["expired"] for reflector in self.reflectors),
                 is_stale=self._is_stale,
+                lost=self._streams_lost,
             ),
             logs=self._logs,
             events=PodEvents(
@@ -290,6 +291,12 @@ class Watcher:
             ),
             relay=self.relay,
         )
+
+    def _streams_lost(self) -> None:
+        """Everything is told again, before the next resync would find it."""
+        self._hints.forget_all()
+        self._dispatch.enqueue_all(calm=False)
+        self._primary.streams_lost()
 
     def _unmarked(self) -> frozenset[str] | None:
         """Who has ended and does not say yet that it stands in the totals: they have to remember it."""

@@ -80,9 +80,19 @@ def _facts(view: Json, session: Session, moment: Any) -> list[tuple[str, str]]:
         ("Created", f"{view['createdAt']} ({table.age(str(view['createdAt']), moment)} ago)"),
         ("Started", str(view.get("startedAt") or "")),
         ("Ended", str(view.get("endedAt") or "")),
+        ("Preempted", _preempted(view)),
         ("Page", "" if ended or not spec.get("ports") else f"{session.api.server.url}{view['links']['proxy']}"),
         ("Labels", ", ".join(f"{name}={value}" for name, value in cast("Json", view.get("labels") or {}).items())),
     ]
+
+
+def _preempted(view: Json) -> str:
+    """How often it made room lately, and for whom at last."""
+    told = cast("list[Json]", cast("Json", view.get("status") or {}).get("preemptions") or [])
+    if not told:
+        return ""
+    times = "once" if len(told) == 1 else f"{len(told)} times"
+    return f"{times}, last for {told[-1]['by']} at {told[-1]['at']}"
 
 
 def _program(spec: Json) -> tuple[str, str]:
@@ -123,7 +133,7 @@ def _rank_rows(view: Json) -> list[list[str]]:
 
 def explain(arguments: argparse.Namespace, session: Session) -> int:
     """Why it stands where it stands."""
-    answer = session.api.call("GET", f"/allocations/{arguments.id}/explain")
+    answer = session.api.call("GET", f"/allocations/{arguments.id}/explain", query={"foresee": "true"})
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
         return main.OK
@@ -140,12 +150,29 @@ def explain_text(why: Json) -> str:
     ahead = cast("list[str]", why.get("jobsAhead") or [])
     if ahead:
         lines.append(f"  ahead: {', '.join(ahead)}")
-    for change in cast("list[Json]", why.get("change") or []):
+    foreseen = cast("Json", why.get("foreseen") or {})
+    lines += [f"  {line}" for line in foreseen_text(foreseen)]
+    for change in cast("list[Json]", [] if foreseen.get("helps") else why.get("change") or []):
         until = f" (until {change['until']})" if change.get("until") else ""
         lines.append(f"  what helps: {change['detail']}{until}")
     for each in cast("list[Json]", why.get("deadlines") or []):
         lines += [f"  {deadline_text(each)}", f"    {each['detail']}"]
     return "\n".join(lines)
+
+
+def foreseen_text(foreseen: Json) -> list[str]:
+    """What the planner says of something that waits: the slots ahead, what helps, when it starts."""
+    if not foreseen:
+        return []
+    lines = [f"slots ahead: {foreseen['aheadSlots']}"] if foreseen.get("aheadSlots") else []
+    helps = cast("list[str]", foreseen.get("helps") or [])
+    lines += [f"smallest change: {' and '.join(helps)}"] if helps else []
+    bounds = cast("Json", foreseen["estimatedStart"])
+    if bounds.get("latest"):
+        lines.append(f"estimated start: by {bounds['latest']} at the latest")
+    elif bounds.get("earliest"):
+        lines.append("estimated start: unknown, since something that it waits for has no run limit")
+    return lines
 
 
 def deadline_text(deadline: Json) -> str:

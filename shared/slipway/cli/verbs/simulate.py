@@ -1,4 +1,7 @@
-"""`slipway simulate`: the scheduler's planner over a scenario. The verb itself is the scheduler's."""
+"""`slipway simulate`: the scheduler's planner over a scenario. The verb itself is the scheduler's.
+
+With `--live` it is the API that is asked, about the cluster as it stands.
+"""
 
 import argparse
 
@@ -12,9 +15,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, session: Session) -> int:
     """Run it."""
+    words: list[str] = arguments.words
+    if "--live" in words:
+        from slipway.cli import verb
+        from slipway.cli.verbs.whatif import LIVE
+
+        return verb.execute("simulate", LIVE, words)
     from slipway.scheduler.simulate.command import main
 
-    words: list[str] = arguments.words
     return main(words)
 
 

@@ -57,8 +57,10 @@ def event_text(event: Json, *, with_id: bool = False) -> str:
     kind = str(event.get("type", "")).rpartition(".")[2]
     whose = f"{event.get('subject', '')}  " if with_id else ""
     known = ("seq", "attempt", "phase", "reason", "uid", "createdMs")
-    extra = " ".join(f"{name}={_short(value)}" for name, value in data.items() if name not in known and value != "")
-    reason = f"{data['reason']} " if data.get("reason") else ""
+    shown = {name: _short(value) for name, value in data.items() if name not in known and value != ""}
+    by = f"for {shown.pop('by')} " if "by" in shown else ""
+    extra = " ".join(f"{name}={value}" for name, value in shown.items())
+    reason = (f"{data['reason']} " if data.get("reason") else "") + by
     text = (
         f"{table.clock_time(str(event.get('time', '')))}  {whose}{data.get('seq', ''):>3}  {kind:<11}  "
         f"{data.get('phase', ''):<11}  {reason}{extra}"

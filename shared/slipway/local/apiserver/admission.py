@@ -11,7 +11,7 @@ import re
 from typing import ClassVar
 
 from slipway.local.apiserver import meta
-from slipway.local.apiserver.objects import Json, clone, is_map, mapping, metadata
+from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.status import Cause, bad_request, bad_value, not_allowed, too_long, unsupported
 
@@ -33,6 +33,9 @@ class Strategy:
     returns_deleted: ClassVar[bool] = False
     has_status: bool = False
     keeps_status_on_create: ClassVar[bool] = False
+    completes_late: bool = False
+    """A new object is shown with defaults that only the next write stores: that one is a write even if it changes
+    nothing."""
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
         """Brings what a client sent into shape: pruning and defaulting. Raises: StatusError 400."""
@@ -49,6 +52,14 @@ class Strategy:
     def prepare_update(self, new: Json, old: Json) -> None:
         if self.has_status:
             _carry(new, old, "status")
+
+    def claimed(self, sent: Json, new: Json) -> Json:
+        """The replacement as its writer claims it: `new` without what admission put into what was sent."""
+        return new
+
+    def broken_rules(self, obj: Json) -> list[Cause]:
+        """The rules that a new object breaks, whatever its kind is said to be."""
+        return []
 
     def prepare_status(self, new: Json, old: Json) -> None:
         """Keeps everything but the status (and, as the server does for built-in kinds, labels and annotations)."""
@@ -134,6 +145,10 @@ class NodeStrategy(Strategy):
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
         _spec(obj)
+        status = mapping(obj, "status")
+        if "capacity" in status and "allocatable" not in status:
+            status["allocatable"] = dict(status["capacity"])
+        complete_conditions(obj, "lastHeartbeatTime", "lastTransitionTime")
 
 
 class LeaseStrategy(Strategy):
@@ -189,6 +204,13 @@ class PriorityClassStrategy(Strategy):
         if old is not None and obj["preemptionPolicy"] != old.get("preemptionPolicy"):
             causes.append(bad_value("preemptionPolicy", obj["preemptionPolicy"], "field is immutable"))
         return causes
+
+
+def complete_conditions(obj: Json, *times: str) -> None:
+    """The times of conditions of a built-in kind are shown also when nobody has set them."""
+    for condition in maps(listing(mapping(obj, "status"), "conditions")):
+        for field in times:
+            condition.setdefault(field, None)
 
 
 def carry_status(new: Json, old: Json) -> None:

@@ -30,7 +30,7 @@ from slipway.local.apiserver.podadmission import ACCOUNTS, DEFAULT_ACCOUNT
 from slipway.local.apiserver.registry import Registry, ResourceKind
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import Change, CompactedError, Record, Store
+from slipway.local.apiserver.store import Change, ChangeType, CompactedError, Record, Store
 from slipway.local.apiserver.validation import RuleTwins
 from slipway.local.apiserver.writes import Patch, Writer
 
@@ -147,12 +147,30 @@ class ClusterCore:
         record = self.record(kind, namespace, name)
         wanted = options if isinstance(options, DeleteOptions) else read_delete_options(options or {})
         planned = deletion.plan(kind, record.obj, wanted, self.clock())
-        if planned.changes and not wanted.dry_run:
-            self.store.commit(kind.resource, "DELETED" if planned.removes else "MODIFIED", kind.kept(planned.obj))
+        left = self._carry_out(kind, record, planned, dry_run=wanted.dry_run)
         if planned.removes and not kind.strategy.returns_deleted:
             details = {"name": name, "kind": kind.plural, "uid": uid_of(record.obj)}
             return status.success({**details, "group": kind.group} if kind.group else details)
-        return asked.shown(planned.obj)
+        return asked.shown(left)
+
+    def _carry_out(self, kind: ResourceKind, record: Record, planned: deletion.Deletion, *, dry_run: bool) -> Json:
+        """The last that is told of the object: what goes at once goes unmarked, but a pod is marked in any case."""
+        marks = ("deletionTimestamp", "deletionGracePeriodSeconds")
+        is_new = any(metadata(planned.obj).get(mark) != metadata(record.obj).get(mark) for mark in marks)
+        is_marked = not planned.removes or (kind.strategy.is_graceful and is_new)
+        left = clone(planned.obj if is_marked else record.obj)
+        if dry_run or not planned.changes:
+            return left
+        if is_marked:
+            self._commit(kind, "MODIFIED", left)
+        if planned.removes:
+            self._commit(kind, "DELETED", left)
+        return left
+
+    def _commit(self, kind: ResourceKind, type: ChangeType, obj: Json) -> None:
+        """Stores a copy; `obj` gets its version."""
+        change = self.store.commit(kind.resource, type, kind.kept(clone(obj)))
+        obj["metadata"]["resourceVersion"] = str(change.version)
 
     def delete_collection(
         self,
@@ -169,6 +187,8 @@ class ClusterCore:
 
     def bind(self, namespace: str, name: str, binding: Json, *, dry_run: bool = False) -> Json:
         """Assigns a pod to a node. Raises: StatusError 404, 409."""
+        self._writer.check_namespace(self.kind(_PODS), namespace, name)
+        pods.check_binding(binding)
         record = self.record(self.kind(_PODS), namespace, name)
         bound = pods.bind(record.obj, binding, self._now_text())
         if not dry_run:
@@ -177,6 +197,7 @@ class ClusterCore:
 
     def evict(self, namespace: str, name: str, eviction: Json, *, dry_run: bool = False) -> Json:
         """Lets a pod go if its disruption budget can spare it. Raises: StatusError 400, 404, 409, 429."""
+        self._writer.check_namespace(self.kind(_PODS), namespace, name)
         return evictions.evict(self, namespace, name, eviction, dry_run=dry_run)
 
     def finalize(self, name: str, obj: Json) -> Json:
@@ -230,7 +251,11 @@ class ClusterCore:
         """For controllers: stores a new state without admission."""
         if not metadata(new).get("finalizers"):
             new["metadata"].pop("finalizers", None)
-        self.store.commit(kind.resource, "DELETED" if deletion.is_over(kind, new) else "MODIFIED", new)
+        found = self.store.find(kind.resource, str(metadata(new).get("namespace") or ""), metadata(new)["name"])
+        if deletion.is_over(kind, new):
+            self.store.commit(kind.resource, "DELETED", clone(found.obj) if found is not None else new)
+        else:
+            self.store.commit(kind.resource, "MODIFIED", new)
 
     def follow_definitions(self, change: Change) -> None:
         """Serves, or stops serving, the kinds of a definition."""

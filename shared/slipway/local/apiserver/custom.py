@@ -7,6 +7,8 @@ never stored; a rule without a twin is refused when the definition is registered
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from slipway.local.apiserver import meta, structural, validation
 from slipway.local.apiserver.admission import Strategy, carry_status
 from slipway.local.apiserver.decoding import complain
@@ -30,11 +32,13 @@ class CustomStrategy(Strategy):
         source = mapping(mapping(entry, "schema"), "openAPIV3Schema")
         self.schema = structural.compile_schema(source)
         self.has_status = is_map(mapping(entry, "subresources").get("status"))
+        status = self.schema.properties.get("status")
+        self.completes_late = self.has_status and status is not None and status.default is not msgspec.UNSET
         self._preserves_all = self.schema.preserve and not self.schema.properties
         self._twins = twins
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
-        unknown = structural.shape(self.schema, obj, is_root=True)
+        unknown = structural.shape(self.schema, obj, is_root=True, keeps_nulls=options.keeps_nulls)
         complain(options, [*options.dropped, *sorted(unknown)])
 
     def prepare(self, obj: Json) -> None:
@@ -43,6 +47,9 @@ class CustomStrategy(Strategy):
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
         return validation.validate(self.schema, obj, old, self._twins)
+
+    def broken_rules(self, obj: Json) -> list[Cause]:
+        return validation.broken_rules(self.schema, obj, None, self._twins)
 
     def prepare_status(self, new: Json, old: Json) -> None:
         """Through /status a custom object's metadata stays as it is too."""

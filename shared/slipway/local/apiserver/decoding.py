@@ -75,7 +75,7 @@ def _check_identity(kind: ResourceKind, new: Json) -> None:
     version = str(new["apiVersion"]).rpartition("/")[2]
     if kind.is_custom and new["apiVersion"] == kind.api_version:
         cause = status.bad_value("kind", new["kind"], f"must be {kind.kind}")
-        raise status.invalid(f"{new['kind']}.{kind.group}", name, [cause])
+        raise status.invalid(f"{new['kind']}.{kind.group}", name, [cause, *kind.strategy.broken_rules(new)])
     if not kind.is_custom:
         words = f'no kind "{new["kind"]}" is registered for version "{new["apiVersion"]}" in scheme'
         raise status.bad_request(f'{new["kind"]} in version "{version}" cannot be handled as a {kind.kind}: {words}')

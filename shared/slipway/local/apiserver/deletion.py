@@ -41,19 +41,23 @@ def check_preconditions(kind: ResourceKind, obj: Json, options: DeleteOptions) -
 def plan(kind: ResourceKind, obj: Json, options: DeleteOptions, now: float) -> Deletion:
     """The state after a delete of `obj`. Raises: StatusError 409 when a precondition fails."""
     check_preconditions(kind, obj, options)
+    if kind.strategy.is_graceful and metadata(obj).get("deletionTimestamp"):
+        begun = metadata(obj).get("deletionGracePeriodSeconds", 0)
+        if begun and (options.grace_period_s is None or options.grace_period_s >= begun):
+            # It is on its way; who names no shorter time changes nothing.
+            return Deletion(obj, removes=False, changes=False)
     new = clone(obj)
     meta = new["metadata"]
     _propagate(meta, options.propagation)
-    grace = _grace(kind, obj, options)
     if not meta.get("deletionTimestamp"):
+        grace = _grace(kind, obj, options)
         meta["deletionTimestamp"] = format_time(now + grace)
-        meta["deletionGracePeriodSeconds"] = grace
+        if kind.resource != NAMESPACES:
+            meta["deletionGracePeriodSeconds"] = grace
         if "generation" in meta:
             meta["generation"] += 1
-    elif grace < meta.get("deletionGracePeriodSeconds", 0):
-        begun = (parse_time(meta["deletionTimestamp"]) or now) - meta["deletionGracePeriodSeconds"]
-        meta["deletionTimestamp"] = format_time(begun + grace)
-        meta["deletionGracePeriodSeconds"] = grace
+    elif options.grace_period_s is not None and options.grace_period_s < meta.get("deletionGracePeriodSeconds", 0):
+        _shorten(meta, options.grace_period_s, now)
     if kind.resource == NAMESPACES:
         new["status"] = {**new.get("status", {}), "phase": "Terminating"}
     removes = is_over(kind, new)
@@ -74,6 +78,16 @@ def _grace(kind: ResourceKind, obj: Json, options: DeleteOptions) -> int:
     if not kind.strategy.is_graceful or pods.is_settled(obj):
         return 0
     return options.grace_period_s if options.grace_period_s is not None else pods.grace_of(obj)
+
+
+def _shorten(meta: Json, grace: int, now: float) -> None:
+    """Also a pod that has ended since is left to its kubelet, unless the grace is 0; no end is moved into the past."""
+    begun = (parse_time(meta["deletionTimestamp"]) or now) - meta["deletionGracePeriodSeconds"]
+    end = begun + grace
+    if end < now:
+        end, grace = now, min(grace, 1)
+    meta["deletionTimestamp"] = format_time(end)
+    meta["deletionGracePeriodSeconds"] = grace
 
 
 def _propagate(meta: Json, policy: str) -> None:

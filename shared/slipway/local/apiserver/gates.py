@@ -25,13 +25,13 @@ def names_of(spec: Json) -> list[str]:
     return [str(gate.get("name") or "") for gate in maps(listing(spec, "schedulingGates"))]
 
 
-def told(spec: Json) -> list[Json]:
+def told(spec: Json, now_text: str) -> list[Json]:
     """The conditions that a new pod starts with."""
     if not names_of(spec):
         return []
     message = "Scheduling is blocked due to non-empty scheduling gates"
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}
-    return [{**gated, "lastProbeTime": None, "lastTransitionTime": None}]
+    return [{**gated, "lastProbeTime": None, "lastTransitionTime": now_text}]
 
 
 def causes(spec: Json, old: Json | None) -> list[Cause]:
@@ -40,8 +40,11 @@ def causes(spec: Json, old: Json | None) -> list[Cause]:
     if old is None:
         return found
     gates, before = names_of(spec), names_of(old)
-    if any(gate not in before for gate in gates):
-        found.append(not_allowed("spec.schedulingGates", "only deletion is allowed, but found new scheduling gate"))
+    found += [
+        not_allowed(f"spec.schedulingGates[{index}].name", "only deletion is allowed, but found new scheduling gate")
+        for index, gate in enumerate(gates)
+        if gate not in before
+    ]
     return found + _narrowing_causes(spec, old) if before else found
 
 

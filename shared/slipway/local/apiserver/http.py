@@ -141,8 +141,7 @@ class ApiServer:
             return answers.json(scale.read(core.get(kind.key, target.place, target.name)))
         if target.subresource in discovery.CREATED_ONLY:
             raise status.not_supported("GET")
-        if target.subresource not in ("", *discovery.subresources_of(kind)):
-            raise status.no_such_path()
+        _check_subresource(target)
         return answers.single(call, kind, core.record(kind, target.place, target.name), core.clock())
 
     def _watch(self, call: Call, target: Target) -> AsyncIterator[bytes]:
@@ -204,8 +203,10 @@ class ApiServer:
     def _put(self, call: Call, target: Target) -> Answer:
         core, kind = self._core, target.kind
         _need_name(target, "PUT")
+        _check_subresource(target)
         options = _options(call, "UpdateOptions")
         place, body = target.place, _object(call, options)
+        existed = core.store.find(kind.resource, place, target.name) is not None
         match target.subresource:
             case "status":
                 obj = core.update_status(kind.key, place, target.name, body, options)
@@ -217,15 +218,18 @@ class ApiServer:
                 return answers.json(self._scale(target, body, options))
             case _:
                 raise status.not_supported("PUT")
-        return answers.written(call, core, kind, obj, options, 200)
+        return answers.written(call, core, kind, obj, options, 200 if existed else 201)
 
     def _patch(self, call: Call, target: Target) -> Answer:
         core, kind = self._core, target.kind
         _need_name(target, "PATCH")
+        _check_subresource(target)
         media = call.content_type
-        options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
         if media not in (patch.MERGE, patch.JSON, patch.STRATEGIC, patch.APPLY):
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
+        if kind.is_custom and media == patch.STRATEGIC:
+            raise status.unsupported_media([patch.JSON, patch.MERGE, patch.APPLY])
+        options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
         if target.subresource == "scale" and "scale" in kind.subresources:
             shown = scale.read(core.get(kind.key, target.place, target.name))
             del shown["metadata"]["resourceVersion"]
@@ -363,6 +367,13 @@ def _object(call: Call, options: WriteOptions | None = None) -> Json:
     if not is_map(body):
         raise status.bad_request("the body of the request is not an object")
     return body
+
+
+def _check_subresource(target: Target) -> None:
+    """Raises: StatusError 404."""
+    if target.subresource in ("", *discovery.subresources_of(target.kind)):
+        return
+    raise status.not_found(target.kind.resource, target.name) if target.kind.is_custom else status.no_such_path()
 
 
 def _need_name(target: Target, method: str) -> None:

@@ -31,6 +31,12 @@ DNS_LABEL = re.compile(rf"^{_LABEL}$")
 DNS_1035 = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 DNS_SUBDOMAIN = re.compile(rf"^{_LABEL}(\.{_LABEL})*$")
 _QUALIFIED = re.compile(r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$")
+_OWNER_FIELDS = (
+    ("apiVersion", "version must not be empty"),
+    ("kind", "must not be empty"),
+    ("name", "must not be empty"),
+    ("uid", "must not be empty"),
+)
 _OWNED_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
 _SUBDOMAIN_RULE = (
@@ -181,10 +187,10 @@ def _finalizers(meta: Json) -> list[Cause]:
 def _owners(meta: Json) -> list[Cause]:
     causes = list[Cause]()
     controllers = 0
-    for index, owner in enumerate(maps(listing(meta, "ownerReferences"))):
-        for field in ("apiVersion", "kind", "name", "uid"):
+    for owner in maps(listing(meta, "ownerReferences")):
+        for field, words in _OWNER_FIELDS:
             if not owner.get(field):
-                causes.append(bad_value(f"metadata.ownerReferences[{index}].{field}", "", "must not be empty"))
+                causes.append(bad_value(f"metadata.ownerReferences.{field}", "", words))
         controllers += owner.get("controller") is True
     if controllers > 1:
         value: Any = meta["ownerReferences"]

@@ -15,15 +15,16 @@ Json = dict[str, Any]
 
 
 _shape: Callable[[Any], Any] = type
+_ATOMS = frozenset({str, int, bool, float, type(None)})
 
 
 def clone(value: Any) -> Any:
     """A deep copy of a JSON value."""
     shape = _shape(value)
     if shape is dict:
-        return {key: clone(item) for key, item in value.items()}
+        return {key: item if _shape(item) in _ATOMS else clone(item) for key, item in value.items()}
     if shape is list:
-        return [clone(item) for item in value]
+        return [item if _shape(item) in _ATOMS else clone(item) for item in value]
     return value
 
 

@@ -16,7 +16,8 @@ class WriteOptions(msgspec.Struct):
     writer: the field manager, "" when the caller has no name. force: an apply takes fields from others. warnings:
     filled by the server while it works; each becomes a Warning header. ownership: of the object as it was written.
     duplicates: fields that came twice; order: where each field stood in the document, known only when some did;
-    dropped: fields of the metadata that do not exist.
+    dropped: fields of the metadata that do not exist. keeps_nulls: what is decoded is the result of an apply, in which
+    null stands for what became empty.
     """
 
     dry_run: bool = False
@@ -28,6 +29,7 @@ class WriteOptions(msgspec.Struct):
     duplicates: list[str] = []
     order: dict[str, int] = {}
     dropped: list[str] = []
+    keeps_nulls: bool = False
 
 
 class DeleteOptions(msgspec.Struct, kw_only=True):

@@ -6,6 +6,7 @@ between them; when that version has left the history, the next page is refused (
 
 import base64
 import binascii
+import re
 
 import msgspec
 
@@ -19,6 +20,8 @@ _CONTINUE_GONE = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
 )
+_ONE_NAME = re.compile(r"(^|,)metadata\.name==?[^,=!]")
+"""A selector that the server answers by looking that one object up."""
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +67,13 @@ def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQue
         raise expired(words) from exc
     if token is not None:
         records = [record for record in records if _key(record) > token.after]
+    last = _key(records[-1]) if records and not _ONE_NAME.search(query.fields) else None
     if matches is not None:
         records = [record for record in records if matches(record.obj)]
-    if not query.limit or len(records) <= query.limit:
-        return Listing(records=_shown(kind, records), version=version)
-    page = records[: query.limit]
+    page = records[: query.limit] if query.limit else records
+    # A full page ends the search: whether anything after it is selected shows when the next one is asked for.
+    if not query.limit or len(page) < query.limit or last in (None, _key(page[-1])):
+        return Listing(records=_shown(kind, page), version=version)
     after = _Token(version, _key(page[-1]))
     remaining = None if matches is not None else len(records) - len(page)
     return Listing(records=_shown(kind, page), version=version, continue_token=_encode(after), remaining=remaining)

@@ -39,7 +39,7 @@ def apply_patch(kind: str, current: Json, patch: Any, shape: Shape) -> Json:
 
 def _merge(current: Any, patch: Any) -> Any:
     if not is_map(patch):
-        return clone(patch)
+        return _without_nulls(patch)
     result: Json = dict(current) if is_map(current) else {}
     for name, change in patch.items():
         if change is None:
@@ -49,13 +49,24 @@ def _merge(current: Any, patch: Any) -> Any:
     return result
 
 
+def _without_nulls(value: Any) -> Any:
+    """A copy; objects inside of lists lose their nulls too."""
+    if is_map(value):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if is_list(value):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
 def _json_patch(current: Json, patch: Any) -> Json:
     if not is_list(patch):
         words = f"json: cannot unmarshal {type_name(patch)} into Go value of type []handlers.jsonPatchOp"
         raise bad_request(f"error decoding patch: {words}")
     try:
-        operations: Any = jsonpatch.JsonPatch(patch)
-        result: Any = operations.apply(clone(current))
+        jsonpatch.JsonPatch(patch)
+        result: Any = clone(current)
+        for operation in patch:
+            result = _step(result, operation)
     except jsonpatch.InvalidJsonPatch as exc:
         raise bad_request(f"error decoding patch: {exc}") from exc
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as exc:
@@ -64,3 +75,20 @@ def _json_patch(current: Json, patch: Any) -> Json:
     if not is_map(result):
         raise bad_request("the patch leaves no object")
     return result
+
+
+def _step(document: Any, operation: Json) -> Any:
+    """One operation, done to the document itself.
+
+    The server is milder than the RFC: what is not in a map reads as null, and can be replaced.
+    """
+    name = operation.get("op")
+    if name in ("replace", "test"):
+        parent, last = jsonpointer.JsonPointer(operation["path"]).to_last(document)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if last is not None and is_map(parent) and last not in parent:
+            if name == "test" and operation.get("value") is None:
+                return document
+            if name == "replace":
+                operation = {**operation, "op": "add"}
+    changed: Any = jsonpatch.JsonPatch([operation])
+    return changed.apply(document, in_place=True)

@@ -10,7 +10,7 @@ Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storag
 from typing import Any
 
 from slipway.local.apiserver import gates, meta, quantities
-from slipway.local.apiserver.admission import Strategy
+from slipway.local.apiserver.admission import Strategy, complete_conditions
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata, type_name
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.status import (
@@ -27,6 +27,7 @@ from slipway.local.apiserver.status import (
 from slipway.model.quantity import parse_quantity
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+_QUALITY_RESOURCES = ("cpu", "memory")
 _SPEC_DEFAULTS: Json = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,
@@ -66,16 +67,14 @@ class PodStrategy(Strategy):
             del spec[field]
         spec.setdefault("enableServiceLinks", True)
         default_spec(spec)
+        complete_conditions(obj, "lastProbeTime", "lastTransitionTime")
+        _complete_status(mapping(obj, "status"))
 
     def prepare(self, obj: Json) -> None:
         super().prepare(obj)
         spec = obj["spec"]
-        tolerations: list[Json] = [*maps(listing(spec, "tolerations"))]
-        for extra in _NODE_GONE_TOLERATIONS:
-            if not any(_tolerates(toleration, str(extra["key"])) for toleration in tolerations):
-                tolerations.append(dict(extra))
-        spec["tolerations"] = tolerations
-        conditions = gates.told(spec)
+        _tolerate_gone_nodes(spec)
+        conditions = gates.told(spec, str(metadata(obj).get("creationTimestamp", "")))
         told: Json = {"conditions": conditions} if conditions else {}
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec), **told}
 
@@ -84,6 +83,16 @@ class PodStrategy(Strategy):
         for field in _ADMITTED:
             if field in old["spec"]:
                 new["spec"].setdefault(field, old["spec"][field])
+        _tolerate_gone_nodes(new["spec"])
+
+    def claimed(self, sent: Json, new: Json) -> Json:
+        tolerations = listing(mapping(sent, "spec"), "tolerations")
+        if tolerations == new["spec"]["tolerations"]:
+            return new
+        claimed: Json = {**new, "spec": {**new["spec"], "tolerations": tolerations}}
+        if not tolerations:  # an empty list is sent as none
+            del claimed["spec"]["tolerations"]
+        return claimed
 
     def prepare_status(self, new: Json, old: Json) -> None:
         super().prepare_status(new, old)
@@ -94,8 +103,29 @@ class PodStrategy(Strategy):
         new["status"] = status
 
     def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        causes = _spec_causes(obj["spec"]) + gates.causes(obj["spec"], old["spec"] if old is not None else None)
-        return causes if old is None else causes + _changed_spec(obj["spec"], old["spec"])
+        spec = obj["spec"]
+        if old is None:
+            return _spec_causes(spec) + gates.causes(spec, None)
+        stopping = _changed_containers(spec, old["spec"])
+        if stopping is not None:
+            return _spec_causes(spec) + gates.causes(spec, spec) + stopping
+        return _spec_causes(spec) + gates.causes(spec, old["spec"]) + _changed_spec(spec, old["spec"])
+
+
+def _complete_status(status: Json) -> None:
+    """The first of several addresses is the address; times of containers are shown also when nobody has set them."""
+    for one, several in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
+        listed = maps(listing(status, several))
+        if status.get(one) and (not listed or listed[0].get("ip") != status[one]):
+            status[several] = [{"ip": status[one]}]
+        elif listed and not status.get(one):
+            status[one] = listed[0].get("ip", "")
+    for field in ("containerStatuses", "initContainerStatuses"):
+        for container in maps(listing(status, field)):
+            for state in (mapping(container, "state"), mapping(container, "lastState")):
+                mapping(state, "running").setdefault("startedAt", None)
+                mapping(state, "terminated").setdefault("startedAt", None)
+                mapping(state, "terminated").setdefault("finishedAt", None)
 
 
 def default_spec(spec: Json) -> None:
@@ -108,15 +138,19 @@ def default_spec(spec: Json) -> None:
         _default_container(container)
 
 
-def bind(pod: Json, binding: Json, now_text: str) -> Json:
-    """The pod assigned to the binding's target. Raises: StatusError 409 or 500, the pod unchanged."""
-    name = str(metadata(pod)["name"])
+def check_binding(binding: Json) -> None:
+    """Whether it names a node, whatever the pod. Raises: StatusError 500."""
     target = mapping(binding, "target")
-    node = str(target.get("name") or "")
     if target.get("kind") not in (None, "", "Node"):
         raise StatusError(500, "", str(unsupported("target.kind", target["kind"], ["Node", "<empty>"])))
-    if not node:
+    if not target.get("name"):
         raise StatusError(500, "", "target.name: Required value")
+
+
+def bind(pod: Json, binding: Json, now_text: str) -> Json:
+    """The pod assigned to the target of a checked binding. Raises: StatusError 409, the pod unchanged."""
+    name = str(metadata(pod)["name"])
+    node = str(mapping(binding, "target")["name"])
     for field, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         wanted, found = metadata(binding).get(field), metadata(pod).get(field)
         if wanted and wanted != found:
@@ -172,7 +206,9 @@ def _default_container(container: Json) -> None:
         container.setdefault(field, value)
     image = str(container.get("image") or "")
     tag = image.rpartition("/")[2].partition(":")[2]
-    container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") and "@" not in image else "IfNotPresent")
+    container.setdefault(
+        "imagePullPolicy", "Always" if image and tag in ("", "latest") and "@" not in image else "IfNotPresent"
+    )
     resources = container.setdefault("resources", {})
     if is_map(resources):
         quantities.canonicalize(resources)
@@ -182,19 +218,31 @@ def _default_container(container: Json) -> None:
         port.setdefault("protocol", "TCP")
 
 
+def _tolerate_gone_nodes(spec: Json) -> None:
+    tolerations: list[Json] = [*maps(listing(spec, "tolerations"))]
+    for extra in _NODE_GONE_TOLERATIONS:
+        if not any(_tolerates(toleration, str(extra["key"])) for toleration in tolerations):
+            tolerations.append(dict(extra))
+    spec["tolerations"] = tolerations
+
+
 def _tolerates(toleration: Json, key: str) -> bool:
     return toleration.get("key", key) == key and toleration.get("effect") in (None, "", "NoExecute")
 
 
 def _quality(spec: Json) -> str:
-    resources = [mapping(container, "resources") for container in maps(listing(spec, "containers"))]
-    if not any(mapping(each, "requests") or mapping(each, "limits") for each in resources):
+    """Cpu and memory count, other resources do not."""
+    containers = [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]
+    requests, limits = ([_counted(each, field) for each in containers] for field in ("requests", "limits"))
+    if not any([*requests, *limits]):
         return "BestEffort"
-    guaranteed = all(
-        {"cpu", "memory"} <= set(mapping(each, "limits")) and mapping(each, "limits") == mapping(each, "requests")
-        for each in resources
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
+    is_sure = all(len(most) == len(_QUALITY_RESOURCES) for most in limits) and requests == limits
+    return "Guaranteed" if is_sure else "Burstable"
+
+
+def _counted(container: Json, field: str) -> Json:
+    amounts = mapping(mapping(container, "resources"), field)
+    return {name: amounts[name] for name in _QUALITY_RESOURCES if amounts.get(name) not in (None, "0", 0)}
 
 
 def _spec_causes(spec: Json) -> list[Cause]:
@@ -253,7 +301,7 @@ def _resource_causes(resources: Json, path: str) -> list[Cause]:
                 continue
             is_extended = "/" in name and not name.startswith("kubernetes.io/")
             if is_extended and name not in limits:
-                causes.append(missing(f"{path}.limits[{name}]", "Limit must be set for non overcommitable resources"))
+                causes.append(missing(f"{path}.limits", "Limit must be set for non overcommitable resources"))
             elif name in limits and _exceeds(amount, limits[name]):
                 causes.append(bad_value(f"{path}.requests", value, f"must be less than or equal to {name} limit"))
     return causes
@@ -266,8 +314,22 @@ def _exceeds(amount: int, limit: Any) -> bool:
         return False
 
 
+def _changed_containers(new: Json, old: Json) -> list[Cause] | None:
+    """What of an update is so wrong that the rest of it is not looked at; None when nothing is."""
+    for field in ("containers", "initContainers"):
+        if len(listing(new, field)) != len(listing(old, field)):
+            return [not_allowed(f"spec.{field}", "pod updates may not add or remove containers")]
+    before, now = old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
+    if isinstance(before, int) and isinstance(now, int) and now > before:
+        return [bad_value("spec.activeDeadlineSeconds", now, "must be less than or equal to previous value")]
+    return None
+
+
 def _changed_spec(new: Json, old: Json) -> list[Cause]:
     causes = list[Cause]()
+    if "activeDeadlineSeconds" in old and "activeDeadlineSeconds" not in new:
+        words = "must not update from a positive integer to nil value"
+        causes.append(bad_value("spec.activeDeadlineSeconds", None, words))
     for toleration in maps(listing(old, "tolerations")):
         if toleration not in listing(new, "tolerations"):
             causes.append(

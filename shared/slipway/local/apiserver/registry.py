@@ -92,7 +92,9 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
         return obj if self.view is None else self.view.keep(obj)
 
     def shown_record(self, record: Record) -> Record:
-        return record if self.view is None else Record(self.view.show(record.obj), record.version, record.ownership)
+        if self.view is None:
+            return record
+        return Record(self.view.show(record.obj), record.version, record.ownership, is_first=record.is_first)
 
     @property
     def qualified(self) -> str:

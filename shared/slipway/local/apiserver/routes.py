@@ -144,9 +144,9 @@ def _check_match(query: Query) -> None:
         if not query.get("resourceVersion"):
             why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             causes.append(not_allowed(field, why))
-        elif match not in ("Exact", "NotOlderThan"):
+        if match not in ("Exact", "NotOlderThan"):
             causes.append(unsupported(field, match, ["Exact", "NotOlderThan", ""]))
-        elif match == "Exact" and query["resourceVersion"] == "0":
+        elif match == "Exact" and query.get("resourceVersion") == "0":
             causes.append(not_allowed(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
     if causes:
         raise invalid_options("ListOptions", causes)

@@ -27,6 +27,8 @@ _KEPT = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTra
 
 class ServiceStrategy(Strategy):
     name_form = meta.SERVICE_LABEL
+    allows_create_on_update = True
+    returns_deleted = True
     has_status = True
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
@@ -44,8 +46,10 @@ class ServiceStrategy(Strategy):
         spec = obj["spec"]
         obj["status"] = {"loadBalancer": {}}
         if spec["type"] != "ExternalName":
-            spec.setdefault("ipFamilies", ["IPv4"])
-            spec.setdefault("ipFamilyPolicy", "SingleStack")
+            # Nobody knows what addresses those behind a headless Service without a selector have.
+            is_open = spec.get("clusterIP") == HEADLESS and not spec.get("selector")
+            spec.setdefault("ipFamilies", ["IPv4", "IPv6"] if is_open else ["IPv4"])
+            spec.setdefault("ipFamilyPolicy", "RequireDualStack" if is_open else "SingleStack")
         if spec["type"] in ("NodePort", "LoadBalancer"):
             spec.setdefault("externalTrafficPolicy", "Cluster")
         if spec["type"] == "LoadBalancer":

@@ -28,6 +28,8 @@ class Record(msgspec.Struct):
     ownership: Ownership = NOBODY
     encoded: bytes = b""
     shown: bytes = b""
+    is_first: bool = False
+    """whether nobody has written it since it was created"""
 
     @property
     def raw(self) -> bytes:
@@ -158,7 +160,9 @@ class Store:
         previous = room.records.get(key)
         if ownership is None:
             ownership = previous.ownership if previous is not None else NOBODY
-        change = Change(version, type, resource, key, Record(obj, version, ownership), previous)
+        change = Change(
+            version, type, resource, key, Record(obj, version, ownership, is_first=type == "ADDED"), previous
+        )
         self._index_owners(change)
         if type == "DELETED":
             room.records.pop(key, None)

@@ -107,14 +107,17 @@ def rules_of(schema: Schema, path: str = "", *, correlated: bool = True) -> list
     return found
 
 
-def shape(schema: Schema, value: Any, path: str = "", *, is_root: bool = False) -> list[str]:
-    """Prunes what the schema does not know and fills its defaults, in place; answers the paths that were pruned."""
+def shape(schema: Schema, value: Any, path: str = "", *, is_root: bool = False, keeps_nulls: bool = False) -> list[str]:
+    """Prunes what the schema does not know and fills its defaults, in place; answers the paths that were pruned.
+
+    Nulls where none may stand are dropped, too, unless it `keeps_nulls` for validation to find.
+    """
     pruned = list[str]()
     if is_map(value):
-        _shape_map(schema, value, path, pruned, is_root=is_root)
+        _shape_map(schema, value, path, pruned, is_root=is_root, keeps_nulls=keeps_nulls)
     elif is_list(value) and schema.items is not None:
         for index, item in enumerate(value):
-            pruned += shape(schema.items, item, f"{path}[{index}]")
+            pruned += shape(schema.items, item, f"{path}[{index}]", keeps_nulls=keeps_nulls)
     return pruned
 
 
@@ -131,7 +134,7 @@ def fill_defaults(schema: Schema, value: Any) -> None:
             fill_defaults(schema.items, item)
 
 
-def _shape_map(schema: Schema, value: Json, path: str, pruned: list[str], *, is_root: bool) -> None:
+def _shape_map(schema: Schema, value: Json, path: str, pruned: list[str], *, is_root: bool, keeps_nulls: bool) -> None:
     _default(schema, value)
     keeps_meta = is_root or schema.embedded
     for name in list(value):
@@ -140,10 +143,10 @@ def _shape_map(schema: Schema, value: Json, path: str, pruned: list[str], *, is_
         if keeps_meta and name in ("apiVersion", "kind", "metadata"):
             continue
         if node is not None:
-            if value[name] is None and not node.nullable and not node.preserve:
+            if value[name] is None and not node.nullable and not keeps_nulls:
                 del value[name]
             else:
-                pruned += shape(node, value[name], where)
+                pruned += shape(node, value[name], where, keeps_nulls=keeps_nulls)
         elif not schema.preserve:
             del value[name]
             pruned.append(where)

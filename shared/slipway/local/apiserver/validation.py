@@ -1,8 +1,8 @@
 """Validation of a custom object against its compiled schema, and of its rules through their Python twins.
 
 Owns the walk over value, old value and schema, and the wording of each refusal. It interprets no CEL: a rule is looked
-up by its text in the mapping it is given. Invariants: rules run only on an object that is structurally valid; a
-transition rule runs only where both old and new value exist and can be told to be the same element.
+up by its text in the mapping it is given. Invariants: rules run only where nothing is missing, too long or of another
+type; a transition rule runs only where both old and new value exist and can be told to be the same element.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +27,8 @@ RuleTwin = Callable[[Any, Any], bool]
 RuleTwins = Mapping[str, RuleTwin]
 """{text of the rule: its twin, called with the value and the old value (None without one)}."""
 
+_BLOCKING = frozenset(f"FieldValue{what}" for what in ("NotSupported", "Required", "TooLong", "TooMany", "TypeInvalid"))
+"""What is so wrong that rules are not even tried."""
 _INT_RANGE = {"int32": 2**31, "int64": 2**63}
 _NOT_CHECKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
@@ -37,9 +39,14 @@ _NOT_CHECKED = (
 def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[Cause]:
     """Every way in which `obj` breaks its schema; with none, every rule that it breaks."""
     causes = _structure(schema, obj, "")
-    if causes:
+    if any(cause.reason in _BLOCKING for cause in causes):
         has_rules = bool(schema.rules or any(node.rules for node in schema.properties.values()))
         return [*causes, bad_value("<nil>", None, _NOT_CHECKED)] if has_rules else causes
+    return causes + broken_rules(schema, obj, old, twins)
+
+
+def broken_rules(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[Cause]:
+    """Every rule that `obj` breaks; rules about a change hold without `old`."""
     return _rules(schema, obj, old, "", twins)
 
 

@@ -38,7 +38,7 @@ def decode(body: bytes) -> Json:
         if shape is None:
             raise unsupported_media(["application/json", "application/yaml"])
         return {"apiVersion": api_version, "kind": kind, **_struct(shape, envelope.get(2, b""))}
-    except (IndexError, UnicodeDecodeError, struct.error, ValueError, AttributeError) as exc:
+    except (IndexError, UnicodeDecodeError, struct.error, TypeError, ValueError, AttributeError) as exc:
         raise bad_request(f"the protobuf body can not be read: {exc}") from exc
 
 

@@ -15,7 +15,7 @@ from slipway.local.apiserver.decoding import UndecodableError
 from slipway.local.apiserver.fields import applying, ownership
 from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, Ownership, Scope
 from slipway.local.apiserver.fields.scopes import Scopes
-from slipway.local.apiserver.objects import Json, format_time, is_deleting, is_map, metadata
+from slipway.local.apiserver.objects import Json, clone, format_time, is_deleting, is_map, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.status import Cause, StatusError
@@ -23,6 +23,7 @@ from slipway.local.apiserver.store import Record, Store
 
 _NAMESPACES = "namespaces"
 _PODS = "pods"
+INVALID = 422
 _NAMELESS = "unknown"
 ClaimsOf = Callable[[Json], Ownership]
 
@@ -56,11 +57,15 @@ class Writer:
     ) -> Json:
         """`claims`: on an object that an apply makes. Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
         scope = self._scopes.of(kind)
-        new = self._decode(kind, scope, namespace, obj, options)
+        try:
+            new = self._decode(kind, scope, namespace, obj, options)
+        except StatusError as exc:
+            if exc.code == INVALID:  # what is decoded but wrong is looked at after the place where it would be
+                self.check_namespace(kind, namespace, str(metadata(obj).get("name", "")))
+            raise
         meta_ = new["metadata"]
-        if meta_.pop("resourceVersion", None) not in (None, "", "0"):
-            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
-        self._check_namespace(kind, namespace, str(meta_.get("name", "")))
+        version = meta_.pop("resourceVersion", None)
+        self.check_namespace(kind, namespace, str(meta_.get("name", "")))
         uid = self._new_uid()
         if not meta_.get("name") and meta_.get("generateName"):
             meta_["name"] = meta_["generateName"] + meta.random_suffix(uid)
@@ -75,11 +80,15 @@ class Writer:
             kind.strategy.prepare(new)
         if kind.resource == _PODS:
             podadmission.admit(self._store, new, namespace)
-        self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) or kind.strategy.check(new, None))
+        self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) + _own_causes(kind, new, None))
         if kind.resource == services.SERVICES:
             services.allocate(self._store, new)
         if kind.resource == _PODS:
             quota.check_pod(self._store, new, namespace)
+        if version not in (None, "", "0"):
+            if not options.dry_run:
+                raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+            meta_["resourceVersion"] = version
         if self._store.find(kind.resource, meta_.get("namespace", ""), meta_["name"]) is not None:
             raise status.already_exists(kind.resource, meta_["name"])
         options.ownership = claims or NOBODY.noted(scope, scope.empty, sent, _author(kind, options), self._now_text())
@@ -97,14 +106,12 @@ class Writer:
         shape = self._scopes.of(kind).shape
         base = record.ownership.shown_on(record.obj) if "managedFields" in str(wanted.change) else record.obj
         new = patch.apply_patch(wanted.media, base, wanted.change, shape)
-        uid = metadata(new).get("uid")
+        causes, uid = list[Cause](), metadata(new).get("uid")
         if uid not in (None, "", record.obj["metadata"]["uid"]):
-            cause = status.bad_value("metadata.uid", uid, "field is immutable")
-            raise status.invalid(kind.qualified, name, [cause])
-        if not metadata(new).get("resourceVersion"):
-            new = {**new, "metadata": {**metadata(new), "resourceVersion": str(record.version)}}
+            causes = [status.bad_value("metadata.uid", uid, "field is immutable")]
+            new = {**new, "metadata": {**metadata(new), "uid": ""}}
         try:
-            return self.put(kind, namespace, name, new, options, subresource=wanted.subresource)
+            return self._put(kind, namespace, name, new, options, subresource=wanted.subresource, causes=causes)
         except UndecodableError as exc:
             shown = record.ownership.shown_on(new) if wanted.media != patch.STRATEGIC else wanted.change
             raise decoding.patch_refusal(str(exc), shown) from exc
@@ -112,14 +119,28 @@ class Writer:
     def put(
         self, kind: ResourceKind, namespace: str, name: str, obj: Json, options: WriteOptions, *, subresource: str = ""
     ) -> Json:
-        """The whole object, or with a subresource that part of it.
+        """The whole object, or with a subresource that part of it. Raises: StatusError 400, 404, 409, 422."""
+        try:
+            return self._put(kind, namespace, name, obj, options, subresource=subresource)
+        except UndecodableError as exc:
+            raise decoding.refusal(kind, str(exc)) from exc
 
-        Raises: StatusError 400, 404, 409, 422; UndecodableError.
-        """
+    def _put(
+        self,
+        kind: ResourceKind,
+        namespace: str,
+        name: str,
+        obj: Json,
+        options: WriteOptions,
+        *,
+        subresource: str,
+        causes: Sequence[Cause] = (),
+    ) -> Json:
+        """As `put`; `causes` are known to be wrong already. Raises: UndecodableError, too."""
         scope = self._scopes.of(kind)
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
         if found is None and kind.strategy.allows_create_on_update and not subresource:
-            return self.create(kind, namespace, {**obj, "metadata": {**metadata(obj), "name": name}}, options)
+            return self.create(kind, namespace, _put_anew(kind, name, obj), options)
         new = decoding.decode(kind, scope.shape, namespace, obj, options)
         record = self.record(kind, namespace, name)
         if not metadata(new).get("name"):
@@ -134,7 +155,7 @@ class Writer:
                 return before
             return before.noted(scope, record.obj, after, writer, self._now_text())
 
-        return self._replace(kind, record, new, options, subresource=subresource, claims=claims)
+        return self._replace(kind, record, new, options, subresource=subresource, claims=claims, causes=causes)
 
     def _apply(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
         """Server-side apply: makes the object when there is none."""
@@ -148,7 +169,10 @@ class Writer:
         applied = applying.apply(scope, record, document, writer, self._now_text(), force=options.force)
         try:
             if record is None:
-                return self.create(kind, namespace, applied.obj, options, applied.ownership)
+                fresh: Json = {**applied.obj, "metadata": dict(metadata(applied.obj))}
+                fresh["metadata"].pop("resourceVersion", None)
+                return self.create(kind, namespace, fresh, options, applied.ownership)
+            options.keeps_nulls = True
             new = decoding.decode(kind, scope.shape, namespace, applied.obj, options)
         except UndecodableError as exc:
             raise decoding.refusal(kind, str(exc)) from exc
@@ -165,9 +189,11 @@ class Writer:
         *,
         subresource: str,
         claims: ClaimsOf,
+        causes: Sequence[Cause] = (),
     ) -> Json:
         """`new` in the place of `record`; `claims` answers whose its fields then are."""
         strategy, old = kind.strategy, record.obj
+        sent = {**new, "spec": dict(new["spec"])} if is_map(new.get("spec")) else new
         self._check_fences(kind, new, old)
         meta.keep_server_fields(new["metadata"], old["metadata"])
         if subresource == "status":
@@ -176,15 +202,23 @@ class Writer:
             strategy.prepare_update(new, old)
         if strategy.counts_generation and strategy.spec_changed(new, old):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        causes = meta.validate_update(new, old) + meta.validate(new, strategy.name_form)
-        self._refuse(kind, new, causes or strategy.check(new, old))
+        causes = [*causes, *meta.validate_update(new, old), *meta.validate(new, strategy.name_form)]
+        self._refuse(kind, new, causes + strategy.check(new, old))
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-        options.ownership = claims(new)
-        if new == old and options.ownership.same_as(record.ownership):
+        claimed = new if subresource else strategy.claimed(sent, new)
+        options.ownership = claims(claimed)
+        if claimed is not new:  # told apart at once: the next write does not begin where this one ended
+            options.ownership = Ownership(options.ownership.claims)
+        is_late = strategy.completes_late and record.is_first
+        if new == old and options.ownership.same_as(record.ownership) and not is_late:
             return old
-        if not options.dry_run:
-            type = "DELETED" if deletion.is_over(kind, new) else "MODIFIED"
-            self._store.commit(kind.resource, type, kind.kept(new), options.ownership)
+        if options.dry_run:
+            return new
+        if deletion.is_over(kind, new):
+            # The answer is the object as it was about to become, under the version it had; watchers see what it was.
+            self._store.commit(kind.resource, "DELETED", kind.kept(clone(old)))
+        else:
+            self._store.commit(kind.resource, "MODIFIED", kind.kept(new), options.ownership)
         return new
 
     def _decode(self, kind: ResourceKind, scope: Scope, namespace: str, obj: Any, options: WriteOptions) -> Json:
@@ -196,7 +230,8 @@ class Writer:
     def _now_text(self) -> str:
         return format_time(self._clock())
 
-    def _check_namespace(self, kind: ResourceKind, namespace: str, name: str) -> None:
+    def check_namespace(self, kind: ResourceKind, namespace: str, name: str) -> None:
+        """Whether anything can be created there. Raises: StatusError 403, 404."""
         if not kind.namespaced:
             return
         found = self._store.find(_NAMESPACES, "", namespace)
@@ -219,13 +254,31 @@ class Writer:
         if version in (None, "", "0"):
             if not kind.strategy.allows_unconditional_update:
                 cause = status.bad_value("metadata.resourceVersion", 0, "must be specified for an update")
-                raise status.invalid(kind.qualified, current["name"], [cause])
+                raise status.invalid(kind.resource, current["name"], [cause])
         elif version != current["resourceVersion"]:
             raise status.modified(kind.resource, current["name"])
 
     def _refuse(self, kind: ResourceKind, new: Json, causes: Sequence[Cause]) -> None:
         if causes:
             raise status.invalid(kind.qualified, str(metadata(new).get("name", "")), causes)
+
+
+def _own_causes(kind: ResourceKind, new: Json, old: Json | None) -> list[Cause]:
+    """What the kind itself finds wrong; it is not asked about what has no name."""
+    return kind.strategy.check(new, old) if metadata(new).get("name") else []
+
+
+def _put_anew(kind: ResourceKind, name: str, obj: Json) -> Json:
+    """What a replace of an object that is not there creates. Raises: StatusError 400, 409."""
+    meta_ = {"name": name, **metadata(obj)}
+    if meta_["name"] != name:
+        words = f"the name of the object ({meta_['name']}) does not match the name on the URL ({name})"
+        raise status.bad_request(words)
+    if meta_.get("uid"):
+        why = f"Precondition failed: UID in precondition: {meta_['uid']}, UID in object meta: "
+        raise status.conflict(kind.resource, name, why)
+    meta_.pop("resourceVersion", None)
+    return {**obj, "metadata": meta_}
 
 
 def _author(kind: ResourceKind, options: WriteOptions, subresource: str = "", *, operation: str = UPDATE) -> Author:

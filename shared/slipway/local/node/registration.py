@@ -17,6 +17,7 @@ from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.ports import KubeApi
 from slipway.kube.resources import LEASES
 from slipway.local.node.podview import NODES
+from slipway.model.facts import SHARING_LABEL
 from slipway.model.resources import PODS, Resources
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
@@ -65,6 +66,8 @@ def node_manifest(name: str, index: int, shape: NodeShape, *, log_endpoint: str,
         "kubernetes.io/arch": machine,
         RACK: f"rack-{index // _NODES_PER_RACK}",
     }
+    if shape.gpus:
+        labels[SHARING_LABEL] = "true"
     return {
         "metadata": {
             "name": name,

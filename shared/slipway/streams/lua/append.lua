@@ -13,6 +13,9 @@ if newest[1] then
     return {'gap', -1}
   end
   last = tonumber(string.sub(newest[1][1], sep + 1))
+elseif redis.call('EXISTS', key) == 1 then
+  -- Somebody emptied it, and it still refuses every id that it has had.
+  redis.call('DEL', key)
 end
 local ttl = tonumber(ARGV[6])
 if last >= seq then
@@ -29,6 +32,12 @@ else
 end
 if not fits then return {'gap', last} end
 if KEYS[2] then redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[7], '*', unpack(ARGV, 8)) end
-redis.call('XADD', key, 'MAXLEN', '~', ARGV[5], ms .. '-' .. ARGV[2], unpack(ARGV, 8))
+local added = redis.pcall('XADD', key, 'MAXLEN', '~', ARGV[5], ms .. '-' .. ARGV[2], unpack(ARGV, 8))
+if added.err then
+  if not string.find(added.err, 'equal or smaller', 1, true) then return added end
+  -- Somebody removed its end: the same again.
+  redis.call('DEL', key)
+  return {'gap', -1}
+end
 if ttl > 0 then redis.call('EXPIRE', key, ttl) end
 return {'appended', seq}

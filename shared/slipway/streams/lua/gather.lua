@@ -58,6 +58,8 @@ end
 if is_done then return answer('done') end
 local peers, data = tonumber(ARGV[7]), ARGV[11]
 beat(ARGV[5], tonumber(ARGV[10]))
+seat = redis.call('HGET', key, 'w:' .. id) -- it may have been one of a process that is silent
+token = seat and string.match(seat, '^%S+ (%S+)')
 local others = tonumber(redis.call('HGET', key, 'c') or 0) - (seat and 1 or 0)
 if others > 0 and tonumber(redis.call('HGET', key, 'n')) ~= peers then return answer('mismatch') end
 local bytes = tonumber(redis.call('HGET', key, 'b') or 0) - redis.call('HSTRLEN', key, 'd:' .. id) + #data

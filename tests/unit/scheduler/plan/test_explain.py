@@ -148,6 +148,18 @@ def test_no_change_is_offered_that_another_would_take() -> None:
     assert (made[second.key].position, made[second.key].ahead) == (2, 1)
 
 
+def test_no_change_is_offered_that_another_would_take_by_evicting() -> None:
+    """One more cpu is what the second lacks; the first, of higher priority, has its three with that and what runs."""
+    queue = QueueFact(name="default", within_queue="LowerPriority")
+    runs = running(an_allocation("runs", preemptible=True), {0: "n0"})
+    first, second = an_allocation("a", a_role(cpu=3), priority=2), an_allocation("b", a_role(cpu=2))
+    node = a_node("n0", cpu=2)
+    alone = planned(a_snapshot([node], [runs, second], queues=[queue])).explanations
+    made = planned(a_snapshot([node], [runs, first, second], queues=[queue])).explanations
+    assert alone[second.key].change == (Change(kind="free", node="n0", amounts={"cpu": 1000}),)
+    assert made[second.key].change is None
+
+
 def test_what_the_tick_did_not_get_to() -> None:
     made = planned(a_snapshot(nodes(1), [an_allocation(name, created=1.0) for name in "abc"]), decisions_max=1)
     assert gates(made) == {"b": "NotYetConsidered", "c": "NotYetConsidered"}
@@ -169,5 +181,6 @@ def test_as_data_is_what_the_answer_carries() -> None:
         "reasons": {},
         "position": 0,
         "ahead": 0,
+        "aheadSlots": 0,
         "change": [{"kind": "release"}],
     }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slipway.model.facts import NodeFact, RoleFact, TopologyFact
-from slipway.scheduler.plan.gang import Blocked, Placed, next_role, place, targets, withdraw
+from slipway.scheduler.plan.gang import Blocked, Placed, extend, next_role, place, targets, withdraw
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.plan.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, nodes, places, planned
@@ -100,7 +100,7 @@ def test_required_takes_the_tightest_domain_that_holds_all() -> None:
 def test_required_surplus_stays_in_the_domain() -> None:
     """An elastic gang takes the roomiest domain if none holds all of it, and no rank outside."""
     snapshot = a_snapshot(racks(a=2, b=3), [an_allocation("g", a_role(6, 2, topology=RACK))])
-    assert {node.partition("-")[0] for node in places(planned(snapshot))["g"]} == {"a"}
+    assert {node.partition("-")[0] for node in places(planned(snapshot))["g"]} == {"b"}
 
 
 def test_required_without_a_domain_that_large_is_a_topology_matter() -> None:
@@ -120,3 +120,20 @@ def test_preferred_takes_the_fewest_domains_and_overflows() -> None:
     snapshot = a_snapshot([*racks(a=1, b=3, c=2), a_node("x", cpu=9)], [an_allocation("g", a_role(7, topology=NEAR))])
     made = places(planned(snapshot))["g"]
     assert [node.partition("-")[0] for node in made] == ["b", "b", "b", "c", "c", "a", "x"]
+
+
+@pytest.mark.parametrize("topology", [None, RACK, NEAR])
+def test_a_gang_stays_within_the_nodes_that_may_be_used(topology: TopologyFact | None) -> None:
+    """Its minimum, its surplus, and its count of what has a place."""
+    whatif = a_whatif(*racks(r1=3, r2=3))
+    within = np.array([False, True, True, False, False, False])
+    placed = place(whatif, an_allocation("g", a_role(3, 1, topology=topology), minimum=1), within)
+    assert isinstance(placed, Placed)
+    part = placed.parts[0]
+    assert extend(whatif, part)
+    assert not extend(whatif, part)
+    assert sorted(part.nodes) == [1, 2]
+    withdraw(whatif, placed.parts)
+    blocked = place(whatif, an_allocation("g", a_role(3, topology=topology)), within)
+    assert isinstance(blocked, Blocked)
+    assert (blocked.found, blocked.is_topology) == (2, False)

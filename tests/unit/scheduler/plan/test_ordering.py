@@ -2,7 +2,7 @@
 
 from slipway.model.facts import JobFact, QueueFact
 from slipway.model.position import default_position
-from slipway.scheduler.plan.ordering import head_key, work_key
+from slipway.scheduler.plan.ordering import ages_at, head_key, is_aged, work_key
 from tests.support.planner import an_allocation
 
 JOB = JobFact(namespace="default", name="j", priority=9, position="")
@@ -35,10 +35,30 @@ def test_a_position_compares_with_work_that_was_never_moved() -> None:
     assert work_key(ahead, None) < work_key(an_allocation("c", created=3.001), None)
 
 
-def test_heads_go_by_share_then_queue_priority_then_their_own() -> None:
+def test_heads_of_equal_shares_go_by_queue_priority_then_their_own_then_age_and_name() -> None:
     queue, urgent = QueueFact(name="a"), QueueFact(name="z", priority=1)
     head = an_allocation("h", created=1.0)
-    assert head_key(0, queue, head, None) < head_key(1, urgent, head, None)
-    assert head_key(0, urgent, head, None) < head_key(0, queue, head, None)
-    assert head_key(0, queue, an_allocation("i", priority=1, created=2.0), None) < head_key(0, queue, head, None)
-    assert head_key(0, queue, head, None) < head_key(0, queue, an_allocation("i", created=2.0), None)
+    assert head_key(urgent, head, None) < head_key(queue, head, None)
+    assert head_key(queue, an_allocation("i", priority=1, created=2.0), None) < head_key(queue, head, None)
+    assert head_key(queue, head, None) < head_key(queue, an_allocation("i", created=2.0), None)
+    assert head_key(urgent, head, None) < head_key(urgent, an_allocation("i", created=1.0), None)
+    assert head_key(QueueFact(name="b"), head, None) < head_key(QueueFact(name="c"), head, None)
+
+
+def test_what_has_waited_long_goes_first_whatever_the_priorities() -> None:
+    """The longest wait first; a wait begins anew with each attempt; without aging nothing ages."""
+    urgent, old = an_allocation("u", priority=9, created=50.0), an_allocation("o", created=10.0)
+    older, again = an_allocation("p", created=5.0), an_allocation("q", created=1.0, waiting_since=40.0)
+
+    def order(now: float, aging: float) -> str:
+        return "".join(f.name for f in sorted([urgent, old, older, again], key=lambda f: work_key(f, None, aging, now)))
+
+    assert order(100.0, 0.0) == "uqpo"
+    assert order(54.0, 50.0) == "uqpo"
+    assert order(55.0, 50.0) == "puqo"
+    assert order(60.0, 50.0) == "pouq"
+    assert order(100.0, 50.0) == "poqu"
+    assert ages_at(again, 50.0) == 90.0
+    assert ages_at(again, 0.0) is None
+    assert is_aged(again, 50.0, 90.0)
+    assert not is_aged(again, 50.0, 89.0)

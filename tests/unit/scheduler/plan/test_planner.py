@@ -6,7 +6,7 @@ import pytest
 from slipway.model.facts import JobFact, PodFact, QueueFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.invariants import Broken, lint
-from slipway.scheduler.plan.outcome import Admit, Plan
+from slipway.scheduler.plan.outcome import Admit, Plan, encoded
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, places, planned
 
 
@@ -63,7 +63,7 @@ def test_surplus_goes_to_the_queue_that_is_least_above_its_due() -> None:
 def test_the_same_plan_twice() -> None:
     """Bit for bit."""
     snapshot = a_snapshot(nodes(4), [an_allocation(f"a{index}", a_role(index % 3 + 1)) for index in range(9)])
-    assert msgspec.json.encode(planned(snapshot)) == msgspec.json.encode(planned(snapshot))
+    assert encoded(planned(snapshot)) == encoded(planned(snapshot))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from typing import Any
 
 from slipway.model.facts import QueueFact
-from slipway.model.resources import Resources
+from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, Resources
 from slipway.scheduler.plan.quota import QueueTree
 
+WHOLE = 10**12
 TOTAL = Resources({"cpu": 12, "gpu": 8})
 
 
@@ -60,12 +61,28 @@ def test_the_root_holds_what_no_nominal_names() -> None:
 
 
 def test_nothing_that_cannot_be_preempted_borrows() -> None:
-    """It fits in the nominal of its queue and of each ancestor that has one; preemptible work does not count there."""
+    """It fits in the nominal of its queue, else of the first above that has one; preemptible work does not count."""
     tree = QueueTree([a_queue("p", nominal=cpu(1)), a_queue("a", "p", nominal=cpu(4)), a_queue("b", "p")], TOTAL)
     tree.take("a", {"cpu": 3}, preemptible=True)
     assert room(tree, "a", preemptible=False) == 4
-    assert room(tree, "b", preemptible=False) == 5
+    assert room(tree, "b", preemptible=False) == 1, "the 4 are those of a"
     assert room(tree, "b") == 9
+    tree.take("b", {"cpu": 1}, preemptible=False)
+    assert room(tree, "b", preemptible=False) == 0
+    assert room(tree, "a", preemptible=False) == 4
+
+
+def test_without_a_nominal_what_belongs_to_nobody_is_not_borrowed() -> None:
+    """12 in the pool, 8 of them nominal: queues without one share the other 4 with what can not be preempted."""
+    tree = QueueTree([a_queue("a", nominal=cpu(8)), a_queue("b"), a_queue("c")], TOTAL)
+    assert room(tree, "b", preemptible=False) == 4
+    tree.take("c", {"cpu": 3}, preemptible=False)
+    assert room(tree, "b", preemptible=False) == 1
+    assert room(tree, "b") == 9
+    assert room(tree, "a", preemptible=False) == 8
+    short = tree.shortfall("b", {"cpu": 2}, preemptible=False)
+    assert short is not None
+    assert (short.queue, short.kind, short.bound, short.used) == ("", "nominal", 4, 3)
 
 
 def test_the_borrowing_limit_of_an_inner_queue_bounds_its_subtree() -> None:
@@ -141,12 +158,101 @@ def test_due_by_nominal_or_by_weight() -> None:
 def test_share_is_the_dominant_excess_by_weight() -> None:
     tree = QueueTree([a_queue("a", weight=2), a_queue("b", weight=2)], TOTAL)
     tree.take("a", {"cpu": 6, "gpu": 6}, preemptible=True)
-    assert tree.share("a") == 2 * 1_000_000 // 8 // 2
+    assert tree.share("a") == 2 * WHOLE // 8 // 2
     assert tree.share("b", {"cpu": 6}) == 0
-    assert tree.share("b", {"cpu": 9}) == 3 * 1_000_000 // 12 // 2
+    assert tree.share("b", {"cpu": 9}) == 3 * WHOLE // 12 // 2
 
 
-def test_unknown_parents_and_loops_hang_from_the_root() -> None:
-    tree = QueueTree([a_queue("a", "b"), a_queue("b", "a"), a_queue("c", "gone")], TOTAL)
-    assert tree.is_leaf("c")
-    assert [tree.is_leaf(name) for name in ("a", "b")].count(True) == 1
+def test_what_others_name_is_no_due_of_a_queue_with_a_nominal() -> None:
+    """`b` owns cpu alone: GPUs, which `a` owns, are borrowed. What nobody names counts for nobody who has a nominal."""
+    tree = QueueTree([a_queue("a", nominal=Resources({"gpu": 4})), a_queue("b", nominal=cpu(6))], TOTAL)
+    tree.take("b", {"gpu": 2, "nic": 7}, preemptible=True)
+    assert tree.share("b") == 2 * WHOLE // 8
+    tree.take("a", {"gpu": 4, "nic": 7}, preemptible=True)
+    assert tree.share("a") == 0
+    assert tree.share("a", {"cpu": 3}) == 3 * WHOLE // 12
+
+
+def test_an_inner_queue_deserves_no_less_than_the_nominals_below_it() -> None:
+    """`p` has no nominal of its own: its weight's part, 6 of 12, is less than what its child owns."""
+    tree = QueueTree([a_queue("p"), a_queue("a", "p", nominal=cpu(8)), a_queue("q")], Resources({"cpu": 12}))
+    assert {name: tree.deserved(name).get("cpu") for name in ("p", "a", "q")} == {"p": 8, "a": 8, "q": 6}
+
+
+def test_the_nominal_of_an_inner_queue_is_its_own() -> None:
+    """In addition to its children's: 2 + 4, of which a child without a nominal deserves the 2."""
+    queues = [a_queue("p", nominal=cpu(2)), a_queue("a", "p", nominal=cpu(4)), a_queue("b", "p"), a_queue("q")]
+    tree = QueueTree(queues, Resources({"cpu": 12}))
+    due = {name: tree.deserved(name).get("cpu") for name in ("p", "a", "b", "q")}
+    assert due == {"p": 6, "a": 4, "b": 2, "q": 6}
+
+
+def test_what_is_set_aside() -> None:
+    """Circles, what hangs from them, missing parents and what nobody understands; everything else goes on."""
+    queues = [
+        a_queue("a", "b"),
+        a_queue("b", "a"),
+        a_queue("below", "a"),
+        a_queue("self", "self"),
+        a_queue("lost", "gone"),
+        a_queue("bad", invalid="spec.limit.cpu: '-1' is negative"),
+        a_queue("child", "bad"),
+        a_queue("root"),
+        a_queue("sound", "root"),
+        a_queue("inner"),
+        a_queue("broken", "inner", invalid="spec.nominal.cpu: 'x' is not a quantity"),
+    ]
+    tree = QueueTree(queues, TOTAL)
+    circle = "its parents go round in a circle: a -> b -> a"
+    words = {queue.name: tree.aside(queue.name) for queue in queues}
+    assert words == {
+        "a": circle,
+        "b": circle,
+        "below": f"queue a above it is set aside: {circle}",
+        "self": "its parents go round in a circle: self -> self",
+        "lost": "the pool has no queue gone, which is its parent",
+        "bad": "spec.limit.cpu: '-1' is negative",
+        "child": "queue bad above it is set aside: spec.limit.cpu: '-1' is negative",
+        "root": "root is the name of what is above all queues; give this queue another",
+        "sound": "",
+        "inner": "",
+        "broken": "spec.nominal.cpu: 'x' is not a quantity",
+    }
+    assert tree.queue("a") is None
+    assert tree.is_leaf("sound")
+    assert not tree.is_leaf("inner"), "also while nothing starts in what is below it"
+
+
+def test_work_of_a_queue_that_is_set_aside_still_uses_the_pool() -> None:
+    tree = QueueTree([a_queue("a", "a"), a_queue("b", nominal=cpu(12))], TOTAL)
+    tree.take("a", {"cpu": 5}, preemptible=True)
+    assert room(tree, "b") == 7
+
+
+def test_a_very_deep_tree() -> None:
+    """No recursion: a chain of thousands of queues is only slow."""
+    queues = [a_queue("q0", nominal=cpu(3)), *(a_queue(f"q{at}", f"q{at - 1}") for at in range(1, 3000))]
+    tree = QueueTree(queues, TOTAL)
+    tree.take("q2999", {"cpu": 2}, preemptible=False)
+    assert room(tree, "q2999", preemptible=False) == 1
+    assert tree.whole("q0").get("cpu") == 2
+
+
+def test_parts_of_gpus_count_as_thousandths_of_them() -> None:
+    """Whole GPUs and parts of one share a bound; what is short is raised in whole GPUs."""
+    tree = QueueTree([a_queue("a", limit=Resources({GPU: 2}))], Resources({GPU: 8}))
+    tree.take("a", {GPU: 1, GPU_MILLI: 300}, preemptible=True)
+    assert tree.shortfall("a", {GPU_MILLI: 700}, preemptible=True) is None
+    short = tree.shortfall("a", {GPU: 1}, preemptible=True)
+    assert short is not None
+    assert (short.short, short.bound, short.used, short.raise_by) == (300, 2000, 1300, 1)
+    raised = tree.with_more(short)
+    assert raised.shortfall("a", {GPU: 1}, preemptible=True) is None
+    assert raised.whole("a").get(GPU) == 1300
+    assert tree.share("a") == 0
+
+
+def test_a_part_of_a_gpu_is_a_slot() -> None:
+    """Per rank: three ranks of 300 thousandths use three slots."""
+    assert Resources({GPU_MILLI: 300}).gpus() == 1
+    assert Resources({GPU: 2, GPU_MILLI: 900, GPU_SHARES: 3}).gpus() == 5

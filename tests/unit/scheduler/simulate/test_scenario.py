@@ -12,6 +12,8 @@ from slipway.scheduler.simulate.scenario import decode
 
 MINIMAL = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]}]\n"
 
+ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
+
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
@@ -48,6 +50,96 @@ MINIMAL = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]
             "allocations[0].placed[0].node: there is no node m",
         ),
         ("nodes: []\npool: {scores: {Nonsense: 1}}", "pool.scores.Nonsense: there is no such score"),
+        ("", "the file: there is nothing in it"),
+        ("nodes: null", "nodes: "),
+        ('nodes: [{name: ""}]', "nodes[0].name: a name is"),
+        ("nodes: [{name: n, labels: {a: x, b: 1}}]", "nodes[0].labels.b: "),
+        ("nodes: [{name: n, gpus: 1.5}]", "nodes[0].gpus: 1.5 is no whole number"),
+        ("nodes: [{name: n, gpus: 1e9}]", "nodes[0].gpus: "),
+        (
+            "nodes: [{name: n, gpus: 1, resources: {nvidia.com/gpu: 1}}]",
+            "nodes[0].resources.nvidia.com/gpu: stands here twice",
+        ),
+        ("nodes: [{name: n, cpu: .inf}]", "nodes[0].cpu: "),
+        ("nodes: [{name: n, count: 1000000}]", "nodes[0].count: "),
+        ("nodes: []\nuntil: .nan", "until: nan is no number of seconds"),
+        ("nodes: []\nuntil: -1", "until: -1 is before the beginning"),
+        ("nodes: []\nqueues: [{name: a, parent: b}, {name: b, parent: a}]", "queues[0].parent: a circle: a -> b -> a"),
+        ("nodes: []\nqueues: [{name: a, nominal: {cpu: 1, memory: [1]}}]", "queues[0].nominal.memory: "),
+        ("nodes: []\nqueues: [{name: a, priority: 99999999999}]", "queues[0].priority: "),
+        (
+            ONE + "queue: q, ranks: [{}]}]",
+            "allocations[0].queue: there is no queue q",
+        ),
+        (
+            ONE + "submit: .inf, ranks: [{}]}]",
+            "allocations[0].submit: ",
+        ),
+        (
+            ONE + "duration: .nan, ranks: [{}]}]",
+            "allocations[0].duration: ",
+        ),
+        (
+            ONE + "maxRuntime: 1.0e+300, ranks: [{}]}]",
+            "allocations[0].maxRuntime: ",
+        ),
+        (
+            ONE + "priority: 1.5, ranks: [{}]}]",
+            "allocations[0].priority: ",
+        ),
+        (
+            ONE + "ranks: [{count: 1000000}]}]",
+            "allocations[0].ranks[0].count: more than 500000 ranks",
+        ),
+        (
+            ONE + "ranks: [{resources: {slipway.dev/gpu-milli: 1001}}]}]",
+            "allocations[0].ranks[0].resources.slipway.dev/gpu-milli: ",
+        ),
+        (
+            ONE + "ranks: [{gpuMilli: 1, resources: {slipway.dev/gpu-milli: 1}}]}]",
+            "allocations[0].ranks[0].resources.slipway.dev/gpu-milli: ",
+        ),
+        (
+            ONE + "ranks: [{gpus: 1, gpuMilli: 5}]}]",
+            "allocations[0].ranks[0].gpuMilli: ",
+        ),
+        (
+            ONE + "avoidNodes: [m], ranks: [{}]}]",
+            "allocations[0].avoidNodes[0]: there is no node m",
+        ),
+        (
+            ONE + "ranks: [{cpu: 5}], placed: [{rank: 0, node: n}]}]",
+            "allocations[0].placed[0].node: n has less cpu",
+        ),
+        (
+            ONE + "ranks: [{gpus: 3}], placed: [{rank: 0, node: n}]}]",
+            "allocations[0].placed[0].node: n has less nvidia.com/gpu",
+        ),
+        (
+            ONE
+            + "ranks: [{count: 2, gpus: 1}], placed: [{rank: 0, node: n, device: 1}, {rank: 1, node: n, device: 1}]}]",
+            "allocations[0].placed[1].device: device 1 of n is used more than once",
+        ),
+        (
+            ONE + "ranks: [{gpus: 1}], placed: [{rank: 0, node: n, device: 2}]}]",
+            "allocations[0].placed[0].device: node n has 2 GPUs",
+        ),
+        (
+            ONE + "ranks: [{gpus: 2}], placed: [{rank: 0, node: n, device: 1}]}]",
+            "allocations[0].placed[0].device: the rank uses 2 devices",
+        ),
+        (
+            ONE + "ranks: [{count: 2, hostPorts: [80]}], placed: [{rank: 0, node: n}, {rank: 1, node: n}]}]",
+            "allocations[0].placed[1].node: host port 80 of n is used twice",
+        ),
+        (
+            ONE + "ranks: [{count: 2}], placed: [{rank: 0, node: n}, {rank: 0, node: n}]}]",
+            "allocations[0].placed[1].rank: rank 0 is placed twice",
+        ),
+        (
+            ONE + "ranks: [{}], placed: [{rank: 0, node: n, since: 5}]}]",
+            "allocations[0].placed[0].since: 5 is after the beginning",
+        ),
     ],
 )
 def test_a_bad_file_exits_2_and_names_the_field(
@@ -60,6 +152,18 @@ def test_a_bad_file_exits_2_and_names_the_field(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"{path}: {complaint}")
+
+
+def test_a_complaint_is_one_line_that_no_terminal_obeys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever names stand in the file."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        'nodes: [{name: n}]\nallocations: [{name: a, queue: "x\\x1b[31m\\ny", ranks: [{}]}]', encoding="utf-8"
+    )
+    assert main([str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
 
 
 def test_a_missing_file_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

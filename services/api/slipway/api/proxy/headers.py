@@ -96,7 +96,10 @@ def _confined_cookie(value: str, prefix: str) -> str:
 
 def _outside(location: str, target: str, prefix: str, *, is_stripped: bool) -> str:
     """A redirect of the workload as the client can follow it."""
-    parts = urlsplit(location)
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return location  # no URL: the client's to judge, as if there were no proxy
     if parts.netloc and parts.netloc != target:
         return location
     path = parts.path or "/"

@@ -1,5 +1,6 @@
 """One allocation: read, change, kill, and the ways to look at it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,10 +9,12 @@ from starlette.responses import Response
 
 from slipway.api.changes import has_ended
 from slipway.api.cluster_view import is_node_ready
-from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
+from slipway.api.foreseeing import foreseen
 from slipway.api.limits import Seen, is_watched
 from slipway.api.parts import Parts, parts_of
+from slipway.api.queue_view import NOBODY, Aged, aged
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.schemas import (
     AllocationView,
@@ -32,7 +35,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import NotFoundError, TransientError
-from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS
+from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.runtime.traceparent import parse_traceparent
@@ -40,6 +43,9 @@ from slipway.streams.ports import SpanRecord
 
 TAG = "allocations"
 ROOT = "/api/v1/allocations/{id}"
+FORESEE = Query(
+    "foresee", "also ask the planner for the smallest change and the estimated start; takes longer", "boolean"
+)
 PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
 NODES_SHOWN_MAX = 4
@@ -149,8 +155,12 @@ async def explained(request: Request) -> Response:
     """Why it stands where it stands."""
     parts, found = parts_of(request), await _found(request)
     pending, jobs = await pending_of(parts, found.spec.pool)
+    first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
-    return json_response(explain(found, pending, jobs, seen=seen, now=parts.clock.now()))
+    view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now())
+    if flag_param(request, FORESEE.name):
+        view = msgspec.structs.replace(view, foreseen=await foreseen(parts.simulator, found))
+    return json_response(view)
 
 
 async def timed(request: Request) -> Response:
@@ -198,6 +208,14 @@ async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tu
         return listed.items, {}
     jobs = await parts.kube.list(JOBS)
     return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
+
+
+async def aged_of(parts: Parts, pending: Sequence[Allocation]) -> Aged:
+    """Which of them go before all that is younger."""
+    if not pending:
+        return NOBODY
+    pools = await parts.kube.list(RESOURCE_POOLS)
+    return aged(pending, pools.items, parts.clock.now())
 
 
 async def _seen(parts: Parts, allocation: Allocation) -> Seen | None:
@@ -251,6 +269,9 @@ def _span(span: SpanRecord) -> TraceSpan:
     )
 
 
+ONCE_ENDED = {200: (AllocationView,)}
+"""What those answer that end it, when it has ended already."""
+
 ENDPOINTS = (
     Endpoint(method="GET", path=ROOT, handler=get, summary="One allocation", tag=TAG, answer=AllocationView),
     Endpoint(
@@ -271,7 +292,16 @@ ENDPOINTS = (
         answer=AllocationView,
         status=202,
     ),
-    Endpoint(method="POST", path=f"{ROOT}/kill", handler=kill, summary="Cancel it", tag=TAG, answer=AllocationView),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/kill",
+        handler=kill,
+        summary="Cancel it",
+        tag=TAG,
+        answer=AllocationView,
+        status=202,
+        also=ONCE_ENDED,
+    ),
     Endpoint(
         method="POST",
         path=f"{ROOT}/terminate",
@@ -281,6 +311,7 @@ ENDPOINTS = (
         body=PreemptBody,
         answer=AllocationView,
         status=202,
+        also=ONCE_ENDED,
     ),
     Endpoint(
         method="POST",
@@ -325,6 +356,7 @@ ENDPOINTS = (
         handler=explained,
         summary="Why it stands where it stands",
         tag=TAG,
+        query=(FORESEE,),
         answer=ExplainView,
     ),
     Endpoint(

@@ -114,6 +114,7 @@ ENDPOINTS = (
         query=(_WORKSPACE, Query("id", "its SHA-256 in hex, when it is known: an archive that is there is not sent")),
         answer=ContextView,
         status=201,
+        also={200: (ContextView,)},
         is_long=True,
     ),
     Endpoint(

@@ -20,18 +20,20 @@ from slipway.api.job_schemas import (
     JobChanged,
     JobList,
     JobView,
+    Killed,
     MoveBody,
     StatsView,
 )
 from slipway.api.job_view import STATES, job_views, queue_stats
 from slipway.api.parts import Parts, parts_of
 from slipway.api.refusals import ConflictError, PreconditionError
+from slipway.api.routes.allocations import aged_of
 from slipway.api.routes.usage import days_of, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
 from slipway.api.strict import checked, read_object
-from slipway.api.usage_view import Spent
 from slipway.api.view import allocation_view
 from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.spending import Spent
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import AlreadyExistsError
@@ -53,7 +55,8 @@ async def list_jobs(request: Request) -> Response:
     jobs = await job_changes.all_jobs(parts)
     workspace, queue = query.get("workspace", ""), query.get("queue", "")
     wanted = [job for job in jobs.values() if workspace in ("", job.metadata.namespace)]
-    views = job_views(wanted, await _allocations(parts), jobs)
+    allocations = await _allocations(parts)
+    views = job_views(wanted, allocations, jobs, aged=await aged_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
     shown.sort(key=lambda each: (-STATES.index(each.state), each.ahead, each.workspace, each.name))
     return json_response(JobList(items=shown, metadata=ListMetadata()))
@@ -105,7 +108,7 @@ async def kill(request: Request) -> Response:
     """Cancel everything of it."""
     parts, job = parts_of(request), await _found(request)
     killed = await job_changes.kill_job(parts, job)
-    return json_response({"killed": killed}, status=202 if killed else 200)
+    return json_response(Killed(killed=killed), status=202 if killed else 200)
 
 
 async def move(request: Request) -> Response:
@@ -173,7 +176,9 @@ async def _found(request: Request) -> Job:
 
 async def _view(parts: Parts, job: Job) -> JobView:
     jobs = {**await job_changes.all_jobs(parts), (job.metadata.namespace, job.metadata.name): job}
-    (view,) = job_views([job], await _allocations(parts), jobs, with_members=True)
+    allocations = await _allocations(parts)
+    aged = await aged_of(parts, allocations)
+    (view,) = job_views([job], allocations, jobs, aged=aged, with_members=True)
     return view
 
 
@@ -270,7 +275,9 @@ ENDPOINTS = (
         summary="Cancel everything of it",
         tag=TAG,
         query=_WORKSPACE,
+        answer=Killed,
         status=202,
+        also={200: (Killed,)},
     ),
     Endpoint(
         method="POST",

@@ -37,6 +37,7 @@ def _rows(kind: Kind) -> tuple[Endpoint, ...]:
             body=LaunchBody,
             answer=AllocationView,
             status=201,
+            also=launches.LAUNCH_ALSO,
         ),
         Endpoint(
             method="GET",
@@ -62,6 +63,8 @@ def _rows(kind: Kind) -> tuple[Endpoint, ...]:
             summary="Cancel it",
             tag=tag,
             answer=AllocationView,
+            status=202,
+            also=allocations.ONCE_ENDED,
         ),
         Endpoint(
             method="POST",

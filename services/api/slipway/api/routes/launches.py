@@ -1,5 +1,7 @@
 """POST and list of allocations."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -44,6 +46,10 @@ LIST_QUERY = (
 LAUNCH_QUERY = (
     Query("dryRun", "true: answer the complete spec, its sources, the objects and the room; launch nothing", "boolean"),
 )
+
+
+LAUNCH_ALSO = {200: (AllocationView, dict[str, Any])}
+"""What the same Idempotency-Key launched before; what a dry run shows."""
 
 
 async def launch(request: Request, kind: Kind | None = None) -> Response:
@@ -147,6 +153,7 @@ ENDPOINTS = (
         body=LaunchBody,
         answer=AllocationView,
         status=201,
+        also=LAUNCH_ALSO,
     ),
     Endpoint(
         method="GET",

@@ -7,7 +7,7 @@ from slipway.api import cluster_view
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import user_of
 from slipway.api.parts import parts_of
-from slipway.api.routes.allocations import pending_of
+from slipway.api.routes.allocations import aged_of, pending_of
 from slipway.api.schemas import Items, Me, PoolView, QueueView
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
@@ -30,7 +30,8 @@ async def queue(request: Request) -> Response:
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     live = await _live(request)
     pending, jobs = await pending_of(parts, found.spec.pool)
-    return json_response(cluster_view.queue_view(found, live, pending=pending, jobs=jobs))
+    aged = await aged_of(parts, pending)
+    return json_response(cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged))
 
 
 async def pools(request: Request) -> Response:

@@ -37,7 +37,7 @@ from slipway.api.view import allocation_view
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.errors import FieldError, InvalidError
-from slipway.model.times import parse_time
+from slipway.model.times import format_time, parse_time
 
 TAG = "signals"
 ROOT = "/api/v1/allocations/{id}"
@@ -108,15 +108,21 @@ async def daemon(request: Request) -> Response:
 
 
 async def progress(request: Request) -> Response:
-    """How far it is."""
+    """How far it is, and that its work has just been saved."""
     body = checked(await _object(request), ProgressBody)
+    if body.progress is None and not body.checkpoint:
+        detail = "is missing; say how far it is, or with checkpoint that the work was saved"
+        raise InvalidError(f"progress: {detail}", fields=(FieldError("/progress", detail),))
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
-    changed = await parts.changes.signal(
-        found,
-        lambda signals: msgspec.structs.replace(signals, progress=body.progress),
-        attempt=_attempt(request, body.attempt),
-    )
+    now = format_time(parts.clock.now())
+
+    def told(signals: Signals) -> Signals:
+        known = signals.progress if body.progress is None else body.progress
+        saved = now if body.checkpoint else signals.checkpoint_at
+        return msgspec.structs.replace(signals, progress=known, checkpoint_at=saved)
+
+    changed = await parts.changes.signal(found, told, attempt=_attempt(request, body.attempt))
     return json_response(allocation_view(changed))
 
 
@@ -186,6 +192,7 @@ def _preemption_view(allocation: Allocation) -> PreemptionView:
         requeue=asked is not None and asked.requeue,
         attempt=allocation.status.attempt,
         acks=signals_of(allocation).acks,
+        by=asked.by if asked else "",
     )
 
 
@@ -196,7 +203,7 @@ def _time(text: str, now: float) -> float:
         raise bad_param("at", str(error)) from error
 
 
-def _row(path: str, handler: Handler, summary: str, body: type, answer: object) -> Endpoint:
+def _row(path: str, handler: Handler, summary: str, body: type, answer: object, *, status: int = 200) -> Endpoint:
     return Endpoint(
         method="POST",
         path=f"{ROOT}/{path}",
@@ -205,6 +212,7 @@ def _row(path: str, handler: Handler, summary: str, body: type, answer: object) 
         tag=TAG,
         body=body,
         answer=answer,
+        status=status,
         for_tasks=True,
     )
 
@@ -245,6 +253,6 @@ ENDPOINTS = (
     _row("ready", ready, "The service inside answers", FlagBody, AllocationView),
     _row("waiting", waiting, "The service inside has nothing to show yet", FlagBody, AllocationView),
     _row("progress", progress, "How far it is", ProgressBody, AllocationView),
-    _row("activity", activity, "It is in use", ActivityBody, None),
+    _row("activity", activity, "It is in use", ActivityBody, None, status=202),
     _row("ranks/{rank}/daemon", daemon, "The rank does not keep the gang alive", FlagBody, AllocationView),
 )

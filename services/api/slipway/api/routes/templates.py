@@ -145,6 +145,7 @@ ENDPOINTS = (
         tag=TAG,
         body=TemplateBody,
         answer=TemplateView,
+        also={201: (TemplateView,)},
     ),
     Endpoint(
         method="DELETE",

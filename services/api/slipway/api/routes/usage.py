@@ -15,9 +15,10 @@ from starlette.responses import Response
 from slipway.api import usage_view
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.parts import Parts, parts_of
-from slipway.api.usage_view import DIMENSIONS, RawView, Spent, UsageView
+from slipway.api.usage_view import DIMENSIONS, RawView, UsageView
 from slipway.crd import totals
 from slipway.crd.figures import DayTotals
+from slipway.crd.spending import Spent, gather
 from slipway.crd.usage import DAY_MS, day_of, ms_of
 from slipway.errors import NotFoundError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
@@ -67,7 +68,7 @@ async def spent_on(parts: Parts, days: Sequence[str]) -> list[Spent]:
     """Everything of these days. The objects come first: what goes into the totals meanwhile is marked there."""
     listed = await parts.kube.list(ALLOCATIONS)
     stored = await _stored(parts, days)
-    return usage_view.gather(days, stored, listed.items, parts.clock.now())
+    return gather(days, stored, listed.items, parts.clock.now())
 
 
 async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:

@@ -3,14 +3,18 @@
 Ranks that ask the same share one Ask (equal `key`), and so share one feasibility row. Pure data.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from slipway.model.facts import RoleFact, Toleration, TopologyFact
-from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, Resources
-from slipway.scheduler.plan.nodes import Ints, NodeTable
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, PODS, Resources
+from slipway.scheduler.plan.beside import Spread, spreads_of
+from slipway.scheduler.plan.nodes import Bools, Ints, NodeTable
+from slipway.scheduler.plan.outside import Outside
+from slipway.scheduler.plan.peers import Peer, peer_of
 
 SCORED_DEFAULTS = {CPU: 100, MEMORY: 200 * 1024 * 1024}
 """What a rank without a request counts as, in scoring only (milli-cpu, bytes). Source: kube-scheduler's util."""
@@ -43,14 +47,29 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     tolerations: tuple[Toleration, ...]
     host_ports: tuple[int, ...]
     topology: TopologyFact | None
+    role: RoleFact
+    """one of those that ask so; wherever anybody looks at labels they all have the same"""
+    peer: Peer
+    """what its pods are to others"""
+    spread: tuple[Spread, ...]
+    memo: dict[Hashable, Bools] = msgspec.field(default_factory=dict[Hashable, Bools])
+    """nodes that were found out once, by what was asked; they do not change in a tick"""
     avoid: tuple[str, ...]
+    gpus: int = 0
+    """whole GPUs of the kind that is shared"""
+    gpu_milli: int = 0
+    """thousandths of one GPU"""
+    outside: Outside | None = None
+    """what extenders say of it"""
 
 
 def requests_of(role: RoleFact) -> Resources:
-    """What one rank of `role` takes from a node. A share of a GPU takes a whole one."""
+    """What one rank of `role` takes, as nodes and quota count it. A share of a GPU is no whole one."""
     amounts = dict(role.requests.amounts)
-    if amounts.pop(GPU_MILLI, 0) or role.gpu_milli:
-        amounts[GPU] = max(1, amounts.get(GPU, 0))
+    milli = role.gpu_milli or amounts.get(GPU_MILLI, 0)
+    if milli:
+        amounts.pop(GPU, None)
+        amounts |= {GPU_MILLI: milli, GPU_SHARES: 1}
     amounts[PODS] = 1
     return Resources.of(amounts)
 
@@ -66,8 +85,22 @@ def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
         role.topology,
         role.gpu_milli,
         avoid,
+        role.node_name,
+        role.spread,
+        role.scored.amounts,
+        (role.namespace, role.claims) if role.claims else (),
     )
     return msgspec.json.encode(parts, order="sorted")
+
+
+def label_key(role: RoleFact) -> bytes:
+    """What of it others look at, who count pods by their labels."""
+    return msgspec.json.encode((role.namespace, role.labels), order="sorted")
+
+
+def image_key(role: RoleFact) -> bytes:
+    """The images that a node may have already."""
+    return msgspec.json.encode(role.images)
 
 
 def compile_ask(
@@ -75,10 +108,11 @@ def compile_ask(
 ) -> Ask:
     """Compile `role`; `tolerations` are the pool's, `avoid` the nodes to leave out."""
     requests = requests_of(role)
-    names = sorted(requests.amounts)
+    names = sorted(requests.amounts.keys() - {GPU_SHARES})
     known = [name for name in names if name in table.row]
     scored = [CPU, MEMORY, *(name for name in known if name not in (CPU, MEMORY, PODS))]
-    scored_amounts = [requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]
+    counted = role.scored.amounts
+    scored_amounts = [counted.get(name) or requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]
     return Ask(
         key=ask_key(role, avoid),
         requests=requests,
@@ -96,7 +130,12 @@ def compile_ask(
         tolerations=(*role.tolerations, *tolerations),
         host_ports=role.host_ports,
         topology=role.topology,
+        role=role,
+        peer=peer_of(role),
+        spread=spreads_of(role.spread, role.labels) if role.spread else (),
         avoid=avoid,
+        gpus=requests.get(GPU),
+        gpu_milli=requests.get(GPU_MILLI),
     )
 
 

@@ -1,24 +1,37 @@
 """The smallest unblocking change: what would have to be different for one waiting allocation to start.
 
-Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes), then checked: with the change
+Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes; where that
+can not help, uncordon nodes or tolerate a taint), then checked: with the change
 made, it passes quota, slots and placement, and nothing that waits beside it would take the room first. What does not
 pass the check is not offered. The state it starts from is the one after the plan: with what the plan admits in place.
+
+Limit: a raised quota may let another wait for its turn that never could, and room is then kept for that one. This is
+not foreseen: the work then waits behind a reservation, and is told so.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.reasons import Gate
-from slipway.scheduler.plan import gang
+from slipway.model.resources import GPU_MILLI, Resources
+from slipway.model.times import format_time
+from slipway.scheduler.plan import gang, relax
 from slipway.scheduler.plan.filters.node_resources_fit import spell
+from slipway.scheduler.plan.filters.node_unschedulable import CORDON
+from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.outcome import Change
 from slipway.scheduler.plan.quota import ROOT, QueueTree
 from slipway.scheduler.plan.room import to_free
+from slipway.scheduler.plan.takers import Takers
 from slipway.scheduler.plan.usage import Usage
 from slipway.scheduler.plan.whatif import WhatIf
 
 RAISES_MAX = 8
 RIVALS_MAX = 16
+SHOWN_MAX = 3
 
 BY_ITSELF = {Gate.HELD, Gate.BACKOFF}
 PLACE = {Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL}
@@ -33,36 +46,39 @@ class Standing(msgspec.Struct):
     tree: QueueTree
     slots: dict[tuple[str, str], int]
     jobs: dict[tuple[str, str], JobFact]
+    within: Bools | None = None
+    """the nodes that may be used at all; None: every one"""
 
     def admits(self, fact: AllocationFact) -> bool:
         """Whether `fact` would start now. Leaves everything as it was."""
-        demand = gang.smallest_demand(fact)
-        if self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible) is not None:
+        if not self._may_use(fact, gang.smallest_demand(fact)):
             return False
-        if self.missing_slots(fact) > 0:
-            return False
-        placed = gang.place(self.whatif, fact)
+        placed = gang.place(self.whatif, fact, self.within)
         if isinstance(placed, gang.Blocked):
             return False
         gang.withdraw(self.whatif, placed.parts)
-        return True
+        return placed.is_as_wanted or self._may_use(fact, placed.demand())
 
-    def missing_slots(self, fact: AllocationFact) -> int:
-        """How many slots its job lacks for it."""
+    def _may_use(self, fact: AllocationFact, demand: Resources) -> bool:
+        short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        return short is None and self.missing_slots(fact, demand) == 0
+
+    def missing_slots(self, fact: AllocationFact, demand: Resources | None = None) -> int:
+        """How many slots its job lacks for `demand` (None: the smallest gang's)."""
         key = (fact.namespace, fact.job)
         job = self.jobs.get(key)
-        asked = gang.smallest_demand(fact).gpus()
+        asked = (gang.smallest_demand(fact) if demand is None else demand).gpus()
         if job is None or job.max_slots is None or asked == 0:
             return 0
         return max(0, self.slots.get(key, 0) + asked - job.max_slots)
 
 
 def smallest_change(
-    standing: Standing, fact: AllocationFact, first: tuple[Change, ...], rivals: list[AllocationFact]
+    standing: Standing, fact: AllocationFact, first: tuple[Change, ...], rivals: list[AllocationFact], takers: Takers
 ) -> tuple[Change, ...] | None:
     """The changes that together let `fact` start, beginning with `first` (what opens its own gate).
 
-    `rivals` wait too and might take what the change gives.
+    `rivals` wait too and might take what the change gives, also by evicting: `takers` knows who.
     """
     if len(rivals) > RIVALS_MAX:
         return None
@@ -76,14 +92,47 @@ def smallest_change(
         key = (fact.namespace, fact.job)
         changes = (*changes, Change(kind="maxSlots", name=fact.job, slots=slots))
         jobs[key] = msgspec.structs.replace(jobs[key], max_slots=(jobs[key].max_slots or 0) + slots)
-    freed = to_free(standing.whatif, fact)
+    ways = (_by_freeing, _by_uncordoning, _by_tolerating)
+    made = next((found for way in ways if (found := way(standing.whatif, fact)) is not None), None)
+    if made is None:
+        return None
+    after = Standing(made.make(standing.whatif), tree, standing.slots, jobs, made.within)
+    theirs = after if made.is_for_all else msgspec.structs.replace(after, whatif=standing.whatif)
+    if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
+        return None
+    makes_room = bool(made.changes) and made.is_for_all
+    if makes_room and any(takers.would_take(rival, made.make, tree, made.within) for rival in rivals):
+        return None
+    return (*first, *changes, *made.changes)
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """A change of nodes; one that is not `is_for_all` helps only the one that it was made for."""
+
+    make: Callable[[WhatIf], WhatIf]
+    changes: tuple[Change, ...]
+    within: Bools | None = None
+    is_for_all: bool = True
+
+
+def _by_freeing(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+    freed = to_free(whatif, fact)
     if freed is None:
         return None
-    whatif = WhatIf(_free(standing.whatif.usage, freed), standing.whatif.policy)
-    after = Standing(whatif, tree, standing.slots, jobs)
-    if any(after.admits(rival) for rival in rivals) or not after.admits(fact):
+    return _Made(lambda nodes: WhatIf(_free(nodes.usage, freed), nodes.policy, nodes.panel), freed)
+
+
+def _by_uncordoning(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+    found = relax.uncordoned(whatif, fact)
+    return None if found is None else _Made(partial(relax.tolerating, taint=CORDON), found[1], found[0])
+
+
+def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+    found = relax.tolerated(whatif, fact)
+    if found is None:
         return None
-    return (*first, *changes, *freed)
+    changes, taint = found
+    return _Made(partial(relax.tolerating, taint=taint), changes, ~whatif.table.unschedulable, is_for_all=False)
 
 
 def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Change, ...]] | None:
@@ -98,7 +147,7 @@ def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tupl
         if short.queue == ROOT:
             return None
         amounts = raised.setdefault((short.queue, short.kind), {})
-        amounts[short.resource] = amounts.get(short.resource, 0) + short.short
+        amounts[short.resource] = amounts.get(short.resource, 0) + short.raise_by
         tree = tree.with_more(short)
     return None
 
@@ -111,11 +160,51 @@ def _free(usage: Usage, freed: tuple[Change, ...]) -> Usage:
         for name, amount in change.amounts.items():
             copy.used[usage.table.row[name], node] -= amount
             copy.scored[usage.table.row[name], node] -= amount
+            if name == GPU_MILLI and copy.devices is not None:
+                copy.devices.free(node, amount)
     return copy
 
 
-def in_words(changes: tuple[Change, ...]) -> str:
-    """`needs 2 more nvidia.com/gpu on one node`; "" when nothing has to be freed."""
+def spelled(change: Change) -> str:
+    """One part of a change as an instruction."""
+    more = " and ".join(
+        spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())
+    )
+    match change.kind:
+        case "free":
+            return f"{more} free on node {change.node}"
+        case "limit" | "nominal":
+            return f"{more} in the {change.kind} of queue {change.name}"
+        case "borrowing":
+            return f"{more} in the borrowing limit of queue {change.name}"
+        case "maxSlots":
+            return f"{change.slots} more slots for job {change.name}"
+        case "release":
+            return "release it"
+        case "wait":
+            return f"wait until {format_time(change.until, 'seconds')}"
+        case "maxRuntime":
+            return f"a maxRuntime of at most {change.seconds:g} s"
+        case "uncordon":
+            return f"uncordon node {change.node}"
+        case "tolerate":
+            return f"tolerate the taint {change.name}"
+        case _:
+            return change.kind
+
+
+def in_words(changes: tuple[Change, ...], domain: str = "") -> str:
+    """`needs 2 more nvidia.com/gpu on one node`, `uncordoning n3 would help`; "" when nothing is to be done to nodes.
+
+    `domain` is where all of them are, for a gang that needs one.
+    """
+    cordoned = [change.node for change in changes if change.kind == "uncordon"]
+    if cordoned:
+        more = f" and {len(cordoned) - SHOWN_MAX} more" if len(cordoned) > SHOWN_MAX else ""
+        return f"uncordoning {', '.join(cordoned[:SHOWN_MAX])}{more} would help"
+    for change in changes:
+        if change.kind == "tolerate":
+            return f"tolerating the taint {change.name} would help"
     sums: dict[str, int] = {}
     freed = [change for change in changes if change.kind == "free"]
     for change in freed:
@@ -124,4 +213,5 @@ def in_words(changes: tuple[Change, ...]) -> str:
     if not sums:
         return ""
     what = " and ".join(spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(sums.items()))
-    return f"needs {what} on {'one node' if len(freed) == 1 else f'{len(freed)} nodes'}"
+    where = f"in {domain}" if domain else f"on {'one node' if len(freed) == 1 else f'{len(freed)} nodes'}"
+    return f"needs {what} {where}"

@@ -6,28 +6,24 @@ A missing pod is not an ended one. Deltas are level-triggered: `set_*` with the 
 number of times, ends in the same columns as `build` over the newest facts (a property test says so).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact, VolumeFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
-from slipway.model.resources import Resources
+from slipway.model.times import parse_time
 from slipway.scheduler.plan.ask import requests_of
+from slipway.scheduler.plan.backlog import Backlog
+from slipway.scheduler.plan.budgets import Spent
+from slipway.scheduler.plan.memo import Memo
 from slipway.scheduler.plan.nodes import NodeTable
-from slipway.scheduler.plan.snapshot import Holding, OpenDecision, Snapshot, Use
-from slipway.scheduler.plan.usage import Usage
+from slipway.scheduler.plan.peers import is_watching, peer_of, peer_of_pod
+from slipway.scheduler.plan.snapshot import Holding, Nomination, OpenDecision, Snapshot, Use
+from slipway.scheduler.plan.usage import Charge, Usage
 
 PodKey = tuple[str, str, str]
-
-
-class _Charge(msgspec.Struct, frozen=True):
-    """What is booked on a node for a rank without a bound pod."""
-
-    node: str
-    requests: Resources
-    ports: tuple[int, ...]
 
 
 class Columns:
@@ -43,21 +39,32 @@ class Columns:
         self._allocations: dict[str, AllocationFact] = {}
         self._decisions: dict[str, OpenDecision] = {}
         self._leaving: frozenset[tuple[str, int]] = frozenset()
-        """(uid, attempt) with an open decision to evict"""
-        self._charges: dict[str, list[_Charge]] = {}
+        """(uid, attempt) with an open decision to evict, whole"""
+        self._shrinking: dict[tuple[str, int], frozenset[int]] = {}
+        """{(uid, attempt): ranks with an open decision to evict}"""
+        self._nominations: tuple[OpenDecision, ...] = ()
+        self._charges: dict[str, list[Charge]] = {}
         self._holdings: dict[str, Holding] = {}
-        self._pending: dict[str, AllocationFact] = {}
+        self._backlog = Backlog()
+        self._memo = Memo()
         self._broken: dict[str, Holding] = {}
         self._use: dict[tuple[str, bool], dict[str, int]] = {}
         self._slots: dict[tuple[str, str], int] = {}
         self._dirty: set[str] = set()
         self._queues: tuple[QueueFact, ...] = ()
         self._jobs: dict[tuple[str, str], JobFact] = {}
+        self._is_jobs_new = False
         self._workspaces: frozenset[str] = frozenset()
+        self._spent: Spent = {}
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._volumes: dict[tuple[str, str], VolumeFact] = {}
+        self._watching: set[str] = set()
+        """allocations that look at the labels of others"""
 
     def set_pool(self, pool: PoolFact) -> None:
         """A changed policy."""
         self._pool = pool
+        self._memo = Memo()
 
     def set_nodes(self, nodes: Iterable[NodeFact]) -> None:
         """All nodes of the pool; costs nothing when none has changed."""
@@ -65,17 +72,20 @@ class Columns:
         if fresh != self._nodes:
             self._nodes = fresh
             self._table = self._usage = None
+            self._memo = Memo()
 
     def set_node(self, node: NodeFact) -> None:
         """One node, new or changed."""
         if self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
             self._table = self._usage = None
+            self._memo = Memo()
 
     def drop_node(self, name: str) -> None:
         """A node that is gone or of another pool now."""
         if self._nodes.pop(name, None) is not None:
             self._table = self._usage = None
+            self._memo = Memo()
 
     def set_pod(self, pod: PodFact) -> None:
         """One pod, new or changed."""
@@ -87,6 +97,7 @@ class Columns:
             self._forget_pod(key, before)
         self._pods[key] = pod
         self._charge_pod(pod, 1)
+        self._memo = Memo()
         if pod.allocation_uid:
             self._pods_of.setdefault(pod.allocation_uid, {})[key] = pod
             self._dirty.add(pod.allocation_uid)
@@ -104,34 +115,64 @@ class Columns:
         elif self._allocations.get(allocation.uid) != allocation:
             self._allocations[allocation.uid] = allocation
             self._dirty.add(allocation.uid)
+            if is_watching(allocation.roles):
+                self._watching.add(allocation.uid)
+            else:
+                self._watching.discard(allocation.uid)
 
     def drop_allocation(self, uid: str) -> None:
         """An allocation that is gone."""
         if self._allocations.pop(uid, None) is not None:
             self._dirty.add(uid)
+            self._watching.discard(uid)
 
     def set_queues(self, queues: Iterable[QueueFact]) -> None:
         """All queues; those of other pools are left out."""
         own = [queue for queue in queues if queue.pool == self._pool.name]
         self._queues = tuple(sorted(own, key=lambda queue: queue.name))
+        self._memo = Memo()
 
     def set_jobs(self, jobs: Iterable[JobFact]) -> None:
         """All jobs."""
         self._jobs = {(job.namespace, job.name): job for job in jobs}
+        self._is_jobs_new = True
+        self._memo = Memo()
+
+    def set_spent(self, spent: Spent) -> None:
+        """What the queues have used in the windows of their budgets."""
+        self._spent = spent
 
     def set_workspaces(self, workspaces: frozenset[str]) -> None:
         """The namespaces in which allocations may run."""
         self._workspaces = workspaces
 
+    def set_namespaces(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """{namespace: its labels}, of all of them."""
+        self._namespaces = dict(labels)
+        self._memo = Memo()
+
+    def set_volumes(self, volumes: Iterable[VolumeFact]) -> None:
+        """All volume claims of which it is known where their volumes are."""
+        self._volumes = {(volume.namespace, volume.name): volume for volume in volumes}
+        self._memo = Memo()
+
     def snapshot(self, open_decisions: Iterable[OpenDecision] = (), now: float = 0.0) -> Snapshot:
         """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen."""
         self._set_decisions(open_decisions)
-        table, usage = self._current()
+        if self._is_jobs_new:
+            self._backlog.set_jobs(self._jobs, now)
+            self._is_jobs_new = False
+        self._backlog.set_aging(self._pool.aging, now)
+        table, usage = self._current(now)
+        seen = usage.copy()
+        seen.see(self._namespaces, self._volumes, is_watched=bool(self._watching))
         return Snapshot(
             pool=self._pool,
             table=table,
-            usage=usage.copy(),
-            pending=tuple(self._pending.values()),
+            usage=seen,
+            backlog=self._backlog,
+            groups=self._backlog.groups(now),
+            memo=self._memo,
             holdings=dict(self._holdings),
             broken=self._still_broken(),
             use={queue: self._use_of(queue) for queue, _ in self._use},
@@ -139,10 +180,12 @@ class Columns:
             queues=self._queues,
             jobs=self._jobs,
             workspaces=self._workspaces,
+            spent=self._spent,
             now=now,
+            nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
         )
 
-    def _current(self) -> tuple[NodeTable, Usage]:
+    def _current(self, now: float) -> tuple[NodeTable, Usage]:
         """Table and usage, with every dirty allocation booked afresh."""
         if self._table is None or self._usage is None:
             self._table = NodeTable(self._nodes.values())
@@ -152,7 +195,7 @@ class Columns:
             self._charges.clear()
             self._dirty |= self._allocations.keys() | self._decisions.keys()
         for uid in sorted(self._dirty):
-            self._book(uid, self._usage)
+            self._book(uid, self._usage, now)
         self._dirty.clear()
         self._usage.touched.clear()
         return self._table, self._usage
@@ -160,12 +203,37 @@ class Columns:
     def _set_decisions(self, open_decisions: Iterable[OpenDecision]) -> None:
         entries = list(open_decisions)
         fresh = {entry[0].uid: entry for entry in entries if entry[0].kind is DecisionKind.ADMIT}
+        self._nominations = tuple(entry for entry in entries if entry[0].kind is DecisionKind.NOMINATE)
         leaving = [decision for decision, _ in entries if decision.kind is DecisionKind.EVICT]
-        self._leaving = frozenset((decision.uid, decision.attempt) for decision in leaving)
+        whole = frozenset((decision.uid, decision.attempt) for decision in leaving if not decision.ranks)
+        shrinking: dict[tuple[str, int], frozenset[int]] = {}
+        for decision in leaving:
+            key = (decision.uid, decision.attempt)
+            shrinking[key] = shrinking.get(key, frozenset()) | frozenset(decision.ranks)
+        self._dirty |= {uid for uid, _ in whole ^ self._leaving}
+        self._dirty |= {key[0] for key in shrinking.keys() | self._shrinking.keys() if self._is_other(key, shrinking)}
+        self._leaving, self._shrinking = whole, shrinking
         for uid in fresh.keys() | self._decisions.keys():
             if fresh.get(uid) != self._decisions.get(uid):
                 self._dirty.add(uid)
         self._decisions = fresh
+
+    def _is_other(self, key: tuple[str, int], shrinking: dict[tuple[str, int], frozenset[int]]) -> bool:
+        return shrinking.get(key) != self._shrinking.get(key)
+
+    def _nomination(self, number: int, entry: OpenDecision) -> Nomination:
+        decision = entry[0]
+        return Nomination(
+            id=decision.id,
+            number=number,
+            uid=decision.uid,
+            attempt=decision.attempt,
+            allocation=self._allocations.get(decision.uid),
+            placements=placements_of(*entry),
+            devices={int(rank): numbers for rank, numbers in decision.devices.items()},
+            victims=frozenset(decision.victims),
+            at=parse_time(decision.at) if decision.at else 0.0,
+        )
 
     def _charge_pod(self, pod: PodFact, times: int) -> None:
         usage = self._usage
@@ -173,40 +241,47 @@ class Columns:
             return
         node = usage.table.index.get(pod.node)
         if node is not None:
-            usage.add(pod_requests(pod), node, ports=pod.host_ports, times=times)
+            usage.charge(charge_of_pod(pod), node, times)
 
     def _forget_pod(self, key: PodKey, pod: PodFact) -> None:
         self._charge_pod(pod, -1)
+        self._memo = Memo()
         if pod.allocation_uid:
             self._pods_of[pod.allocation_uid].pop(key, None)
             self._dirty.add(pod.allocation_uid)
 
-    def _book(self, uid: str, usage: Usage) -> None:
+    def _book(self, uid: str, usage: Usage, now: float) -> None:
         """Give back what was booked for `uid` beyond its pods, and book what stands now."""
         self._apply(self._charges.pop(uid, []), usage, -1)
-        self._pending.pop(uid, None)
         self._broken.pop(uid, None)
         before = self._holdings.pop(uid, None)
         if before is not None:
             self._tally(before, -1)
         allocation, decision = self._allocations.get(uid), self._decisions.get(uid)
-        if allocation is None or allocation.phase is Phase.TERMINATED:
+        admitted = {} if allocation is None else _admitted(allocation, decision)
+        if allocation is not None and allocation.phase is Phase.PENDING and not admitted:
+            self._backlog.put(allocation, now)
             return
-        admitted = _admitted(allocation, decision)
-        if not admitted:
-            if allocation.phase is Phase.PENDING:
-                self._pending[uid] = allocation
+        self._backlog.drop(uid)
+        if allocation is None or not admitted or allocation.phase is Phase.TERMINATED:
             return
         bound, ended = self._seen(uid, allocation)
-        live = {rank: bound.get(rank, node) for rank, node in sorted(admitted.items()) if rank not in ended}
-        charges = [
-            _Charge(node, requests_of(role), role.host_ports)
-            for rank, node in live.items()
-            if rank not in bound and (role := _role(allocation, rank)) is not None
-        ]
-        self._apply(charges, usage, 1)
-        self._charges[uid] = charges
-        holding = _holding(allocation, live, admitted)
+        devices = _devices(allocation, decision)
+        charges: dict[int, Charge] = {}
+        for rank, node in sorted(admitted.items()):
+            role = allocation.role_of(rank)
+            if role is not None and rank not in ended:
+                numbers = devices.get(rank, ())
+                charges[rank] = (
+                    charge_of_pod(bound[rank]) if rank in bound else charge_of_rank(role, node, numbers, allocation)
+                )
+        own = [charge for rank, charge in charges.items() if rank not in bound]
+        self._apply(own, usage, 1)
+        self._charges[uid] = own
+        key = (uid, allocation.attempt)
+        if key in self._leaving and not allocation.stopping:
+            allocation = msgspec.structs.replace(allocation, stopping=True)
+        holding = _holding(allocation, charges, admitted, self._shrinking.get(key, frozenset()))
         self._holdings[uid] = holding
         self._tally(holding, 1)
         if not _is_enough(allocation, admitted):
@@ -214,6 +289,7 @@ class Columns:
 
     def _tally(self, holding: Holding, times: int) -> None:
         """Add to the sums per queue and job, or take from them."""
+        self._memo = Memo()
         fact = holding.allocation
         use = self._use.setdefault((fact.queue, fact.preemptible), {})
         for name, amount in holding.used.items():
@@ -234,15 +310,15 @@ class Columns:
             fixed=dict(self._use.get((queue, False), {})),
         )
 
-    def _apply(self, charges: list[_Charge], usage: Usage, times: int) -> None:
+    def _apply(self, charges: list[Charge], usage: Usage, times: int) -> None:
         for charge in charges:
             node = usage.table.index.get(charge.node)
             if node is not None:
-                usage.add(charge.requests, node, ports=charge.ports, times=times)
+                usage.charge(charge, node, times)
 
-    def _seen(self, uid: str, allocation: AllocationFact) -> tuple[dict[int, str], set[int]]:
-        """({rank: node} of bound live pods of this attempt, ranks that have ended)."""
-        bound: dict[int, str] = {}
+    def _seen(self, uid: str, allocation: AllocationFact) -> tuple[dict[int, PodFact], set[int]]:
+        """({rank: its bound live pod} of this attempt, ranks that have ended)."""
+        bound: dict[int, PodFact] = {}
         ended = set(allocation.ended_ranks)
         for pod in self._pods_of.get(uid, {}).values():
             if pod.attempt != allocation.attempt:
@@ -250,13 +326,35 @@ class Columns:
             if not pod.live:
                 ended.add(pod.rank)
             elif pod.node:
-                bound[pod.rank] = pod.node
+                bound[pod.rank] = pod
         return bound, ended - bound.keys()
 
 
-def pod_requests(pod: PodFact) -> Resources:
+def charge_of_pod(pod: PodFact) -> Charge:
     """What a bound pod takes from its node: its requests and one place for a pod."""
-    return requests_of(RoleFact(name="", count=1, minimum=1, requests=pod.requests))
+    role = RoleFact(name="", count=1, minimum=1, requests=pod.requests)
+    return Charge(
+        node=pod.node,
+        requests=requests_of(role),
+        ports=pod.host_ports,
+        devices=pod.devices,
+        peer=peer_of_pod(pod),
+        scored=pod.scored,
+    )
+
+
+def charge_of_rank(
+    role: RoleFact, node: str, devices: tuple[int, ...] = (), owner: AllocationFact | None = None
+) -> Charge:
+    """What a rank takes from the node that it was given, before its pod is seen there."""
+    return Charge(
+        node=node,
+        requests=requests_of(role),
+        ports=role.host_ports,
+        devices=devices,
+        peer=peer_of(role, owner),
+        scored=role.scored,
+    )
 
 
 def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, str]:
@@ -268,23 +366,27 @@ def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict
     return placements_of(*decision)
 
 
+def _devices(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, tuple[int, ...]]:
+    """{rank: its devices} of what `_admitted` answers, where they were chosen."""
+    if allocation.placements or decision is None:
+        return allocation.devices
+    return {int(rank): numbers for rank, numbers in decision[0].devices.items()}
+
+
 def placements_of(decision: Decision, nodes: tuple[str, ...]) -> dict[int, str]:
     """{rank: node} of a decision under its node table."""
     return {rank: nodes[index] for rank, index in enumerate(decision.placements) if 0 <= index < len(nodes)}
 
 
-def _holding(allocation: AllocationFact, live: dict[int, str], admitted: dict[int, str]) -> Holding:
-    used: dict[str, int] = {}
-    slots = 0
-    for rank in live:
-        role = _role(allocation, rank)
-        if role is None:
-            continue
-        requests = requests_of(role)
-        slots += requests.gpus()
-        for name, amount in requests.amounts.items():
-            used[name] = used.get(name, 0) + amount
-    return Holding(allocation=allocation, placements=live, admitted=admitted, used=used, slots=slots)
+def _holding(
+    allocation: AllocationFact, charges: dict[int, Charge], admitted: dict[int, str], shrinking: frozenset[int]
+) -> Holding:
+    is_leaving = not allocation.is_wanted or allocation.phase is Phase.TERMINATING
+    told = shrinking.union(allocation.leaving_ranks)
+    leaving = tuple(rank for rank in charges if is_leaving or rank in told)
+    bare = Holding(allocation=allocation, charges=charges, admitted=admitted, leaving=leaving)
+    used = bare.used_by(charges)
+    return msgspec.structs.replace(bare, used=used.amounts, slots=used.gpus())
 
 
 def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:
@@ -296,14 +398,6 @@ def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:
             return False
         base, whole = base + role.count, whole + placed
     return whole >= min(allocation.minimum, allocation.rank_count)
-
-
-def _role(allocation: AllocationFact, rank: int) -> RoleFact | None:
-    for role in allocation.roles:
-        if rank < role.count:
-            return role
-        rank -= role.count
-    return None
 
 
 def build(  # noqa: PLR0913 - one argument per kind of fact

@@ -7,10 +7,13 @@ so that an unchanged situation gives an unchanged text.
 import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, RoleFact
+from slipway.model.quantity import format_quantity
 from slipway.model.reasons import Gate
-from slipway.model.resources import CPU, MEMORY, PODS
-from slipway.scheduler.plan.ask import Ask
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, total
+from slipway.model.times import format_time
+from slipway.scheduler.plan.ask import Ask, requests_of
 from slipway.scheduler.plan.change import PLACE, in_words
+from slipway.scheduler.plan.extenders import WAITING
 from slipway.scheduler.plan.filters.node_resources_fit import spell
 from slipway.scheduler.plan.gang import Blocked, smallest_demand
 from slipway.scheduler.plan.outcome import Change, Explanation
@@ -23,14 +26,21 @@ from slipway.scheduler.plan.whatif import WhatIf
 def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
     """WaitingForQuota, or ExceedsMaxQuota when no end of other work would help."""
     where = "the pool" if short.queue == ROOT else f"queue {short.queue}"
-    bound = spell(short.resource, short.bound)
-    used = spell(short.resource, short.used)
-    needs = spell(short.resource, short.short)
+    bound = _quota(short.resource, short.bound)
+    used = _quota(short.resource, short.used)
+    needs = _quota(short.resource, short.short)
     match short.kind:
         case "limit":
             text = f"the limit of {where} is {bound} and {used} is in use"
+        case "nominal" if short.queue == ROOT:
+            text = (
+                f"work that can not be preempted does not borrow; {bound} of the pool belongs to no queue "
+                f"and {used} of that is in use"
+            )
         case "nominal":
             text = f"work that can not be preempted stays within the nominal {bound} of {where}; {used} is in use"
+        case _ if short.queue == ROOT:
+            text = f"beyond what other queues do not lend, the pool has {bound} and {used} of that is in use"
         case _:
             text = f"{where} may use up to {bound}, its own and borrowed, and {used} is in use or lent"
     if is_never:
@@ -40,6 +50,11 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
             is_never=True,
         )
     return Explanation(gate=Gate.WAITING_FOR_QUOTA, message=f"needs {needs} more quota: {text}")
+
+
+def _quota(name: str, amount: int) -> str:
+    """An amount as quota counts it: GPUs in thousandths."""
+    return f"{format_quantity(amount, scale=MILLI)} {name}" if name == GPU else spell(name, amount)
 
 
 def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
@@ -75,28 +90,45 @@ def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked) -> Ex
                 f"room for {blocked.found} of {blocked.needed} ranks{_of_role(allocation, blocked)}; {next_rank}{text}"
             )
     return Explanation(
-        gate=Gate.TOPOLOGY_TOO_SMALL if blocked.is_topology else Gate.NO_FIT,
+        gate=_fit_gate(blocked, reasons),
         message=f"{never}; {text}" if never else text,
         reasons=reasons,
         is_never=bool(never),
     )
 
 
+def _fit_gate(blocked: Blocked, reasons: dict[str, int]) -> Gate:
+    if not WAITING.isdisjoint(reasons):
+        return Gate.WAITING_FOR_EXTENDER
+    return Gate.TOPOLOGY_TOO_SMALL if blocked.is_topology else Gate.NO_FIT
+
+
 def _topology_text(blocked: Blocked, ask: Ask) -> str:
     key = ask.topology.key if ask.topology else ""
-    return f"no one {key} has room for {blocked.needed} ranks of role {blocked.role.name}, though the pool has in all"
+    ranks = f"{blocked.largest} of {blocked.needed} ranks of role {blocked.role.name}"
+    return f"the largest {key} has room for {ranks}, though the pool has in all"
 
 
 def _of_role(allocation: AllocationFact, blocked: Blocked) -> str:
     return f" of role {blocked.role.name}" if len(allocation.roles) > 1 else ""
 
 
+KNOWN_MAX = 4096
+"""Shapes of which a table remembers what it would hold when empty."""
+
+_NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
+"""Not in what nodes say that they have."""
+
+
 def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: Ask) -> str:
     """Why it can not start even on an empty pool; "" when it could."""
     demand = smallest_demand(allocation)
+    if len(allocation.roles) > 1:
+        # Roles may stand in for one another beyond their minima: only what each must have is certain.
+        demand = total(requests_of(role) * role.minimum for role in allocation.roles)
     whole = whatif.table.total
     for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
-        if name != PODS and demand.get(name) > whole.get(name):
+        if name not in _NOT_OF_NODES and demand.get(name) > whole.get(name):
             return (
                 f"can never start as the pool stands: it asks for {spell(name, demand.get(name))} "
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
@@ -115,11 +147,20 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: As
 
 def _most(whatif: WhatIf, role: RoleFact) -> int:
     """The most ranks of `role` that an empty and healthy pool would hold (in one domain, where that is required)."""
-    ask = whatif.row(role).ask
-    room = empty_room(ask, whatif.table, max(role.count, 1))
+    ask, table = whatif.row(role).ask, whatif.table
+    key = (ask.key, ask.tolerations, max(role.count, 1))
+    known = table.most.get(key)
+    if known is not None:
+        return known
+    room = empty_room(ask, table, key[2])
     if ask.topology is not None and ask.topology.mode == REQUIRED:
-        return largest_domain(room, whatif.table.label(ask.topology.key))
-    return int(room.sum())
+        most = largest_domain(room, table.label(ask.topology.key))
+    else:
+        most = int(room.sum())
+    if len(table.most) >= KNOWN_MAX:
+        table.most.clear()
+    table.most[key] = most
+    return most
 
 
 NOT_YET = Explanation(
@@ -134,13 +175,35 @@ def behind_head(queue: str, head: AllocationFact) -> Explanation:
     )
 
 
-def with_change(why: Explanation, change: tuple[Change, ...] | None) -> Explanation:
-    """`why` with what would help; said in words too where room has to be made on nodes."""
-    words = in_words(change) if change and why.gate in PLACE else ""
+def behind_reservation(head: AllocationFact, start: float | None, now: float) -> Explanation:
+    """BehindReservation: its room is kept for the blocked head of a queue."""
+    if start is None:
+        text = f"room is kept for {head.key}, which has waited long and starts as soon as that room is free"
+        return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
+    until = format_time(start, "seconds")
+    text = f"room is kept for {head.key}, which starts at {until} at the latest; what ends by then may pass"
+    change = (Change(kind="maxRuntime", seconds=start - now),) if start > now else None
+    return Explanation(gate=Gate.BEHIND_RESERVATION, message=text, change=change)
+
+
+def with_change(why: Explanation, change: tuple[Change, ...] | None, domain: str = "") -> Explanation:
+    """`why` with what would help; said in words too where room has to be made on nodes, all of them in `domain`."""
+    words = in_words(change, domain) if change and why.gate in PLACE else ""
     message = f"{why.message}; {words}" if words else why.message
     return msgspec.structs.replace(why, message=message, change=change)
 
 
-def at_position(why: Explanation, ahead: int) -> Explanation:
+def with_note(why: Explanation, note: str) -> Explanation:
+    """`why` with one more half-sentence."""
+    return msgspec.structs.replace(why, message=f"{why.message}; {note}")
+
+
+def unheard(why: Explanation, what: str) -> Explanation:
+    """WaitingForExtender: room might be made, and somebody has a say in that."""
+    message = f"{why.message}; before room is made it waits {what}"
+    return msgspec.structs.replace(why, gate=Gate.WAITING_FOR_EXTENDER, message=message)
+
+
+def at_position(why: Explanation, ahead: int, ahead_slots: int) -> Explanation:
     """`why` with its place in the queue."""
-    return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead)
+    return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead, ahead_slots=ahead_slots)

@@ -9,6 +9,7 @@ import heapq
 
 import numpy as np
 
+from slipway.scheduler.plan.coupling import fill_in_turn
 from slipway.scheduler.plan.nodes import Bools, Ints
 from slipway.scheduler.plan.rows import Row
 
@@ -24,6 +25,8 @@ def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
     row.refresh()
     if want <= 0:
         return []
+    if row.is_coupled or row.usage.sample is not None:
+        return fill_in_turn(row, want, allowed)
     total = row.total if allowed is None else np.where(allowed, row.total, -1)
     if want <= FEW:
         return _one_by_one(row, total, want)

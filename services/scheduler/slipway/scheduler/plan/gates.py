@@ -5,6 +5,7 @@ Each answer is an Explanation, or None when the gate is open; the order is that 
 
 from datetime import UTC, datetime
 
+from slipway.model.duration import format_duration
 from slipway.model.facts import AllocationFact
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan.outcome import Change, Explanation
@@ -14,13 +15,8 @@ from slipway.scheduler.plan.snapshot import Snapshot
 WORKSPACES_SHOWN = 5
 
 
-def is_wanted(allocation: AllocationFact) -> bool:
-    """Whether anybody still wants it to start."""
-    return not (allocation.stopping or allocation.deleting or allocation.desired == "Stopped")
-
-
 def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree, now: float) -> Explanation | None:
-    """The first closed gate, from Invalid to NotEnoughPods."""
+    """The first closed gate, from Invalid to NotEnoughPods; then budgets, which close a queue whatever else it has."""
     if allocation.invalid:
         return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
     if allocation.namespace not in snapshot.workspaces:
@@ -44,10 +40,15 @@ def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree,
             message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} before it tries again",
             change=(Change(kind="wait", until=allocation.not_before),),
         )
-    return _queue_gate(allocation, snapshot, tree) or _pods_gate(allocation)
+    return _queue_gate(allocation, snapshot, tree) or _pods_gate(allocation) or _budget_gate(allocation, tree)
 
 
 def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree) -> Explanation | None:
+    aside = tree.aside(allocation.queue)
+    if aside:
+        return Explanation(
+            gate=Gate.UNKNOWN_QUEUE, message=f"nothing starts in queue {allocation.queue}: {aside}", is_never=True
+        )
     if tree.queue(allocation.queue) is None:
         return Explanation(
             gate=Gate.UNKNOWN_QUEUE,
@@ -73,6 +74,18 @@ def _pods_gate(allocation: AllocationFact) -> Explanation | None:
     if allocation.rank_count == 0:
         return _too_few("the gang has 0 ranks and needs 1")
     return None
+
+
+def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | None:
+    closed = tree.exhausted.get(allocation.queue)
+    if closed is None or not any(role.requests.gpus() or role.gpu_milli for role in allocation.roles):
+        return None
+    hours, window = closed.budget.gpu_ms / 3_600_000, format_duration(closed.budget.window_s)
+    return Explanation(
+        gate=Gate.WAITING_FOR_QUOTA,
+        message=f"queue {closed.queue} has used up its budget of {hours:g} GPU-hours per {window}; "
+        f"the next begins at {_clock(closed.until)}",
+    )
 
 
 def _too_few(message: str) -> Explanation:

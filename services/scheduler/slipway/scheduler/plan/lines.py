@@ -1,109 +1,142 @@
-"""The lines of a tick: each queue's pending work in order, and how far the tick has got with it."""
+"""The lines of a tick: each queue's pending work in order, and how far the tick has got with it.
 
-import msgspec
+A line is walked over its groups (`backlog.py`): what is blocked, blocks its whole group, so that a long queue costs
+what it has groups, not what it has members. Invariant: of each group a prefix has been dealt with, the rest waits.
+"""
+
+import heapq
+from collections.abc import Iterable
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.position import WorkKey
-from slipway.model.resources import Resources
-from slipway.scheduler.plan import explain, gang
-from slipway.scheduler.plan.gates import closed_gate, is_wanted
-from slipway.scheduler.plan.ordering import work_key
+from slipway.scheduler.plan import explain
+from slipway.scheduler.plan.backlog import Group, Member
+from slipway.scheduler.plan.gates import closed_gate
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
-from slipway.scheduler.plan.whatif import WhatIf
 
 STRICT = "StrictFIFO"
-GangKey = tuple[int, tuple[str, ...], tuple[tuple[bytes, int, int], ...]]
 
 
-class Want(msgspec.Struct, frozen=True):
-    """What an allocation asks for; equal `key` means that if one has no place, neither has the other."""
+class Walk:
+    """One group in its line: members before `at` are dealt with, the rest waits for `why`, once that is known."""
 
-    key: GangKey
-    demand: Resources
-    """of the smallest gang that may start"""
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.at = 0
+        self.why: Explanation | None = None
 
-
-class Wants:
-    """The wants of a tick, each demand computed once per key."""
-
-    def __init__(self, whatif: WhatIf) -> None:
-        self._whatif = whatif
-        self._demands: dict[GangKey, Resources] = {}
-
-    def of(self, fact: AllocationFact) -> Want:
-        """What `fact` asks for."""
-        roles = tuple((self._whatif.key_of(role), role.count, role.minimum) for role in fact.roles)
-        key = (fact.minimum, fact.avoid_nodes, roles)
-        demand = self._demands.get(key)
-        if demand is None:
-            demand = self._demands[key] = gang.smallest_demand(fact)
-        return Want(key, demand)
+    def waiting(self) -> tuple[Member, ...]:
+        """The members that wait."""
+        return self.group.members[self.at :]
 
 
 class Line:
-    """One queue's pending work; `at` is the next to be looked at."""
+    """One queue's pending work. `settled` (uids) was dealt with before the line was walked, and is passed over."""
 
-    def __init__(self, queue: QueueFact) -> None:
+    def __init__(self, queue: QueueFact, groups: Iterable[Group], settled: frozenset[str] = frozenset()) -> None:
         self.queue = queue
-        self.work: list[tuple[WorkKey, AllocationFact]] = []
-        self.at = 0
-        self.want: Want | None = None
-        """of the next"""
+        self.walks = [Walk(group) for group in groups]
+        self.settled = settled
         self.head: AllocationFact | None = None
         """the first that was blocked"""
         self.is_closed = False
         """nothing may pass the head"""
+        self._heap: list[tuple[WorkKey, int]] = []
+        for number in range(len(self.walks)):
+            self._push(number)
 
-    def next(self) -> AllocationFact | None:
-        """The next to be looked at; None at the end or behind a head that nothing may pass."""
-        return self.work[self.at][1] if self.at < len(self.work) and not self.is_closed else None
+    def next(self) -> tuple[AllocationFact, Group] | None:
+        """The next to be looked at, and its group; None at the end or behind a head that nothing may pass."""
+        if self.is_closed or not self._heap:
+            return None
+        walk = self.walks[self._heap[0][1]]
+        return walk.group.members[walk.at][1], walk.group
 
-    def block(self, fact: AllocationFact) -> bool:
-        """`fact` is blocked; answers whether it is the head now."""
-        if self.head is not None:
+    def upcoming(self, most: int) -> list[AllocationFact]:
+        """The first of each of the next groups, in order, at most `most`."""
+        return [self.walks[number].group.members[self.walks[number].at][1] for _, number in sorted(self._heap)[:most]]
+
+    def admit(self) -> None:
+        """The next has been admitted."""
+        _, number = heapq.heappop(self._heap)
+        self.walks[number].at += 1
+        self._push(number)
+
+    def block(self, why: Explanation, *, is_head: bool) -> bool:
+        """The next is blocked, and with it all that is alike; answers whether it is the head of the line now."""
+        _, number = heapq.heappop(self._heap)
+        walk = self.walks[number]
+        walk.why = why
+        if self.head is not None or not is_head:
             return False
-        self.head = fact
+        self.head = walk.group.members[walk.at][1]
         self.is_closed = self.queue.ordering == STRICT
         return True
 
-    def left(self) -> dict[str, Explanation]:
-        """Why the tick did not get to the rest."""
-        why = explain.NOT_YET
-        if self.is_closed and self.head is not None:
-            why = explain.behind_head(self.queue.name, self.head)
-        return {fact.key: why for _, fact in self.work[self.at :]}
+    def reopen(self) -> None:
+        """What was blocked is looked at again, the head first."""
+        self.head, self.is_closed = None, False
+        for number, walk in enumerate(self.walks):
+            if walk.why is not None and not walk.why.is_never:
+                walk.why = None
+                self._push(number)
+
+    def explanation(self, walk: Walk, fact: AllocationFact) -> Explanation:
+        """Why `fact`, a waiting member of `walk`, waits."""
+        head = self.head if self.is_closed else None
+        if walk.why is not None and (head is None or fact.uid == head.uid or not self._is_of_head(walk)):
+            return walk.why
+        return explain.NOT_YET if head is None else explain.behind_head(self.queue.name, head)
+
+    def _is_of_head(self, walk: Walk) -> bool:
+        head, members = self.head, walk.group.members
+        return head is not None and walk.at < len(members) and members[walk.at][1].uid == head.uid
+
+    def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
+        """All that wait, in order."""
+        parts = [[(order, number) for order, _ in walk.waiting()] for number, walk in enumerate(self.walks)]
+        at = [walk.at for walk in self.walks]
+        for order, number in heapq.merge(*parts):
+            walk = self.walks[number]
+            fact = walk.group.members[at[number]][1]
+            at[number] += 1
+            if fact.uid not in self.settled:
+                yield order, fact, walk
+
+    def ahead(self, order: WorkKey) -> int:
+        """How many wait before `order`."""
+        before = sum(max(0, walk.group.index(order) - walk.at) for walk in self.walks)
+        return before if not self.settled else before - sum(key < order for key in self._settled_orders())
+
+    def _settled_orders(self) -> list[WorkKey]:
+        return [order for walk in self.walks for order, fact in walk.waiting() if fact.uid in self.settled]
+
+    def _push(self, number: int) -> None:
+        walk = self.walks[number]
+        members = walk.group.members
+        while walk.at < len(members) and members[walk.at][1].uid in self.settled:
+            walk.at += 1
+        if walk.at < len(members):
+            heapq.heappush(self._heap, (members[walk.at][0], number))
 
 
-def line_up(snapshot: Snapshot, tree: QueueTree, now: float) -> tuple[dict[str, Line], dict[str, Explanation]]:
-    """({queue: its line}, {key: why} of what stands at a closed gate and in no line)."""
-    lines: dict[str, Line] = {}
-    shut: dict[str, Explanation] = {}
-    for fact in snapshot.pending:
-        if not is_wanted(fact):
-            continue
-        closed = closed_gate(fact, snapshot, tree, now)
-        if closed is not None:
-            shut[fact.key] = closed
-            continue
-        line = lines.get(fact.queue)
-        if line is None:
-            line = lines[fact.queue] = Line(tree.queue(fact.queue) or QueueFact(name=fact.queue))
-        line.work.append((work_key(fact, snapshot.job_of(fact)), fact))
-    for line in lines.values():
-        line.work.sort(key=lambda item: item[0])
-    return {name: lines[name] for name in sorted(lines)}, shut
-
-
-def numbered(lines: dict[str, Line], explanations: dict[str, Explanation]) -> dict[str, Explanation]:
-    """The explanations by key, each with its place among those of its queue that wait."""
-    result = dict(explanations)
-    for line in lines.values():
-        ahead = 0
-        for _, fact in line.work:
-            why = result.get(fact.key)
-            if why is not None:
-                result[fact.key] = explain.at_position(why, ahead)
-                ahead += 1
-    return dict(sorted(result.items()))
+def line_up(
+    snapshot: Snapshot, tree: QueueTree, now: float, settled: frozenset[str] = frozenset()
+) -> tuple[dict[str, Line], list[Walk]]:
+    """({queue: its line}, the groups that stand at a closed gate and in no line)."""
+    open_groups: dict[str, list[Group]] = {}
+    shut: list[Walk] = []
+    for group in snapshot.groups:
+        closed = closed_gate(group.sample, snapshot, tree, now)
+        if closed is None:
+            open_groups.setdefault(group.sample.queue, []).append(group)
+        else:
+            walk = Walk(group)
+            walk.why = closed
+            shut.append(walk)
+    lines = {
+        name: Line(tree.queue(name) or QueueFact(name=name), open_groups[name], settled) for name in sorted(open_groups)
+    }
+    return lines, shut

@@ -6,13 +6,14 @@ Invariant: a NodeTable is never changed after it is built; label columns are com
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from slipway.model.facts import NodeFact, Taint
-from slipway.model.resources import CPU, MEMORY, PODS, Resources, total
+from slipway.model.facts import SHARING_LABEL, NodeFact, Taint, Toleration
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, PODS, Resources, total
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -21,6 +22,8 @@ At = Ints | slice
 """Which nodes a vector expression is over: an index array, or `EVERY`."""
 
 EVERY = slice(None)
+AMOUNT_MAX = 2**50
+"""Base units; more than any machine has, and so little that what is reckoned with it stays within 64 bits."""
 UNLIMITED = 2**40
 """Pods of a node that states no pod limit."""
 ABSENT = -1
@@ -55,6 +58,9 @@ class NodeTable:
         self.names: tuple[str, ...] = tuple(node.name for node in facts)
         self.index: dict[str, int] = {name: index for index, name in enumerate(self.names)}
         others = {name for node in facts for name in node.allocatable.amounts} - {CPU, MEMORY, PODS}
+        self.shares: Bools = np.fromiter((_shares(node) for node in facts), np.bool_, len(facts))
+        """nodes whose GPUs are handed out device by device"""
+        others |= {GPU_MILLI} if self.shares.any() else set()
         self.resources: tuple[str, ...] = (CPU, MEMORY, PODS, *sorted(others))
         self.row: dict[str, int] = {name: row for row, name in enumerate(self.resources)}
         self.allocatable: Ints = _allocatable(facts, self.resources)
@@ -69,11 +75,22 @@ class NodeTable:
         self.taint_sets: tuple[tuple[Taint, ...], ...]
         self.taint_codes: Codes
         self.taint_sets, self.taint_codes = _taints(facts)
+        self.has_images: bool = any(node.images for node in facts)
         self.total: Resources = total(node.allocatable for node in facts)
         self._labels: dict[str, LabelColumn] = {}
+        self.most: dict[tuple[bytes, tuple[Toleration, ...], int], int] = {}
+        """{(ask, what it tolerates besides, ranks): how many of them the empty pool holds}, as far as asked"""
+        self._images: dict[str, Ints] = {}
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        """Per node a number, equal for nodes of equal allocatable amounts."""
+        numbers: dict[bytes, int] = {}
+        columns = np.ascontiguousarray(self.allocatable.T)
+        return [numbers.setdefault(column.tobytes(), len(numbers)) for column in columns]
 
     def label(self, key: str) -> LabelColumn:
         """The column of label `key`, computed once."""
@@ -81,6 +98,21 @@ class NodeTable:
         if column is None:
             column = _column([node.labels.get(key) for node in self.facts])
             self._labels[key] = column
+        return column
+
+    def labelled(self, key: str, value: str) -> list[str]:
+        """The nodes whose label `key` is `value`."""
+        column = self.label(key)
+        if value not in column.code:
+            return []
+        return [self.names[node] for node in np.flatnonzero(column.select((value,))).tolist()]
+
+    def image(self, name: str) -> Ints:
+        """Bytes of image `name` per node, 0 where it is not; computed once."""
+        column = self._images.get(name)
+        if column is None:
+            column = np.fromiter((node.images.get(name, 0) for node in self.facts), np.int64, len(self.facts))
+            self._images[name] = column
         return column
 
     def name_column(self) -> LabelColumn:
@@ -98,8 +130,14 @@ def _allocatable(facts: list[NodeFact], resources: tuple[str, ...]) -> Ints:
     columns[row[PODS], :] = UNLIMITED
     for at, node in enumerate(facts):
         for name, amount in node.allocatable.amounts.items():
-            columns[row[name], at] = amount
+            columns[row[name], at] = min(amount, AMOUNT_MAX)
+        if _shares(node):
+            columns[row[GPU_MILLI], at] = node.allocatable.get(GPU) * MILLI
     return columns
+
+
+def _shares(node: NodeFact) -> bool:
+    return node.labels.get(SHARING_LABEL) == "true" and node.allocatable.get(GPU) > 0
 
 
 def _taints(facts: list[NodeFact]) -> tuple[tuple[tuple[Taint, ...], ...], Codes]:

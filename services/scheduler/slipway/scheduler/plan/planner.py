@@ -3,17 +3,16 @@
 The rooms, in the order in which an allocation passes through them: `gates` (is it to be started at all), `lines` and
 `ordering` (who goes first), `quota` (may its queue have it), `gang` and below it `fill`, `topology`, `rows`, `filters`,
 `scores` (is there a place, and which is best), `explain` and `offers` (why not, and what would help).
-Preemption, reclaim and consolidation will stand between `gang` and `explain`, reservations with backfill
-after them; until they are there, nothing is evicted but gangs found below their minimum, and what stands on a node
-that an operator has disabled.
+`preempt` makes room where running work may be evicted, `nominations` hold that room until the victims have left it,
+`reserve` keeps places for blocked heads. `state` is what all of them take from.
 
 Promises: equal inputs give equal plans, whatever the order of the snapshot's tuples; a gang is admitted with its
 minimum or not at all; no node goes above allocatable, no queue above a bound; planning again on the state that a plan
 leads to admits nothing that was not waiting for lack of decisions. Integers, total orders, uid last.
-`seed` is unused while every node is looked at; it belongs to sampling.
+`seed` counts only where a pool asks for sampling: every node is looked at otherwise.
 """
 
-import heapq
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -22,17 +21,28 @@ from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
+from slipway.scheduler.plan.backlog import Group
 from slipway.scheduler.plan.change import Standing
-from slipway.scheduler.plan.gates import is_wanted
-from slipway.scheduler.plan.lines import GangKey, Line, Want, Wants, line_up, numbered
+from slipway.scheduler.plan.contest import Contest
+from slipway.scheduler.plan.deferral import deferred
+from slipway.scheduler.plan.explained import Explained
+from slipway.scheduler.plan.extenders import Answers, Panel
+from slipway.scheduler.plan.lines import Line, Walk, line_up
+from slipway.scheduler.plan.memo import Memo
+from slipway.scheduler.plan.nominations import Nominations
 from slipway.scheduler.plan.offers import Offers
-from slipway.scheduler.plan.ordering import HeadKey, head_key
+from slipway.scheduler.plan.ordering import head_key
 from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
 from slipway.scheduler.plan.policy import Policy
+from slipway.scheduler.plan.preempt import hold_places, let_go, make_room
 from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.reserve import Reservations
 from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state import Admitted, State
 from slipway.scheduler.plan.whatif import WhatIf
 
+FORESEEN_MAX = 8
+"""Groups of a queue among which its head is looked for before anybody has had a turn."""
 RETOLD_MAX = 64
 """Blocked shapes that are explained again at the end of a tick."""
 
@@ -41,12 +51,29 @@ Watch = Callable[[AllocationFact, WhatIf], None]
 """Told of each allocation that is about to be placed, and the what-if copy as it stands then."""
 
 
-def plan(snapshot: Snapshot, policy: Policy, now: float, seed: int = 0, *, watch: Watch | None = None) -> Plan:
-    """What to admit, what to take down, and why the rest waits."""
+def plan(
+    snapshot: Snapshot,
+    policy: Policy,
+    now: float,
+    seed: int = 0,
+    *,
+    answers: Answers | None = None,
+    watch: Watch | None = None,
+) -> Plan:
+    """What to admit, what to take down, and why the rest waits.
+
+    `answers` is what extenders have said so far; None: there are none, whatever the policy names.
+    """
     evictions = _to_take_down(snapshot)[: policy.decisions_max]
-    if not snapshot.pending:
-        return Plan(evictions=evictions)
-    return _Tick(snapshot, policy, now, watch).run(evictions)
+    if not snapshot.groups and not snapshot.nominations:
+        return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}))
+    panel = None
+    if answers is not None and policy.extenders:
+        evicting = {each.name for each in snapshot.queues if (each.within_queue, each.reclaim) != ("Never", "Never")}
+        panel = Panel(policy.extenders, answers, snapshot.table, frozenset(evicting))
+    tick = _Tick(snapshot, policy, now, watch, panel)
+    tick.state.whatif.sample_from(seed)
+    return tick.run(evictions)
 
 
 def queue_tree(snapshot: Snapshot) -> QueueTree:
@@ -55,13 +82,14 @@ def queue_tree(snapshot: Snapshot) -> QueueTree:
     for name, use in sorted(snapshot.use.items()):
         tree.take(name, use.preemptible, preemptible=True)
         tree.take(name, use.fixed, preemptible=False)
+    tree.spend(snapshot.spent, snapshot.now)
     return tree
 
 
 def _to_take_down(snapshot: Snapshot) -> tuple[Evict, ...]:
     """Gangs that were placed with less than their minimum, and what stands on a disabled node: they go at once."""
     reasons = {holding.allocation.uid: (holding.allocation, Reason.BELOW_MINIMUM) for holding in snapshot.broken}
-    disabled = frozenset(node.name for node in snapshot.table.facts if node.labels.get(SCHEDULING_LABEL) == DISABLED)
+    disabled = frozenset(snapshot.table.labelled(SCHEDULING_LABEL, DISABLED))
     if disabled:
         for holding in sorted(snapshot.holdings.values(), key=lambda each: each.allocation.key):
             if not disabled.isdisjoint(holding.placements.values()):
@@ -69,138 +97,265 @@ def _to_take_down(snapshot: Snapshot) -> tuple[Evict, ...]:
     return tuple(
         Evict(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, reason=reason)
         for fact, reason in reasons.values()
-        if is_wanted(fact)
+        if fact.is_wanted
     )
 
 
-class _Tick:
-    """The state of one call of `plan`."""
+_ROOM_HELPS = frozenset({Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS, Gate.TOPOLOGY_TOO_SMALL, Gate.NO_FIT})
+"""What may be cured by evicting or moving others."""
+_NO_HEAD = frozenset({Gate.JOB_MAX_SLOTS, Gate.WAITING_FOR_EXTENDER})
+"""What waits for something of its own keeps nothing from others."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, watch: Watch | None) -> None:
+
+class _NoPlace(msgspec.Struct, frozen=True):
+    """Why a shape has no place, and for whom that was found."""
+
+    why: Explanation
+    fact: AllocationFact
+    made: int
+    """how often room had been made by then"""
+
+
+class _Tick:
+    """One call of `plan`."""
+
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, now: float, watch: Watch | None, panel: Panel | None
+    ) -> None:
         self.watch = watch
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
-        self.tree = queue_tree(snapshot)
-        self.slots = dict(snapshot.slots)
-        self.whatif = WhatIf(snapshot.usage, policy)
-        self.wants = Wants(self.whatif)
-        self.explanations: dict[str, Explanation] = {}
-        self.placed: list[gang.Placed] = []
-        self.no_place: dict[GangKey, Explanation] = {}
-        self.no_place_for: dict[GangKey, AllocationFact] = {}
+        self.state = State(snapshot, policy, now, queue_tree(snapshot), panel)
+        self.nominations = Nominations(self.state)
+        self.reservations = Reservations(self.state)
+        self.contest = Contest(self.state.tree)
+        self.lines: dict[str, Line] = {}
+        self.shut: list[Walk] = []
+        self.no_place: dict[bytes, _NoPlace] = {}
+        """{shape: why it has no place}"""
+        self.may_evict = True
+        self.made = 0
+        """how often room has been made in this tick"""
+        self.reserved: set[str] = set()
+        """uids of the heads that have been given a reservation"""
 
     def run(self, evictions: tuple[Evict, ...]) -> Plan:
         """The steps of a tick, in order."""
-        lines, self.explanations = line_up(self.snapshot, self.tree, self.now)
-        heads: list[tuple[HeadKey, str]] = []
-        for line in lines.values():
-            self._push_head(heads, line)
-        room = self.policy.decisions_max - len(evictions)
-        while heads and len(self.placed) < room:
-            _, name = heapq.heappop(heads)
-            self._step(lines[name])
-            self._push_head(heads, lines[name])
-        for line in lines.values():
-            self.explanations |= line.left()
-        self._add_surplus()
+        state = self.state
+        state.evicted |= {evict.uid: evict for evict in evictions}
+        self.nominations.honour()
+        self.lines, self.shut = line_up(self.snapshot, state.tree, self.now, self.nominations.settled)
+        if len(self.lines) > 1:
+            self.reservations.foresee([line.upcoming(FORESEEN_MAX) for line in self.lines.values()])
+        self._walk()
+        self._walk_on()
+        if len(state.evicted) > len(evictions):
+            # What was evicted may have left room besides: those that were blocked are looked at once more.
+            self.may_evict = False
+            for line in self.lines.values():
+                line.reopen()
+            self._walk()
+        held = hold_places(state) if not self.may_evict else []
+        self._grow()
+        let_go(state, held)
         self._say_why_now()
-        standing = Standing(self.whatif, self.tree, self.slots, dict(self.snapshot.jobs))
-        offers = Offers(self.snapshot, standing, self.wants, self.now)
-        offers.add(lines, self.explanations, self.policy.changes_max)
+        self._say_who_stays()
+        standing = Standing(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs))
+        offers = Offers(
+            self.snapshot,
+            standing,
+            self.lines,
+            self.shut,
+            now=self.now,
+            memo=self._memo(),
+            reservations=self.reservations,
+        )
+        own = offers.first(self.policy.changes_max) | self.nominations.explanations()
+        admits, evicted = tuple(self._admit(admitted) for admitted in state.admitted), tuple(state.evicted.values())
         return Plan(
-            admits=tuple(self._admit(placed) for placed in self.placed),
-            evictions=evictions,
-            explanations=numbered(lines, self.explanations),
+            admits=admits,
+            evictions=evicted,
+            deferred=self._deferred(admits, evicted),
+            explanations=Explained(self.snapshot.backlog, self.lines, self.shut, own),
+            dropped=tuple(self.nominations.dropped),
+            look_again=self._look_again(),
+            kept=self.reservations.kept(),
+            questions=state.whatif.panel.questions if state.whatif.panel is not None else (),
         )
 
-    def _push_head(self, heads: list[tuple[HeadKey, str]], line: Line) -> None:
-        head = line.next()
-        if head is not None:
-            line.want = self.wants.of(head)
-            share = self.tree.share(line.queue.name, line.want.demand.amounts)
-            heapq.heappush(heads, (head_key(share, line.queue, head, self.snapshot.job_of(head)), line.queue.name))
+    def _look_again(self) -> float:
+        """When time alone will change what is to be planned; 0 for never."""
+        closed = self.state.tree.exhausted
+        times = [closed[walk.group.sample.queue].until for walk in self.shut if walk.group.sample.queue in closed]
+        others = (self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
+        times += [at for at in others if at]
+        return min(times, default=0.0)
+
+    def _walk(self) -> None:
+        """Admit what may be admitted, line by line, whose head comes first."""
+        state = self.state
+        self.contest = Contest(state.tree)
+        for line in self.lines.values():
+            self._enter(line)
+        while len(state.admitted) + len(state.evicted) < self.policy.decisions_max:
+            name = self.contest.take()
+            if name is None:
+                return
+            self._step(self.lines[name])
+            self._enter(self.lines[name])
+
+    def _walk_on(self) -> None:
+        """Where ranks look at who stands beside them, whoever starts may be what others waited for: they are looked at
+        once more, until nobody starts any more. Room is not made anew for that."""
+        state, seen, may_evict = self.state, 0, self.may_evict
+        self.may_evict = False
+        while state.whatif.usage.peers.is_watched and len(state.admitted) > seen:
+            seen = len(state.admitted)
+            self.made += 1
+            for line in self.lines.values():
+                line.reopen()
+            self._walk()
+        self.may_evict = may_evict
+
+    def _enter(self, line: Line) -> None:
+        found = line.next()
+        if found is not None:
+            head, group = found
+            key = head_key(line.queue, head, self.snapshot.job_of(head))
+            self.contest.enter(line.queue.name, group.demand.amounts, key)
 
     def _step(self, line: Line) -> None:
         """Admit the next of a line, or say why not."""
-        fact, want = line.next(), line.want
-        if fact is None or want is None:
+        found = line.next()
+        if found is None:
             return
-        line.at += 1
-        why = self._try(fact, want)
+        fact, group = found
+        why = self._try(fact, group)
+        if why is not None and not why.is_never and self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
+            why = None
+        if why is not None and not why.is_never and self.nominations.take_over(fact, self.reservations.settle):
+            why = None
+        if why is not None and self.may_evict and not why.is_never and why.gate in _ROOM_HELPS:
+            made = make_room(self.state, fact, self.reservations.settle)
+            if made is not None:
+                self.state.admitted.append(made)
+                # What was evicted may have left room besides, and its queues further below their due.
+                self.made += 1
+                self.contest.renew(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
+                why = None
+        if why is not None and fact.key in self.state.unheard and why.gate in _ROOM_HELPS:
+            why = explain.unheard(why, self.state.unheard[fact.key])
         if why is None:
-            return
-        self.explanations[fact.key] = why
-        if why.is_never or why.gate is Gate.JOB_MAX_SLOTS:
-            return
-        if line.block(fact) and line.queue.reclaim != "Any":
-            self.tree.keep(line.queue.name, want.demand.amounts)
+            line.admit()
+        elif line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD)):
+            self._keep_for(line, fact, group, why)
 
-    def _try(self, fact: AllocationFact, want: Want) -> Explanation | None:
+    def _deferred(self, admits: tuple[Admit, ...], evicted: tuple[Evict, ...]) -> frozenset[str]:
+        if not evicted and not any(admit.victims for admit in admits):
+            return frozenset()
+        return deferred(self.snapshot, queue_tree(self.snapshot), admits, evicted)
+
+    def _retry(self, fact: AllocationFact, group: Group) -> bool:
+        """The same after others have given something up."""
+        self.no_place.pop(group.shape, None)
+        return self._try(fact, group) is None
+
+    def _keep_for(self, line: Line, fact: AllocationFact, group: Group, why: Explanation) -> None:
+        """What a blocked head of line keeps from others; who waits for another's reservation keeps no quota from it."""
+        if fact.uid in self.reserved:
+            return
+        self.reserved.add(fact.uid)
+        self.reservations.make(fact)
+        if line.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
+            self.state.tree.keep(line.queue.name, group.demand.amounts)
+
+    def _try(self, fact: AllocationFact, group: Group) -> Explanation | None:
         """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
-        key, demand = want.key, want.demand
-        why = self._quota_gate(fact, demand) or self._slots_gate(fact, demand.gpus())
+        demand, state = group.demand, self.state
+        why = state.may_use(fact, demand)
         if why is not None:
             return why
-        known = self.no_place.get(key)
-        if known is not None:
-            return known
-        if self.watch is not None:
-            self.watch(fact, self.whatif)
-        placed = gang.place(self.whatif, fact)
-        if isinstance(placed, gang.Blocked):
-            self.no_place[key] = explain.fit_gate(self.whatif, fact, placed)
-            self.no_place_for[key] = fact
-            return self.no_place[key]
+        known = self.no_place.get(group.shape)
+        if known is not None and (known.made == self.made or not self._has_room(fact)):
+            return known.why
+        memo = self._memo()
+        why = memo.no_place.get(group.shape) if memo is not None else None
+        if why is None:
+            if self.watch is not None:
+                self.watch(fact, state.whatif)
+            placed = gang.place(state.whatif, fact)
+            if not isinstance(placed, gang.Blocked):
+                return self._settle(placed, demand)
+            why = explain.fit_gate(state.whatif, fact, placed)
+            if memo is not None:
+                memo.no_place[group.shape] = why
+        self.no_place[group.shape] = _NoPlace(why, fact, self.made)
+        return why
+
+    def _has_room(self, fact: AllocationFact) -> bool:
+        """Whether each of its roles that is needed has at least one node."""
+        rows = [self.state.whatif.row(role) for role, want in zip(fact.roles, gang.targets(fact), strict=True) if want]
+        for row in rows:
+            row.refresh()
+        return all(bool(row.fits.any()) for row in rows)
+
+    def _settle(self, placed: gang.Placed, demand: Resources) -> Explanation | None:
+        """Admit what has its places, if quota and reservations let it have just these."""
+        fact, state = placed.allocation, self.state
         actual = demand if placed.is_as_wanted else placed.demand()
-        if actual is not demand:
-            why = self._quota_gate(fact, actual) or self._slots_gate(fact, actual.gpus())
-            if why is not None:
-                # Another mix of roles would have a place but not the quota: that is for now, not for ever.
-                gang.withdraw(self.whatif, placed.parts)
-                return msgspec.structs.replace(why, is_never=False)
-        self._take(fact, actual)
-        self.placed.append(placed)
+        why = None if actual is demand else state.may_use(fact, actual)
+        if why is not None:
+            state.withdraw(placed)
+            # Another mix of roles would have a place but not the quota: that is for now, not for ever.
+            return msgspec.structs.replace(why, is_never=False)
+        settled = self.reservations.settle(placed, actual)
+        if isinstance(settled, Explanation):
+            return settled
+        state.count(fact, actual)
+        state.admitted.append(Admitted(placed=settled, demand=actual))
         return None
 
-    def _take(self, fact: AllocationFact, demand: Resources) -> None:
-        self.tree.take(fact.queue, demand.amounts, preemptible=fact.preemptible)
-        if fact.job:
-            key = (fact.namespace, fact.job)
-            self.slots[key] = self.slots.get(key, 0) + demand.gpus()
-
-    def _quota_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
-        short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
-        if short is None:
+    def _memo(self) -> Memo | None:
+        """What was found out about this state before, while nothing of it has been taken."""
+        state = self.state
+        if state.admitted or state.evicted or state.whatif.panel is not None or self.snapshot.nominations:
             return None
-        never = self.tree.never(fact.queue, demand.amounts, preemptible=fact.preemptible)
-        return explain.quota_gate(never or short, is_never=never is not None)
+        return self.snapshot.memo.under(self.policy)
 
-    def _slots_gate(self, fact: AllocationFact, asked: int) -> Explanation | None:
-        job = self.snapshot.job_of(fact)
-        if job is None or job.max_slots is None or asked == 0:
-            return None
-        used = self.slots.get((fact.namespace, fact.job), 0)
-        return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
+    def _grow(self) -> None:
+        """Surplus ranks, and whoever waited for one of those as a neighbour, until nobody starts any more."""
+        started = -1
+        while len(self.state.admitted) > started:
+            started = len(self.state.admitted)
+            self._add_surplus()
+            if self.state.whatif.usage.peers.is_watched:
+                self._walk_on()
 
     def _add_surplus(self) -> None:
-        """Ranks beyond the minimum, once all minima were tried: by the share that one more would give the queue, then
-        in order of admission."""
-        open_gangs: list[tuple[int, int]] = []
-        for number in range(len(self.placed)):
-            self._push_open(open_gangs, number)
-        while open_gangs:
-            _, number = heapq.heappop(open_gangs)
-            if self._extend(self.placed[number]):
-                self._push_open(open_gangs, number)
+        """Ranks beyond the minimum, once all minima were tried: by the share that one more would give the queue, as
+        heads are compared; within a queue in order of admission."""
+        contest = Contest(self.state.tree)
+        open_gangs: dict[str, deque[gang.Placed]] = {}
+        for admitted in self.state.admitted:
+            open_gangs.setdefault(admitted.placed.allocation.queue, deque()).append(admitted.placed)
+        order = {name: number for number, name in enumerate(open_gangs)}
+        for name in open_gangs:
+            self._enter_surplus(contest, name, open_gangs[name], order[name])
+        while (name := contest.take()) is not None:
+            if not self._extend(open_gangs[name][0]):
+                open_gangs[name].popleft()
+            self._enter_surplus(contest, name, open_gangs[name], order[name])
 
-    def _push_open(self, open_gangs: list[tuple[int, int]], number: int) -> None:
-        placed = self.placed[number]
-        fact = placed.allocation
-        chosen = gang.next_role(fact.roles, [len(part.nodes) for part in placed.parts])
-        if chosen is not None:
-            share = self.tree.share(fact.queue, gang.requests_of(fact.roles[chosen]).amounts)
-            heapq.heappush(open_gangs, (share, number))
+    def _enter_surplus(self, contest: Contest, name: str, gangs: deque[gang.Placed], number: int) -> None:
+        """The next rank that queue `name` may add to one of its `gangs`."""
+        while gangs:
+            fact = gangs[0].allocation
+            chosen = gang.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
+            if chosen is not None:
+                contest.enter(name, gang.requests_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
+                return
+            gangs.popleft()
 
     def _extend(self, placed: gang.Placed) -> bool:
         """One more rank for a gang: of the role that is most behind and that may have one."""
@@ -212,35 +367,48 @@ class _Tick:
             if chosen is None:
                 return False
             demand = gang.requests_of(fact.roles[chosen])
-            closed = self._quota_gate(fact, demand) or self._slots_gate(fact, demand.gpus())
-            if closed is None and gang.extend(self.whatif, placed.parts[chosen]):
-                self._take(fact, demand)
-                return True
+            part = placed.parts[chosen]
+            if self.state.may_use(fact, demand) is None and gang.extend(self.state.whatif, part):
+                if self.reservations.may_extend(placed, part):
+                    self.state.count(fact, demand)
+                    return True
+                gang.shrink(self.state.whatif, part)
             full |= {chosen}
 
     def _say_why_now(self) -> None:
         """What found no place in the middle of the tick is explained by how things stand at its end."""
-        if not self.placed:
+        if not self.state.admitted or not self.policy.changes_max:
             return
-        now: dict[GangKey, Explanation] = {}
-        for key, fact in list(self.no_place_for.items())[:RETOLD_MAX]:
-            placed = gang.place(self.whatif, fact)
+        whatif = self.state.whatif
+        now: dict[int, Explanation] = {}
+        for known in list(self.no_place.values())[:RETOLD_MAX]:
+            placed = gang.place(whatif, known.fact)
             if isinstance(placed, gang.Blocked):
-                now[key] = explain.fit_gate(self.whatif, fact, placed)
+                now[id(known.why)] = explain.fit_gate(whatif, known.fact, placed)
             else:
-                gang.withdraw(self.whatif, placed.parts)
-        before = {id(why): key for key, why in self.no_place.items()}
-        for name, why in self.explanations.items():
-            key = before.get(id(why))
-            if key is not None and key in now:
-                self.explanations[name] = now[key]
+                gang.withdraw(whatif, placed.parts)
+        for line in self.lines.values():
+            for walk in line.walks:
+                walk.why = now.get(id(walk.why), walk.why)
 
-    def _admit(self, placed: gang.Placed) -> Admit:
-        fact, names = placed.allocation, self.whatif.table.names
+    def _say_who_stays(self) -> None:
+        """Why nobody made room, where somebody might have."""
+        for line in self.lines.values() if self.state.notes else ():
+            for walk in line.walks:
+                members = walk.waiting()
+                note = self.state.notes.get(members[0][1].key, "") if members else ""
+                if walk.why is not None and note:
+                    walk.why = explain.with_note(walk.why, note)
+
+    def _admit(self, admitted: Admitted) -> Admit:
+        placed, names = admitted.placed, self.state.whatif.table.names
+        fact = placed.allocation
         return Admit(
             allocation=fact.key,
             uid=fact.uid,
             attempt=fact.attempt,
             placements={rank: names[node] for rank, node in placed.placements().items()},
+            devices=placed.devices(self.state.whatif),
             spec_hash=fact.spec_hash,
+            victims=admitted.victims,
         )

@@ -8,6 +8,7 @@ placing it. Only nodes that pass every filter but the used amounts are looked at
 import numpy as np
 
 from slipway.model.facts import AllocationFact
+from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.fill import fill
 from slipway.scheduler.plan.gang import targets
@@ -38,7 +39,10 @@ def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Change, ...] | 
         row = trial.row(role)
         if not _squeeze_role(row, ours, want):
             return None
-    return _deficits(trial.usage, ours)
+    owed = {}
+    if trial.usage.devices is not None and whatif.usage.devices is not None:
+        owed = trial.usage.devices.beyond(whatif.usage.devices)
+    return _deficits(trial.usage, ours, owed)
 
 
 def _squeeze_role(row: Row, ours: Ints, want: int) -> bool:
@@ -97,16 +101,24 @@ def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools, at: At) -> Ints:
         possible &= ours[row, at] + amount <= allocatable
         over = usage.used[row, at] - allocatable
         more = np.maximum(over + amount, 0) - np.maximum(over, 0)
-        costs += more * _MILLION // max(table.total.get(table.resources[row]), 1)
+        whole = table.total.get(table.resources[row])
+        if ask.gpu_milli and usage.devices is not None and table.resources[row] == GPU_MILLI:
+            # What lacks is not on the node but on one device.
+            more = np.maximum(amount - usage.devices.most_left(at), 0)
+            whole = table.total.get(GPU) * MILLI
+        costs += more * _MILLION // max(whole, 1)
     for port in ask.host_ports:
         possible &= ~usage.is_port_taken(port, at)
     return np.where(possible, costs, IMPOSSIBLE)
 
 
-def _deficits(usage: Usage, ours: Ints) -> tuple[Change, ...]:
-    """Per node of ours, by how much it is over-committed in what we ask for."""
+def _deficits(usage: Usage, ours: Ints, owed: dict[int, int]) -> tuple[Change, ...]:
+    """Per node of ours, by how much it is over-committed in what we ask for; `owed` is by how much its devices are."""
     table = usage.table
     over = np.where(ours > 0, np.maximum(usage.used - table.allocatable, 0), 0)
+    if GPU_MILLI in table.row:
+        over[table.row[GPU_MILLI]] = 0
+        over[table.row[GPU_MILLI], list(owed)] = list(owed.values())
     changes: list[Change] = []
     for node in np.flatnonzero(over.any(axis=0)).tolist():
         rows = np.flatnonzero(over[:, node]).tolist()

@@ -6,10 +6,13 @@ each rung computed when first needed. Invariant: after `refresh`, `total[i]` is 
 INFEASIBLE where a filter refuses node i.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from slipway.scheduler.plan.ask import Ask
-from slipway.scheduler.plan.filters import STATIC
+from slipway.scheduler.plan.coupling import is_coupled, without_its_like
+from slipway.scheduler.plan.filters import COUPLED, STATIC
 from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints, NodeTable
 from slipway.scheduler.plan.scores import SCORES, Normalise, Score, normalised
 from slipway.scheduler.plan.scores.base import Extra
@@ -17,6 +20,8 @@ from slipway.scheduler.plan.usage import Usage
 
 INFEASIBLE = -1
 RUNGS_MAX = 128
+RECALLED_MAX = 64
+"""So many touched nodes are looked up one by one; of more, all are computed."""
 SPARSE = 8
 """A row is sparse when at most one node in so many passes the static filters."""
 _OFF_LADDER = -1
@@ -26,11 +31,19 @@ _ROOM_MAX = 1 << 30
 class Row:
     """One ask against all nodes of a what-if usage."""
 
-    def __init__(self, ask: Ask, usage: Usage, weights: dict[str, int]) -> None:
+    def __init__(self, ask: Ask, usage: Usage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES) -> None:
         self.ask = ask
         self.usage = usage
-        chosen = [(SCORES[name], weight) for name, weight in sorted(weights.items())]
+        every = [(scores[name], weight) for name, weight in sorted(weights.items())]
+        self._beside = tuple((score, weight) for score, weight in every if score.whole is not None)
+        """scores that look at the pods beside a node"""
+        chosen = [(score, weight) for score, weight in every if score.whole is None]
         self._moving = tuple((score, weight) for score, weight in chosen if not score.is_static)
+        self._is_of_amounts = not ask.host_ports and all(score.is_of_amounts for score, _ in self._moving)
+        """what a node is worth follows from its amounts, but for what is fixed"""
+        is_by_device = usage.devices_for(ask) is not None or any(score.is_by_device for score, _ in self._moving)
+        self._has_ladder = self._is_of_amounts and not is_by_device
+        """a whole rung costs little more than one node"""
         self._still = tuple((score, weight) for score, weight in chosen if score.is_static)
         self._raw: list[tuple[Score, int, Ints]] = []
         """the static scores that tell nodes apart"""
@@ -39,31 +52,57 @@ class Row:
         self._read_static()
         self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
         self.passed: Bools = _passed(ask, usage)
+        if ask.outside is not None:
+            self.passed &= ask.outside.allowed
         """nodes that pass the static filters"""
         few = np.flatnonzero(self.passed)
         self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
         """the nodes that pass, where they are so few that only they are worth looking at"""
+        self._terms = -1
+        """how many terms of pods that stand were known when `is_coupled` was found out"""
+        self.is_coupled = False
+        """placing a rank changes what other nodes are worth, and whether they do"""
+        self._couple()
         self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
         self._fixed: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
         self._cursor = len(usage.touched)
         self._height: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self._rungs: list[Ints] = []
-        self._update(EVERY)
+        self._by_state: dict[int, int] = {}
+        """{state of a node: what it is worth without what is fixed, or INFEASIBLE}"""
+        self._own_fits: Bools = np.zeros(0, dtype=np.bool_)
+        self._own_worth: Ints = np.zeros(0, dtype=np.int64)
+        """while coupled: whether each node does and what it is worth, but for its neighbours and what is fixed"""
+        if self.is_coupled:
+            self._update_coupled(EVERY)
+        else:
+            self._update(EVERY)
 
     def refresh(self) -> None:
         """Catch up with what was touched since the last look."""
         touched = self.usage.touched
         if self._cursor == len(touched):
             return
-        fresh = np.array(sorted(set(touched[self._cursor :])), dtype=np.int64)
+        nodes = sorted(set(touched[self._cursor :]))
+        fresh = np.array(nodes, dtype=np.int64)
         self._cursor = len(touched)
         self._height[fresh] = _OFF_LADDER
-        self._update(fresh if fresh.size * 4 < self.total.size else EVERY)
+        was_coupled = self.is_coupled
+        if self._terms != len(self.usage.peers.terms):
+            self._couple()
+        if self.is_coupled:
+            self._update_coupled(fresh if was_coupled else EVERY)
+        elif len(nodes) > RECALLED_MAX or not self._recall(nodes):
+            self._update(fresh if fresh.size * 4 < self.total.size else EVERY)
 
     def took(self, nodes: list[int]) -> None:
         """The same after one rank of this ask was taken on each of `nodes`, by whoever had just refreshed."""
-        if self._is_shifting or self._few is not None or self._cursor + len(nodes) != len(self.usage.touched):
+        if self.is_coupled or self._terms != len(self.usage.peers.terms):
+            return
+        if not self._has_ladder or self._is_shifting or self._few is not None:
+            return
+        if self._cursor + len(nodes) != len(self.usage.touched):
             return  # the next refresh sees it
         self._cursor = len(self.usage.touched)
         for node in nodes:
@@ -75,7 +114,8 @@ class Row:
         for node in sorted(set(nodes)):
             height = int(self._height[node])
             if height == _OFF_LADDER:
-                self._update(np.array([node], dtype=np.int64))
+                if not self._recall([node]):
+                    self._update(np.array([node], dtype=np.int64))
             else:
                 self.total[node] = value = self._rung(height)[node]
                 self.fits[node] = value != INFEASIBLE
@@ -87,32 +127,50 @@ class Row:
     def peek(self, node: int, extra: int) -> int:
         """The total of one node once `extra` more ranks of this ask are there; INFEASIBLE where it has no room."""
         height = int(self._height[node])
-        if height != _OFF_LADDER and height + extra <= RUNGS_MAX and self._few is None and not self._is_shifting:
+        is_on_ladder = self._has_ladder and height != _OFF_LADDER and height + extra <= RUNGS_MAX
+        if is_on_ladder and self._few is None and not self._is_shifting:
             return int(self._rung(height + extra)[node])
         at = np.array([node], dtype=np.int64)
         if int(self.usage.room(self.ask, at, extra + 1)[0]) <= extra:
             return INFEASIBLE
         return int(self.levels(at, extra)[0])
 
-    def room(self, most: int) -> Ints:
-        """How many more ranks each node holds, at most `most`; 0 where it is infeasible."""
+    def room(self, most: int, within: Bools | None = None) -> Ints:
+        """How many more ranks each node holds, at most `most`; 0 where it is infeasible or not `within`."""
         self.refresh()
         counts = self.usage.room(self.ask, EVERY, most)
         counts[~self.fits] = 0
-        return counts
+        if within is not None:
+            counts[~within] = 0
+        return without_its_like(self.ask, self.usage, counts) if self.is_coupled else counts
 
-    def scores_by_node(self) -> dict[str, dict[str, int]]:
-        """{node: {plugin: value 0..100 before its weight}} over the feasible nodes, for showing."""
+    def scores_by_node(self, nodes: list[int] | None = None) -> dict[str, dict[str, int]]:
+        """{node: {plugin: value 0..100 before its weight}} over the feasible nodes, or these, for showing."""
         self.refresh()
         parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
         for score, _ in self._still:
             raw = score.score(self.ask, self.usage, EVERY, 0)
             parts[score.name] = normalised(raw, self.fits, score.normalise)
+        parts |= dict(self.ask.outside.scores) if self.ask.outside is not None else {}
+        for score, _ in self._beside:
+            parts[score.name] = self._of_neighbours(score)
         columns = sorted(parts.items())
         return {
             self.usage.table.names[node]: {name: int(values[node]) for name, values in columns}
-            for node in np.flatnonzero(self.fits).tolist()
+            for node in (np.flatnonzero(self.fits).tolist() if nodes is None else nodes)
         }
+
+    def _couple(self) -> None:
+        """Find out whether who stands beside matters to this ask."""
+        self._terms = len(self.usage.peers.terms)
+        self.is_coupled = is_coupled(self.ask, self.usage)
+        if self.is_coupled:
+            self._few = None
+
+    def _of_neighbours(self, score: Score) -> Ints:
+        if score.whole is None or not self.is_coupled:
+            return np.zeros(len(self.fits), dtype=np.int64)
+        return score.whole(self.ask, self.usage, self.fits)
 
     def _read_static(self) -> None:
         for score, weight in self._still:
@@ -136,6 +194,29 @@ class Row:
         fits = self.passed & (self.usage.room(self.ask, EVERY, _ROOM_MAX) + held > height)
         return np.where(fits, self._fixed + self._dynamic(EVERY, extra), INFEASIBLE)
 
+    def _recall(self, nodes: list[int]) -> bool:
+        """`_update` of a few nodes from what nodes like them were worth; False, and nothing done, where that does not
+        hold."""
+        usage = self.usage
+        if not self._is_of_amounts:
+            return False
+        states = [usage.state_of(node) for node in nodes]
+        known = self._by_state
+        unknown = {state: node for state, node in zip(states, nodes, strict=True) if state not in known}
+        if unknown:
+            at = np.array(list(unknown.values()), dtype=np.int64)
+            worth = np.where(usage.fits(self.ask, at), self._dynamic(at, 0), INFEASIBLE)
+            known.update(zip(unknown, worth.tolist(), strict=True))
+        worths = [known[state] if self.passed[node] else INFEASIBLE for state, node in zip(states, nodes, strict=True)]
+        if self._is_shifting and any(
+            (worth != INFEASIBLE) != self.fits[node] for worth, node in zip(worths, nodes, strict=True)
+        ):
+            return False
+        for node, worth in zip(nodes, worths, strict=True):
+            self.fits[node] = worth != INFEASIBLE
+            self.total[node] = INFEASIBLE if worth == INFEASIBLE else self._fixed[node] + worth
+        return True
+
     def _update(self, at: At) -> None:
         if isinstance(at, slice) and self._few is not None:
             self._fixed = self._normalised()
@@ -149,6 +230,20 @@ class Row:
             fits = self.fits
         self.total[at] = np.where(fits, self._fixed[at] + self._dynamic(at, 0), INFEASIBLE)
 
+    def _update_coupled(self, at: At) -> None:
+        """Neighbours are found out afresh for every node, the rest for those of `at`."""
+        if not self._own_fits.size:
+            self._own_fits, self._own_worth = np.zeros_like(self.fits), np.zeros_like(self.total)
+        self._own_fits[at] = self.passed[at] & self.usage.fits(self.ask, at)
+        self._own_worth[at] = self._dynamic(at, 0)
+        fits = self._own_fits.copy()
+        for entry in COUPLED:
+            for _, refused in entry.refuse(self.ask, self.usage, EVERY):
+                fits &= ~refused
+        self.fits[:] = fits
+        self._fixed = self._normalised()
+        self.total[:] = np.where(fits, self._fixed + self._own_worth, INFEASIBLE)
+
     def _dynamic(self, at: At, extra: Extra) -> Ints:
         result = np.zeros(self.fits[at].shape, dtype=np.int64)
         for score, weight in self._moving:
@@ -159,6 +254,11 @@ class Row:
         result = np.full(len(self.fits), self._constant, dtype=np.int64)
         for score, weight, raw in self._raw:
             result += weight * normalised(raw, self.fits, score.normalise)
+        if self.is_coupled:
+            for score, weight in self._beside:
+                result += weight * self._of_neighbours(score)
+        if self.ask.outside is not None:
+            result += self.ask.outside.bonus
         return result
 
 
@@ -177,4 +277,4 @@ def empty_room(ask: Ask, table: NodeTable, most: int) -> Ints:
     for entry in STATIC:
         for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():
             passed &= ~refused
-    return np.where(passed, usage.room(ask, EVERY, most), 0)
+    return without_its_like(ask, usage, np.where(passed, usage.room(ask, EVERY, most), 0))

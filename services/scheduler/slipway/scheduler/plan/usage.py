@@ -4,16 +4,39 @@ Owns the arithmetic of taking and giving back, and the log of touched nodes by w
 current without looking at every node again. Invariant: taking and giving back the same leaves the same columns.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
-from slipway.model.resources import Resources
+from slipway.model.facts import VolumeFact
+from slipway.model.resources import GPU, GPU_MILLI, Resources
 from slipway.scheduler.plan.ask import SCORED_DEFAULTS, Ask
+from slipway.scheduler.plan.beside import Namespaces
+from slipway.scheduler.plan.devices import Deltas, Devices
+from slipway.scheduler.plan.mix import Mix
 from slipway.scheduler.plan.nodes import At, Bools, Ints, NodeTable
+from slipway.scheduler.plan.peers import NOBODY, Peer, Peers
+from slipway.scheduler.plan.sampling import Sample
 
 _MANY = 8
 """Nodes from which on one vector expression is cheaper than a loop."""
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod, or one rank that is to become a pod, takes from its node."""
+
+    node: str
+    requests: Resources
+    """one place for a pod included"""
+    ports: tuple[int, ...] = ()
+    peer: Peer = NOBODY
+    """what it is to those that count pods by their labels"""
+    scored: Resources = Resources()
+    """cpu and memory as scores count them, where that is not the requests"""
+    devices: tuple[int, ...] = ()
+    """numbers of the GPUs it uses; empty when nobody knows"""
 
 
 class Usage:
@@ -24,7 +47,18 @@ class Usage:
         self.used: Ints = np.zeros_like(table.allocatable)
         self.scored: Ints = np.zeros_like(table.allocatable)
         self.ports: dict[int, Ints] = {}
+        self.peers = Peers(len(table))
+        self.sample: Sample | None = None
+        """set where only a part of the feasible nodes is looked at"""
+        self.volumes: Mapping[tuple[str, str], VolumeFact] = {}
+        """{(namespace, claim): where it can be reached}"""
+        self.devices = Devices(table) if table.shares.any() else None
+        """None where no node shares its GPUs"""
+        self.mix: Mix | None = None
+        """what is expected to ask for GPUs next, where a score looks at that"""
         self.touched: list[int] = []
+        self._state_of: dict[int, int] = {}
+        self._states: dict[tuple[int, bytes, bytes], int] = {}
 
     def copy(self) -> "Usage":
         """An independent copy with an empty log."""
@@ -33,8 +67,17 @@ class Usage:
         other.used = self.used.copy()
         other.scored = self.scored.copy()
         other.ports = {port: counts.copy() for port, counts in self.ports.items()}
+        other.peers, other.volumes, other.sample = self.peers.copy(), self.volumes, None
+        other.devices = self.devices.copy() if self.devices is not None else None
+        other.mix = self.mix
         other.touched = []
+        other._state_of, other._states = {}, {}
         return other
+
+    def see(self, namespaces: Namespaces, volumes: Mapping[tuple[str, str], VolumeFact], *, is_watched: bool) -> None:
+        """What besides the nodes decides where ranks may go; `is_watched` when anybody looks at others' labels."""
+        self.volumes, self.peers.namespaces = volumes, namespaces
+        self.peers.is_watched = is_watched or bool(self.peers.terms)
 
     def take(self, ask: Ask, nodes: list[int], times: int = 1) -> None:
         """`times` more ranks of `ask` on each of `nodes` (a node as often as it is named); negative gives back."""
@@ -53,22 +96,63 @@ class Usage:
                     scored[row, node] += amount * times
                 for port in ask.host_ports:
                     self.port(port)[node] += times
+        if self.devices is not None and (ask.gpus or ask.gpu_milli):
+            self._take_devices(self.devices, ask, nodes, times)
+        if self.peers.is_watched:
+            self.peers.move(ask.peer, tuple(nodes), times)
         self.touched += nodes
+        if self._state_of:
+            for node in nodes:
+                self._state_of.pop(node, None)
 
-    def add(self, requests: Resources, node: int, *, ports: Iterable[int] = (), times: int = 1) -> None:
-        """A pod with `requests` on `node` (a foreign one too); resources that the table lacks are left out."""
+    def charge(self, charge: Charge, node: int, times: int = 1) -> None:
+        """Book a charge on `node`, -1 gives it back; resources that the table lacks are left out."""
         rows = self.table.row
-        for name, amount in requests.amounts.items():
+        amounts = charge.requests.amounts
+        if GPU in amounts or GPU_MILLI in amounts:
+            amounts = self._charge_devices(charge, node, times)
+        for name, amount in amounts.items():
             row = rows.get(name)
             if row is not None:
                 self.used[row, node] += amount * times
                 self.scored[row, node] += amount * times
-        for name, amount in SCORED_DEFAULTS.items():
-            if name not in requests.amounts:
+        counted = charge.scored.amounts or SCORED_DEFAULTS
+        for name, amount in counted.items():
+            if counted is not SCORED_DEFAULTS:
+                self.scored[rows[name], node] += (amount - amounts.get(name, 0)) * times
+            elif name not in amounts:
                 self.scored[rows[name], node] += amount * times
-        for port in ports:
+        if self.peers.is_watched:
+            self.peers.move(charge.peer, (node,), times)
+        for port in charge.ports:
             self.port(port)[node] += times
         self.touched.append(node)
+        self._state_of.pop(node, None)
+
+    def _take_devices(self, devices: Devices, ask: Ask, nodes: list[int], times: int) -> None:
+        for node, count in Counter(nodes).items():
+            if not self.table.shares[node]:
+                continue
+            if times > 0:
+                self._add_gpus(node, devices.take(ask.key, node, count * times, ask.gpus, ask.gpu_milli))
+                continue
+            for _ in range(-count * times):
+                self._add_gpus(node, devices.give(ask.key, node, ask.gpus, ask.gpu_milli))
+
+    def _charge_devices(self, charge: Charge, node: int, times: int) -> dict[str, int]:
+        """Book the devices of a charge; answers what else it takes. A share takes a whole GPU where none is shared."""
+        amounts = dict(charge.requests.amounts)
+        milli = amounts.pop(GPU_MILLI, 0)
+        if self.devices is None or not self.table.shares[node]:
+            return amounts | {GPU: amounts.get(GPU, 0) + (1 if milli else 0)}
+        gpus = amounts.pop(GPU, 0)
+        self._add_gpus(node, self.devices.charge(node, gpus, milli, charge.devices, times))
+        return amounts
+
+    def _add_gpus(self, node: int, deltas: Deltas) -> None:
+        for name, amount in zip((GPU, GPU_MILLI), deltas, strict=True):
+            self.used[self.table.row[name], node] += amount
+            self.scored[self.table.row[name], node] += amount
 
     def port(self, port: int) -> Ints:
         """How many pods hold host port `port`, per node."""
@@ -82,6 +166,15 @@ class Usage:
         """The nodes of `at` where `port` is held."""
         return self.port(port)[at] > 0
 
+    def state_of(self, node: int) -> int:
+        """A number, equal for nodes with the same allocatable, used and scored amounts, and as much left of devices."""
+        state = self._state_of.get(node)
+        if state is None:
+            devices = b"" if self.devices is None else self.devices.state_of(node)
+            key = (self.table.kinds[node], self.used[:, node].tobytes(), self.scored[:, node].tobytes() + devices)
+            state = self._state_of[node] = self._states.setdefault(key, len(self._states))
+        return state
+
     def free(self, row: int, at: At) -> Ints:
         """Allocatable less used of one resource."""
         return self.table.allocatable[row, at] - self.used[row, at]
@@ -94,7 +187,8 @@ class Usage:
         fits: Bools = np.logical_not(np.logical_or.reduce(short, axis=0))
         for port in ask.host_ports:
             fits &= ~self.is_port_taken(port, at)
-        return fits
+        devices = self.devices_for(ask)
+        return fits if devices is None else fits & devices.fits(ask.gpu_milli, at)
 
     def room(self, ask: Ask, at: At, most: int) -> Ints:
         """How many more ranks of `ask` each node of `at` holds by resources and ports alone, at most `most`."""
@@ -107,7 +201,16 @@ class Usage:
             np.minimum(counts, 1, out=counts)
             for port in ask.host_ports:
                 counts[self.is_port_taken(port, at)] = 0
+        devices = self.devices_for(ask)
+        if devices is not None:
+            np.minimum(counts, devices.room(ask.gpu_milli, at, most), out=counts)
         return np.maximum(counts, 0)
+
+    def devices_for(self, ask: Ask) -> Devices | None:
+        """The devices, where amounts alone do not say whether a rank fits: for shares, and where some are unknown."""
+        if self.devices is None or not (ask.gpu_milli or (ask.gpus and self.devices.unknowns)):
+            return None
+        return self.devices
 
 
 def pick(matrix: Ints, rows: Ints, at: At) -> Ints:

@@ -1,21 +1,25 @@
 """The `simulate` verb: `slipway simulate FILE [-o json|table] [--explain-scores]`.
 
-Exit codes: 0 answered; 2 the file or the arguments are bad (the message starts with the path of the field).
+Exit codes: 0 answered; 2 the file or the arguments are bad (the message names the file and the path of the field);
+1 the planner broke one of its own rules. Standard output holds the whole answer or nothing.
 """
 
 import argparse
 import json
+import os
+import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from slipway.errors import InvalidError
+from slipway.errors import InvalidError, InvariantError
 from slipway.scheduler.plan.scores import SCORES
-from slipway.scheduler.simulate import answer
+from slipway.scheduler.simulate import answer, table
+from slipway.scheduler.simulate.forecast import forecast
 from slipway.scheduler.simulate.run import simulate
-from slipway.scheduler.simulate.scenario import Scenario, decode, load
+from slipway.scheduler.simulate.scenario import Scenario, load
 from slipway.scheduler.simulate.support import check_scores, unsupported
 
+EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
 
 
@@ -23,29 +27,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb with the arguments after `simulate`."""
     arguments = _parser().parse_args(argv)
     try:
-        scenario = _read(arguments.file)
+        text = _answer(arguments)
     except InvalidError as exc:
-        sys.stderr.write(f"{exc}\n")
-        return EXIT_BAD_INPUT
-    outcome = simulate(scenario, with_scores=arguments.explain_scores)
-    warnings = unsupported(scenario)
-    if arguments.output == "json":
-        sys.stdout.write(json.dumps(answer.as_json(outcome, warnings), indent=2) + "\n")
-    else:
-        sys.stdout.write(answer.as_table(outcome, warnings))
+        return _complain(str(exc), EXIT_BAD_INPUT)
+    except InvariantError as exc:
+        return _complain(f"{arguments.file}: this is a fault of the planner's, please report it: {exc}", EXIT_FAULT)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has seen enough. What Python would still write at its end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
+def _answer(arguments: argparse.Namespace) -> str:
+    scenario = _read(arguments.file)
+    outcome = simulate(scenario, with_scores=arguments.explain_scores)
+    estimates, warnings = forecast(scenario, outcome), unsupported(scenario)
+    if arguments.output == "json":
+        return json.dumps(answer.as_json(outcome, warnings, estimates), indent=2) + "\n"
+    return table.as_table(outcome, warnings, estimates, shutil.get_terminal_size((table.WIDTH, 24)).columns)
+
+
+def _complain(text: str, code: int) -> int:
+    """One line, of which nothing reaches the terminal's own language."""
+    sys.stderr.write("".join(char if char.isprintable() else "?" for char in " ".join(text.split())) + "\n")
+    return code
+
+
 def _read(name: str) -> Scenario:
-    if name == "-":
-        scenario = decode(sys.stdin.read())
-        check_scores(scenario)
-        return scenario
-    scenario = load(Path(name))
+    scenario = load(name)
     try:
         check_scores(scenario)
     except InvalidError as exc:
-        raise InvalidError(f"{name}: {exc}") from exc
+        where = "" if name == "-" else f"{name}: "
+        raise InvalidError(f"{where}{exc}") from exc
     return scenario
 
 

@@ -3,19 +3,26 @@
 Everything of a scenario is in one namespace and one pool; an allocation's uid is its name, so that ties fall by name.
 """
 
+import msgspec
+
 from slipway.model.facts import (
+    SHARING_LABEL,
     AllocationFact,
+    BudgetFact,
     JobFact,
     NodeFact,
+    PodFact,
     PoolFact,
     QueueFact,
     RoleFact,
     Taint,
     Toleration,
     TopologyFact,
+    VolumeFact,
 )
+from slipway.model.ranklabels import labels_if_named
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources
-from slipway.scheduler.simulate.scenario import (
+from slipway.scheduler.simulate.parts import (
     AllocationPart,
     NodePart,
     Quantities,
@@ -24,11 +31,42 @@ from slipway.scheduler.simulate.scenario import (
     Scenario,
     amount,
     node_names,
+    seconds,
 )
 
 NAMESPACE = "default"
 POOL = "default"
 DEFAULT_QUEUE = "default"
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a world is made of: all facts, those of allocations as they are before anything has happened."""
+
+    pool: PoolFact
+    nodes: list[NodeFact]
+    queues: list[QueueFact]
+    jobs: list[JobFact]
+    workspaces: frozenset[str]
+    allocations: dict[str, AllocationFact]
+    """{name of the scenario's part: its fact, of phase Pending}; the uid is that name"""
+    pods: list[PodFact] = []
+    """those that are nobody's here, and take room"""
+    namespaces: dict[str, dict[str, str]] = {}
+    """{namespace: its labels}"""
+    volumes: list[VolumeFact] = []
+
+
+def given(scenario: Scenario) -> Given:
+    """The facts of a scenario."""
+    return Given(
+        pool=pool(scenario),
+        nodes=nodes(scenario),
+        queues=queues(scenario),
+        jobs=jobs(scenario),
+        workspaces=frozenset({NAMESPACE}),
+        allocations={part.name: allocation(part) for part in scenario.allocations},
+        volumes=volumes(scenario),
+    )
 
 
 def nodes(scenario: Scenario) -> list[NodeFact]:
@@ -39,12 +77,27 @@ def nodes(scenario: Scenario) -> list[NodeFact]:
 def pool(scenario: Scenario) -> PoolFact:
     """The one pool."""
     part = scenario.pool
-    return PoolFact(name=POOL, scores=part.scores, topology=tuple(part.topology), backfill=part.backfill)
+    return PoolFact(
+        name=POOL,
+        scores=part.scores,
+        args=part.args,
+        sampling=part.sampling,
+        topology=tuple(part.topology),
+        backfill=part.backfill,
+        aging=seconds(part.aging),
+    )
 
 
 def queues(scenario: Scenario) -> list[QueueFact]:
     """The queues; one default queue when the scenario has none."""
     return [_queue(queue) for queue in scenario.queues] or [QueueFact(name=DEFAULT_QUEUE, pool=POOL)]
+
+
+def volumes(scenario: Scenario) -> list[VolumeFact]:
+    """The volume claims."""
+    return [
+        VolumeFact(namespace=NAMESPACE, name=volume.name, zones=volume.reached_from()) for volume in scenario.volumes
+    ]
 
 
 def jobs(scenario: Scenario) -> list[JobFact]:
@@ -56,7 +109,7 @@ def jobs(scenario: Scenario) -> list[JobFact]:
             max_slots=job.max_slots,
             priority=job.priority,
             weight=job.weight,
-            position=job.position,
+            position=_place(job.position),
         )
         for job in scenario.jobs
     ]
@@ -64,7 +117,7 @@ def jobs(scenario: Scenario) -> list[JobFact]:
 
 def allocation(part: AllocationPart) -> AllocationFact:
     """A pending allocation; a role without a minimum needs none of its ranks if the allocation gives one, else all."""
-    roles = tuple(_role(rank, part.min_available is not None) for rank in part.ranks)
+    roles = tuple(role(rank, part.min_available is not None, part.name) for rank in part.ranks)
     minimum = max(1, sum(role.minimum for role in roles), part.min_available or 0)
     return AllocationFact(
         namespace=NAMESPACE,
@@ -76,7 +129,7 @@ def allocation(part: AllocationPart) -> AllocationFact:
         job=part.job,
         kind="training",
         priority=part.priority,
-        position=part.position,
+        position=_place(part.position),
         preemptible=part.preemptible,
         created=part.submit,
         roles=roles,
@@ -89,17 +142,25 @@ def allocation(part: AllocationPart) -> AllocationFact:
 
 
 def _node(part: NodePart, name: str) -> NodeFact:
-    amounts = dict(amount(key, value) for key, value in part.resources.items())
-    amounts |= {CPU: amount(CPU, part.cpu)[1], MEMORY: amount(MEMORY, part.memory)[1], GPU: part.gpus, PODS: part.pods}
+    amounts = _requests(part) | {PODS: amount(PODS, part.pods)[1]}
+    sharing = {SHARING_LABEL: "true"} if amounts.get(GPU) else {}
     return NodeFact(
         name=name,
         uid=name,
-        labels={"kubernetes.io/hostname": name, **part.labels},
+        labels={"kubernetes.io/hostname": name, **sharing, **part.labels},
+        images={image: amount(image, size)[1] for image, size in part.images.items()},
         taints=tuple(Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in part.taints),
         allocatable=Resources.of(amounts),
         unschedulable=part.unschedulable,
         ready=part.ready,
     )
+
+
+def _requests(part: NodePart | RankPart) -> dict[str, int]:
+    """What it says in fields of their own and among its resources; nothing stands in both."""
+    own = dict(amount(key, value) for key, value in ((CPU, part.cpu), (MEMORY, part.memory), (GPU, part.gpus)))
+    others = dict(amount(key, value) for key, value in part.resources.items())
+    return others | {key: value for key, value in own.items() if value}
 
 
 def _queue(part: QueuePart) -> QueueFact:
@@ -116,7 +177,15 @@ def _queue(part: QueuePart) -> QueueFact:
         ordering=part.ordering,
         within_queue=part.preemption.within_queue,
         reclaim=part.preemption.reclaim,
+        max_runtime=None if part.max_runtime is None else seconds(part.max_runtime),
+        budgets=tuple(
+            BudgetFact(round(budget.gpu_hours * 3_600_000), seconds(budget.window)) for budget in part.budgets
+        ),
     )
+
+
+def _place(place: str | float) -> str:
+    return place if isinstance(place, str) else f"{place:f}".rstrip("0").rstrip(".")
 
 
 def _amounts(quantities: Quantities | None) -> Resources | None:
@@ -124,9 +193,10 @@ def _amounts(quantities: Quantities | None) -> Resources | None:
     return None if quantities is None else Resources(dict(amount(key, value) for key, value in quantities.items()))
 
 
-def _role(part: RankPart, has_gang_minimum: bool) -> RoleFact:
-    amounts = dict(amount(key, value) for key, value in part.resources.items())
-    amounts |= {CPU: amount(CPU, part.cpu)[1], MEMORY: amount(MEMORY, part.memory)[1], GPU: part.gpus}
+def role(part: RankPart, has_gang_minimum: bool, owner: str = "") -> RoleFact:
+    """One role of the allocation `owner`."""
+    spread = tuple(each.as_kubernetes() for each in part.topology_spread_constraints)
+    amounts = _requests(part)
     minimum = part.min_available
     if minimum is None:
         minimum = 0 if has_gang_minimum else part.count
@@ -143,5 +213,11 @@ def _role(part: RankPart, has_gang_minimum: bool) -> RoleFact:
         ),
         topology=TopologyFact(part.topology.key, part.topology.mode) if part.topology else None,
         host_ports=tuple(part.host_ports),
+        namespace=NAMESPACE,
+        labels=part.labels | dict(labels_if_named(owner, owner, part.name, part.affinity, spread)),
+        spread=spread,
+        images=tuple(part.images),
+        node_name=part.node_name,
+        claims=tuple(part.volumes),
         gpu_milli=part.gpu_milli,
     )

@@ -12,15 +12,21 @@ import msgspec
 from slipway.errors import InvariantError
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Explanation
+from slipway.scheduler.plan.outcome import Explanation, Kept, Plan
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.snapshot import Snapshot
 from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.simulate.lower import Given
 from slipway.scheduler.simulate.scenario import Scenario
 from slipway.scheduler.simulate.world import World
 
 SEED = 0
-_ENDS, _ARRIVES = 0, 1
+OFFERED_MAX = 64
+"""Of so many that wait at the end it is said what would help."""
+TICKS_MAX = 1_000_000
+"""of one instant"""
+_ENDS, _ARRIVES, _WAKES = 0, 1, 2
 Scores = dict[str, dict[str, int]]
 
 
@@ -37,33 +43,49 @@ class Outcome(msgspec.Struct, kw_only=True):
     world: World
     ticks: int = 0
     end: float = 0.0
-    explanations: dict[str, Explanation] = {}
-    scores: dict[str, Scores] = {}
-    """{allocation: node -> plugin -> value}, as first looked at"""
+    explanations: Mapping[str, Explanation] = {}
+    scores: dict[str, Scores] | None = None
+    """{allocation: node -> plugin -> value}, as first looked at; None when nobody asked for them"""
     samples: list[Sample] = []
+    kept: dict[str, list[tuple[float, Kept]]] = {}
+    """{allocation: (when it was found, what was kept for it)}, each time that it was news"""
 
 
-def simulate(scenario: Scenario, *, with_scores: bool = False) -> Outcome:
-    """Run `scenario` to its `until`, or until nothing more can happen."""
-    return _Run(scenario, with_scores=with_scores).run()
+def simulate(
+    scenario: Scenario, *, with_scores: bool = False, given: Given | None = None, start: float = 0.0
+) -> Outcome:
+    """Run `scenario` from `start` to its `until`, or until nothing more can happen."""
+    return _Run(scenario, with_scores=with_scores, given=given, start=start).run()
 
 
 class _Run:
-    def __init__(self, scenario: Scenario, *, with_scores: bool) -> None:
+    def __init__(self, scenario: Scenario, *, with_scores: bool, given: Given | None, start: float) -> None:
         self.scenario = scenario
-        self.outcome = Outcome(world=World(scenario))
+        self.start = start
+        self.outcome = Outcome(world=World(scenario, given))
         self.world = self.outcome.world
         self.policy = policy_of(self.world.columns.snapshot().pool)
-        self.with_scores = with_scores
+        self.brief = msgspec.structs.replace(self.policy, changes_max=0)
+        """the same decisions, without what would help those that wait: that is worth its time at the end only"""
+        self.looked_at = start
+        self.is_explained = False
+        self.is_new = False
+        """something has arrived since the last look"""
+        self.outcome.scores = {} if with_scores else None
         self.events: list[tuple[float, int, str, int]] = []
+        self.wakes: set[float] = set()
 
     def run(self) -> Outcome:
         for part in self.scenario.allocations:
-            at = min(part.submit, 0.0) if part.placed else part.submit
-            heapq.heappush(self.events, (max(at, 0.0), _ARRIVES, part.name, 1))
+            at = self.start if part.placed else max(part.submit, self.start)
+            heapq.heappush(self.events, (at, _ARRIVES, part.name, 1))
         until = self.scenario.until
         while self.events and (until is None or self.events[0][0] <= until):
-            self._instant(self.events[0][0])
+            if self.events[0][1] == _WAKES:
+                self._wake(heapq.heappop(self.events)[0])
+            else:
+                self._instant(self.events[0][0])
+        self._explain()
         if until is not None:
             self.outcome.end = until
         return self.outcome
@@ -74,43 +96,93 @@ class _Run:
         while self.events and self.events[0][0] <= now:
             _, kind, name, attempt = heapq.heappop(self.events)
             if kind == _ARRIVES:
+                self.is_new = True
                 self._expect_end(name, self.world.submit(name), now)
-            elif self.world.lives[name].fact.attempt == attempt:
+            elif kind == _ENDS and self.world.lives[name].fact.attempt == attempt:
                 self.world.finish(name, now)
             if not (self.events and self.events[0][0] <= now):
                 self._settle(now)
 
+    def _wake(self, now: float) -> None:
+        """Time alone may change the plan: something ages, a window of a budget begins. Where it changes nothing, and
+        nothing else can happen, the run ended before."""
+        outcome = self.outcome
+        is_last = self.scenario.until is None and all(event[1] == _WAKES for event in self.events)
+        if is_last:
+            self._explain()
+        before = (outcome.end, outcome.ticks, outcome.explanations, len(outcome.samples))
+        outcome.end = now
+        self._settle(now)
+        is_last = is_last and all(event[1] == _WAKES for event in self.events)
+        if outcome.ticks == before[1] + 1 and is_last:
+            outcome.end, outcome.ticks, outcome.explanations, _ = before
+            self.is_explained = True
+            del outcome.samples[before[3] :]
+
     def _settle(self, now: float) -> None:
         """Tick until a plan changes nothing; what ends at once is left to the caller."""
-        while True:
-            snapshot = self.world.columns.snapshot((), now)
-            decided = plan(snapshot, self.policy, now, SEED, watch=self._watch if self.with_scores else None)
-            broken = lint(snapshot, decided)
-            if broken:
-                raise InvariantError(f"the plan breaks its own rules: {broken[0]}")
+        self.looked_at, self.is_explained = now, False
+        for _ in range(TICKS_MAX):
+            decided = self._decide(now)
             self.outcome.ticks += 1
-            self.outcome.explanations = decided.explanations
+            self._note_kept(decided, now)
             for evict in decided.evictions:
                 self.world.evict(evict, now)
             for admit in decided.admits:
                 self._expect_end(admit.uid, self.world.admit(admit, now), now)
             self._sample(now)
             if decided.is_empty:
+                self._expect_change(decided.look_again, now)
                 return
+        raise InvariantError(f"the plans of time {now:g} never end")
+
+    def _decide(self, now: float) -> Plan:
+        """The plan of one tick. Where nothing waits and nothing is new there is nothing to decide."""
+        if not self.is_new and not self.world.waiting:
+            return Plan()
+        self.is_new = False
+        snapshot = self._look(now)
+        decided = plan(snapshot, self.brief, now, SEED, watch=self._watch if self.outcome.scores is not None else None)
+        broken = None if decided.is_empty else lint(snapshot, decided)
+        if broken:
+            raise InvariantError(f"the plan breaks its own rules: {broken[0]}")
+        return decided
+
+    def _look(self, now: float) -> Snapshot:
+        self.world.save_work(now)
+        self.world.columns.set_spent(self.world.spent(now))
+        return self.world.columns.snapshot((), now)
+
+    def _explain(self) -> None:
+        """Why what waits now does, with what would help; as of the last tick, and of nothing later."""
+        if self.is_explained:
+            return
+        self.is_explained, self.outcome.explanations = True, {}
+        if self.world.waiting:
+            now = self.looked_at
+            offering = msgspec.structs.replace(self.policy, changes_max=OFFERED_MAX)
+            self.outcome.explanations = plan(self._look(now), offering, now, SEED).explanations
+
+    def _expect_change(self, at: float, now: float) -> None:
+        if at > now and at not in self.wakes:
+            self.wakes.add(at)
+            heapq.heappush(self.events, (at, _WAKES, "", 0))
+
+    def _note_kept(self, decided: Plan, now: float) -> None:
+        for kept in decided.kept:
+            known = self.outcome.kept.setdefault(kept.uid, [])
+            if not known or known[-1][1] != kept:
+                known.append((now, kept))
 
     def _expect_end(self, name: str, ends_at: float | None, now: float) -> None:
         if ends_at is not None:
             heapq.heappush(self.events, (max(ends_at, now), _ENDS, name, self.world.lives[name].fact.attempt))
 
     def _sample(self, now: float) -> None:
-        used: dict[str, int] = {}
-        for use in self.world.columns.snapshot((), now).use.values():
-            for amounts in (use.preemptible, use.fixed):
-                for name, amount in amounts.items():
-                    used[name] = used.get(name, 0) + amount
-        self.outcome.samples.append(Sample(now, used))
+        self.outcome.samples.append(Sample(now, dict(self.world.used)))
 
     def _watch(self, fact: AllocationFact, whatif: WhatIf) -> None:
         """Keep the scores of the first rank, as the planner first saw them."""
-        if fact.name not in self.outcome.scores:
-            self.outcome.scores[fact.name] = whatif.row(fact.roles[0]).scores_by_node()
+        scores = self.outcome.scores
+        if scores is not None and fact.name not in scores:
+            scores[fact.name] = whatif.row(fact.roles[0]).scores_by_node()

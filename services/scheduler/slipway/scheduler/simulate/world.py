@@ -11,12 +11,21 @@ import msgspec
 from slipway.errors import InvariantError
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.lifecycle import Phase
-from slipway.model.resources import GPU
+from slipway.model.resources import GPU, GPU_MILLI, MILLI
+from slipway.scheduler.plan import budgets
 from slipway.scheduler.plan.ask import requests_of
+from slipway.scheduler.plan.branches import with_run_limits
 from slipway.scheduler.plan.columns import Columns
 from slipway.scheduler.plan.outcome import Admit, Evict
+from slipway.scheduler.plan.reserve.limits import run_limit
 from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.scenario import AllocationPart, PlacedPart, Scenario
+from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
+
+Devices = tuple[int, ...]
+
+
+_AT_ZERO = 1e-9
+"""A checkpoint at time 0, which means none in a fact."""
 
 
 class Place(msgspec.Struct, kw_only=True):
@@ -30,6 +39,15 @@ class Place(msgspec.Struct, kw_only=True):
     end: float | None = None
 
 
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs of a queue's work that were in use for some time."""
+
+    queue: str
+    gpu_milli: int
+    start: float
+    end: float
+
+
 class Life(msgspec.Struct, kw_only=True):
     """What has happened to one allocation so far."""
 
@@ -41,29 +59,48 @@ class Life(msgspec.Struct, kw_only=True):
     first_start: float | None = None
     end: float | None = None
     ends_at: float | None = None
+    saved: float = 0.0
+    """seconds of running that its checkpoints have saved in earlier attempts"""
     places: list[Place] = []
 
 
 class World:
     """All lives, and the columns that the planner sees."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.columns = Columns(lower.pool(scenario))
-        self.nodes = lower.nodes(scenario)
+    def __init__(self, scenario: Scenario, given: lower.Given | None = None) -> None:
+        """`given` stands for what the scenario says of everything but times."""
+        given = given or lower.given(scenario)
+        self.columns = Columns(given.pool)
+        self.nodes = given.nodes
         self.columns.set_nodes(self.nodes)
-        self.columns.set_queues(lower.queues(scenario))
-        self.columns.set_jobs(lower.jobs(scenario))
-        self.columns.set_workspaces(frozenset({lower.NAMESPACE}))
-        self.lives = {part.name: Life(part=part, fact=lower.allocation(part)) for part in scenario.allocations}
+        self.columns.set_queues(given.queues)
+        self._queues = with_run_limits({queue.name: queue for queue in given.queues})
+        self._windows = budgets.windows(self._queues)
+        self._stretches: list[Stretch] = []
+        self.columns.set_jobs(given.jobs)
+        self.columns.set_workspaces(given.workspaces)
+        self.columns.set_namespaces(given.namespaces)
+        self.columns.set_volumes(given.volumes)
+        for pod in given.pods:
+            self.columns.set_pod(pod)
+        self.lives = {part.name: Life(part=part, fact=given.allocations[part.name]) for part in scenario.allocations}
+        self._saving = [life for life in self.lives.values() if life.part.checkpoint_every]
+        self.waiting: set[str] = set()
+        """names of what has arrived and does not run"""
+        self.used: dict[str, int] = {}
+        """base units in use, by resource"""
+        self._told: dict[str, dict[int, Devices]] = {}
         self.evictions: list[dict[str, Any]] = []
-        self._free = {node.name: list(range(node.allocatable.get(GPU))) for node in self.nodes}
+        self._left = {node.name: [MILLI] * node.allocatable.get(GPU) for node in self.nodes}
+        """{node: thousandths left of each device}"""
 
     def submit(self, name: str) -> float | None:
         """It arrives, running already if the scenario says so; answers when it will end, if that is known."""
         life = self.lives[name]
         life.is_submitted = True
         if life.part.placed:
-            places = [self._place(life, item.rank, item.node, item.since, item) for item in life.part.placed]
+            told = self._devices_of(life)
+            places = [self._place(life, item.rank, item.node, item.since, told[item.rank]) for item in life.part.placed]
             self._run(life, places, min(item.since for item in life.part.placed))
         self._publish(life)
         return life.ends_at
@@ -71,54 +108,166 @@ class World:
     def admit(self, admit: Admit, now: float) -> float | None:
         """It starts; answers when it will end, if that is known."""
         life = self.lives[admit.uid]
-        self._run(life, [self._place(life, rank, node, now) for rank, node in admit.placements.items()], now)
+        chosen = admit.devices
+        places = [self._place(life, rank, node, now, chosen.get(rank)) for rank, node in admit.placements.items()]
+        self._run(life, places, now)
         self._publish(life)
         return life.ends_at
 
     def evict(self, evict: Evict, now: float) -> None:
-        """It is taken down whole and waits again, as the next attempt."""
+        """It is taken down and waits again, as the next attempt; or it goes on without the ranks that are named."""
         life = self.lives[evict.uid]
-        for place in life.places:
-            by = evict.by.rpartition("/")[2] or None
+        gone = [place for place in life.places if place.end is None and (not evict.ranks or place.rank in evict.ranks)]
+        for place in gone:
+            by = evict.by.partition("/")[2] or None
             self.evictions.append({"time": now, "allocation": life.fact.name, "rank": place.rank, "for": by})
-        self._release(life)
-        life.phase, life.start, life.ends_at, life.places = Phase.PENDING, None, None, []
-        life.fact = msgspec.structs.replace(life.fact, attempt=life.fact.attempt + 1)
+        self._release(life, gone)
+        if evict.by:
+            history = (*life.fact.evictions, (now, evict.by))
+            life.fact = msgspec.structs.replace(life.fact, evictions=history)
+        for place in gone:
+            place.end = now
+        self._account(life, gone)
+        if not evict.ranks:
+            life.saved += _last_checkpoint(life, now)
+            life.phase, life.start, life.ends_at, life.places = Phase.PENDING, None, None, []
+            life.fact = msgspec.structs.replace(life.fact, attempt=life.fact.attempt + 1, waiting_since=now)
         self._publish(life)
+
+    def save_work(self, now: float) -> None:
+        """What saves its work every so often has done so up to `now`."""
+        for life in self._saving:
+            if life.phase is Phase.RUNNING and life.start is not None:
+                saved = _last_checkpoint(life, now)
+                at = (life.start + saved or _AT_ZERO) if saved else 0.0
+                if at != life.fact.checkpoint_at:
+                    life.fact = msgspec.structs.replace(life.fact, checkpoint_at=at)
+                    self._publish(life)
 
     def finish(self, name: str, now: float) -> None:
         """Its time is over."""
         life = self.lives[name]
         life.phase, life.end, life.ends_at = Phase.TERMINATED, now, None
-        for place in life.places:
+        gone = [place for place in life.places if place.end is None]
+        for place in gone:
             place.end = now
-        self._release(life)
+        self._account(life, gone)
+        self._release(life, gone)
         self._publish(life)
+
+    def spent(self, now: float) -> budgets.Spent:
+        """What the queues have used in the windows of their budgets."""
+        if not self._windows:
+            return {}
+        running = [
+            stretch
+            for life in self.lives.values()
+            for stretch in _stretches(life, [place for place in life.places if place.end is None], now)
+        ]
+        spent: dict[float, dict[str, int]] = {}
+        for window_s in self._windows:
+            begin, used = budgets.begin_of(window_s, now), spent.setdefault(window_s, {})
+            for stretch in (*self._stretches, *running):
+                seconds = min(stretch.end, now) - max(stretch.start, begin)
+                if seconds > 0:
+                    used[stretch.queue] = used.get(stretch.queue, 0) + round(seconds * stretch.gpu_milli)
+        return spent
+
+    def _account(self, life: Life, gone: list[Place]) -> None:
+        if self._windows:
+            self._stretches += _stretches(life, gone, 0.0)
 
     def _run(self, life: Life, places: list[Place], start: float) -> None:
         life.phase, life.start, life.places = Phase.RUNNING, start, sorted(places, key=lambda place: place.rank)
         life.first_start = start if life.first_start is None else life.first_start
-        limits = [limit for limit in (life.part.duration, life.part.max_runtime) if limit is not None]
+        left = None if life.part.duration is None else max(0.0, life.part.duration - life.saved)
+        limit = run_limit(life.fact, self._queues.get(life.fact.queue))
+        life.fact = msgspec.structs.replace(life.fact, max_runtime=limit)
+        limits = [each for each in (left, limit) if each is not None]
         life.ends_at = start + min(limits) if limits else None
 
-    def _place(self, life: Life, rank: int, node: str, start: float, item: PlacedPart | None = None) -> Place:
+    def _place(self, life: Life, rank: int, node: str, start: float, told: Devices | None = None) -> Place:
         role = _role_of(life.fact, rank)
-        count = requests_of(role).get(GPU)
-        free = self._free[node]
-        named = [] if item is None or item.device is None else item.device
-        device = ([named] if isinstance(named, int) else list(named)) or free[:count]
-        self._free[node] = [number for number in free if number not in device]
+        gpus, milli = requests_of(role).get(GPU), requests_of(role).get(GPU_MILLI)
+        left = self._left[node]
+        device = list(told or _lowest(left, gpus, milli))
+        for number in device:
+            left[number] -= milli or MILLI
+        self._use(role, 1)
         return Place(rank=rank, role=role.name, node=node, device=device, start=start)
 
-    def _release(self, life: Life) -> None:
-        for place in life.places:
-            self._free[place.node] = sorted({*self._free[place.node], *place.device})
+    def _release(self, life: Life, places: list[Place]) -> None:
+        for place in places:
+            role = _role_of(life.fact, place.rank)
+            self._use(role, -1)
+            milli = requests_of(role).get(GPU_MILLI) or MILLI
+            for number in place.device:
+                self._left[place.node][number] += milli
+
+    def _use(self, role: RoleFact, times: int) -> None:
+        for name, amount in requests_of(role).amounts.items():
+            self.used[name] = self.used.get(name, 0) + amount * times
+
+    def _devices_of(self, life: Life) -> dict[int, Devices]:
+        """{rank: its devices} of what runs from the beginning: those that the scenario names, then for all others
+        the lowest that nobody names, whole devices for whole ones and the fullest that does for a part."""
+        if not self._told:
+            standing = [(each, item) for each in self.lives.values() for item in each.part.placed]
+            standing.sort(key=lambda pair: (pair[1].device is None, -_role_of(pair[0].fact, pair[1].rank).gpu_milli))
+            left = {node: list(devices) for node, devices in self._left.items()}
+            for each, item in standing:
+                requests = requests_of(_role_of(each.fact, item.rank))
+                chosen = _told(item) or _lowest(left[item.node], requests.get(GPU), requests.get(GPU_MILLI))
+                for number in chosen:
+                    left[item.node][number] -= requests.get(GPU_MILLI) or MILLI
+                self._told.setdefault(each.fact.name, {})[item.rank] = chosen
+        return self._told[life.fact.name]
 
     def _publish(self, life: Life) -> None:
         """Show the planner what stands now."""
-        placements = {place.rank: place.node for place in life.places} if life.phase is Phase.RUNNING else {}
-        life.fact = msgspec.structs.replace(life.fact, phase=life.phase, placements=placements)
+        is_running = life.phase is Phase.RUNNING
+        (self.waiting.add if life.phase is Phase.PENDING else self.waiting.discard)(life.fact.name)
+        standing = [place for place in life.places if is_running and place.end is None]
+        placements = {place.rank: place.node for place in standing}
+        devices = {place.rank: tuple(place.device) for place in standing if place.device}
+        started = life.start or 0.0
+        saved = life.fact.checkpoint_at if is_running else 0.0
+        life.fact = msgspec.structs.replace(
+            life.fact, phase=life.phase, placements=placements, devices=devices, started=started, checkpoint_at=saved
+        )
         self.columns.set_allocation(life.fact)
+
+
+def _stretches(life: Life, places: list[Place], now: float) -> "list[Stretch]":
+    """What `places` used of GPUs, up to `now` where they still do."""
+    found: list[Stretch] = []
+    for place in places:
+        requests = requests_of(_role_of(life.fact, place.rank))
+        gpu_milli = requests.get(GPU) * MILLI + requests.get(GPU_MILLI)
+        if gpu_milli:
+            end = now if place.end is None else place.end
+            found.append(Stretch(queue=life.fact.queue, gpu_milli=gpu_milli, start=place.start, end=end))
+    return found
+
+
+def _lowest(left: list[int], gpus: int, milli: int) -> Devices:
+    """As a device plugin would: the lowest free devices; for a part of one the fullest that does."""
+    if milli:
+        return tuple(number for _, number in sorted((free, at) for at, free in enumerate(left) if free >= milli)[:1])
+    return tuple([number for number, free in enumerate(left) if free == MILLI][:gpus]) if gpus else ()
+
+
+def _told(item: PlacedPart) -> Devices:
+    named = [] if item.device is None else item.device
+    return (named,) if isinstance(named, int) else tuple(named)
+
+
+def _last_checkpoint(life: Life, now: float) -> float:
+    """Seconds from its start to the last time that it saved its work; 0 when it never did."""
+    every = life.part.checkpoint_every
+    if not every or life.start is None:
+        return 0.0
+    return (now - life.start) // every * every
 
 
 def _role_of(fact: AllocationFact, rank: int) -> RoleFact:

@@ -41,3 +41,5 @@ class Filter(msgspec.Struct, frozen=True):
     refuse: Refuse
     is_static: bool = True
     is_passing: bool = False
+    is_coupled: bool = False
+    """looks at the pods beside a node: placing one rank changes its answer for other nodes"""

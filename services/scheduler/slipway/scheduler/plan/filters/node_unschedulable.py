@@ -9,10 +9,10 @@ from slipway.scheduler.plan.usage import Usage
 
 NAME = "NodeUnschedulable"
 REFUSAL = Refusal("NodeUnschedulable", "is cordoned", "are cordoned")
-_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
     """Cordoned nodes."""
-    if not usage.table.is_clear and not tolerates(ask.tolerations, _CORDON):
+    if not usage.table.is_clear and not tolerates(ask.tolerations, CORDON):
         yield REFUSAL, usage.table.unschedulable[at]

@@ -12,7 +12,7 @@ from slipway.scheduler.plan.nodes import At
 from slipway.scheduler.plan.usage import Usage
 
 NAME = "TaintToleration"
-_HARD = frozenset({"NoSchedule", "NoExecute"})
+HARD = frozenset({"NoSchedule", "NoExecute"})
 
 
 def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
@@ -49,6 +49,6 @@ def _matches(toleration: Toleration, taint: Taint) -> bool:
 
 def _first_untolerated(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
     for taint in taints:
-        if taint.effect in _HARD and not tolerates(tolerations, taint):
+        if taint.effect in HARD and not tolerates(tolerations, taint):
             return taint
     return None

@@ -5,12 +5,15 @@ S = (1 - standard deviation of the used fractions) * 100, truncated, before and 
 Source: kube-scheduler 1.36 noderesources/balanced_allocation.go, whose float64 operations these are, one by one.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.nodes import At, Ints
-from slipway.scheduler.plan.scores.base import SCORE_MAX, Extra
+from slipway.scheduler.plan.scores.base import NO_ARGS, SCORE_MAX, Extra, ScoreNodes, weights_of
 from slipway.scheduler.plan.usage import Usage, pick
 
 NAME = "BalancedAllocation"
@@ -18,10 +21,11 @@ _HALF = SCORE_MAX // 2
 Floats = npt.NDArray[np.float64]
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: Ask, usage: Usage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
     """From 50 (makes it worse) to 100."""
     table = usage.table
-    if not ask.plain_amounts.any():
+    counted = weights_of(ask, table, args) > 0 if args else np.True_
+    if not (ask.plain_amounts * counted).any():
         return np.zeros(table.ready[at].shape, dtype=np.int64)
     divisors = pick(table.divisors, ask.scored_rows, at)
     used = pick(usage.used, ask.scored_rows, at)
@@ -29,10 +33,15 @@ def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
         used = used + ask.plain_amounts * extra
     before = np.minimum(used / divisors, 1.0)
     after = np.minimum((used + ask.plain_amounts) / divisors, 1.0)
-    if ask.is_everywhere:
+    if ask.is_everywhere and not args:
         return _HALF + (_HALF + _evenness(after) - _evenness(before)) // 2
-    present = pick(table.allocatable, ask.scored_rows, at) > 0
+    present = (pick(table.allocatable, ask.scored_rows, at) > 0) & counted
     return _HALF + (_HALF + _evenness_of(present, after) - _evenness_of(present, before)) // 2
+
+
+def bind(args: Mapping[str, Any]) -> ScoreNodes:
+    """The score by a pool's args: `resources`, {name: weight}; those that are not named do not count."""
+    return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)
 
 
 def _evenness(fractions: Floats) -> Ints:

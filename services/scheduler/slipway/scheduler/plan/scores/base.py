@@ -6,19 +6,28 @@ it (a number, or one per node) are there beyond the usage. A score that is `norm
 operations that kube-scheduler uses, so that values agree number for number and are the same on every machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from slipway.scheduler.plan.ask import Ask
-from slipway.scheduler.plan.nodes import At, Bools, Ints
+from slipway.scheduler.plan.nodes import At, Bools, Ints, NodeTable
 from slipway.scheduler.plan.usage import Usage, pick
 
 SCORE_MAX = 100
+NO_ARGS: Mapping[str, Any] = {}
 Extra = int | Ints
 ScoreNodes = Callable[[Ask, Usage, At, Extra], Ints]
+ScoreWhole = Callable[[Ask, Usage, Bools], Ints]
+"""(ask, usage, feasible nodes) -> 0..100 over all nodes"""
+
+
+def zeros(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """Nothing to say of any node."""
+    return np.zeros(usage.table.ready[at].shape, dtype=np.int64)
 
 
 class Normalise(Enum):
@@ -32,12 +41,32 @@ class Normalise(Enum):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One entry of the registry. A static score does not look at what is used."""
+    """One entry of the registry. A static score does not look at what is used.
+
+    `whole` is there instead of `score` for those that look at the pods beside a node: they see all feasible nodes at
+    once, and count for ranks that somebody's labels or terms concern; for all others they are 0 everywhere.
+    """
 
     name: str
-    score: ScoreNodes
+    score: ScoreNodes = zeros
     is_static: bool = False
+    is_by_device: bool = False
+    """looks at single GPUs, which is dear for many nodes at once"""
+    is_of_amounts: bool = False
+    """looks at nothing of a node but its allocatable and used amounts"""
     normalise: Normalise = Normalise.NONE
+    bind: Callable[[Mapping[str, Any]], ScoreNodes] | None = None
+    """`score` under args of the pool"""
+    whole: ScoreWhole | None = None
+    bind_whole: Callable[[Mapping[str, Any]], ScoreWhole] | None = None
+
+    def under(self, args: Mapping[str, Any]) -> "Score":
+        """The same with a pool's args for it."""
+        return msgspec.structs.replace(
+            self,
+            score=self.bind(args) if self.bind else self.score,
+            whole=self.bind_whole(args) if self.bind_whole else self.whole,
+        )
 
 
 def normalised(raw: Ints, feasible: Bools, how: Normalise) -> Ints:
@@ -55,12 +84,19 @@ def requested_with(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
 
 
-def mean_percent(ask: Ask, usage: Usage, at: At, amounts: Ints) -> Ints:
-    """The mean over the scored resources of floor(amount * 100 / allocatable), each of weight 1; a resource of
-    which a node has none is left out there."""
+def mean_percent(ask: Ask, usage: Usage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+    """The mean over the scored resources of floor(amount * 100 / allocatable), by the weights of `args`, each 1 without
+    any; a resource of which a node has none is left out there."""
     table = usage.table
     percents = amounts * SCORE_MAX // pick(table.divisors, ask.scored_rows, at)
-    if ask.is_everywhere:
+    if ask.is_everywhere and not args:
         return percents.sum(axis=0) // len(percents)
-    present = pick(table.allocatable, ask.scored_rows, at) > 0
-    return np.where(present, percents, 0).sum(axis=0) // np.maximum(present.sum(axis=0), 1)
+    weights = np.where(pick(table.allocatable, ask.scored_rows, at) > 0, weights_of(ask, table, args), 0)
+    return (percents * weights).sum(axis=0) // np.maximum(weights.sum(axis=0), 1)
+
+
+def weights_of(ask: Ask, table: NodeTable, args: Mapping[str, Any]) -> Ints:
+    """Per scored resource its weight, shape (resources, 1); those that the args leave out weigh 0."""
+    named: Mapping[str, int] | None = args.get("resources")
+    names = [table.resources[row] for row, _ in ask.scored_steps]
+    return np.array([[1 if named is None else named.get(name, 0)] for name in names], dtype=np.int64)

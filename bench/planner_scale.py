@@ -1,0 +1,258 @@
+"""The planner at size: what a tick takes over a large pool and a long queue, how costs grow, what memory holds.
+
+Times are CPU time of one thread, so that a busy machine does not blur them. A tick is what a leader does with a change:
+take it in, make the snapshot, plan, lint. Growth is shown as the cost of one placement at several sizes, each with the
+same work: over nodes it may grow as they do, over queued work it must not.
+Memory is that of a process of its own that holds the state and has planned on it.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from bench.planner import gang, nodes, snapshot
+from bench.runner import Row, Target, row
+from slipway.model.facts import AllocationFact, PodFact, PoolFact, QueueFact
+from slipway.model.lifecycle import Phase
+from slipway.model.resources import GPU, Resources
+from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.invariants import lint
+from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.planner import plan
+from slipway.scheduler.plan.policy import policy_of
+
+SHAPES = 20
+PER_TICK = 200
+TICKS = 5
+GROWTH_NODES = (1000, 5000, 20_000)
+GROWTH_QUEUED = (10_000, 100_000)
+
+
+def shaped(number: int) -> AllocationFact:
+    """One rank of one of 20 shapes: eight of them with GPUs."""
+    shape = number % SHAPES
+    asked = {"cpu": 1, GPU: 1 + shape // 4} if shape < 8 else {"cpu": f"{100 + 50 * shape}m", "memory": "500Mi"}
+    return gang(number, 1, asked)
+
+
+def blocked(number: int) -> AllocationFact:
+    """One of 20 shapes for which a full pool has no place."""
+    return gang(number, 1, {"cpu": 1 + number % SHAPES, GPU: 8})
+
+
+def full_state(node_count: int, running: int, queued: int) -> Columns:
+    """A pool whose GPUs are all in use by `running` ranks, and `queued` behind them."""
+    columns = Columns(PoolFact(name="default"))
+    columns.set_nodes(nodes(node_count, cpu=64, gpus=8))
+    columns.set_queues([QueueFact(name="default")])
+    columns.set_workspaces(frozenset({"bench"}))
+    each = {"cpu": 1, GPU: node_count * 8 // running}
+    for index in range(running):
+        where = f"node-{index % node_count:05d}"
+        fact = gang(index, 1, each)
+        columns.set_allocation(msgspec.structs.replace(fact, phase=Phase.RUNNING, placements={0: where}))
+        columns.set_pod(_pod(index, where, fact.uid, each))
+    for index in range(running, running + queued):
+        columns.set_allocation(blocked(index))
+    return columns
+
+
+def ticked(columns: Columns, decisions_max: int = PER_TICK) -> Plan:
+    """One tick."""
+    made = columns.snapshot()
+    decided = plan(made, msgspec.structs.replace(policy_of(made.pool), decisions_max=decisions_max), 0.0, 0)
+    if lint(made, decided):
+        raise SystemExit("the plan breaks its own rules")
+    return decided
+
+
+def ten_thousand() -> Callable[[], float]:
+    """Seconds of planning 10,000 single ranks of 20 shapes on 5,000 nodes at once."""
+    made = snapshot(nodes(5000, cpu=64, gpus=8), [shaped(number) for number in range(10_000)])
+    policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=10_000)
+
+    def measure() -> float:
+        start_s = time.process_time()
+        decided = plan(made, policy, 0.0, 0)
+        taken_s = time.process_time() - start_s
+        if len(decided.admits) != 10_000:
+            raise SystemExit(f"{len(decided.admits)} of 10,000 admitted")
+        return taken_s
+
+    return measure
+
+
+class Large:
+    """5,000 nodes, 10,000 running, 50,000 queued: what a tick costs there."""
+
+    def __init__(self) -> None:
+        self.columns = full_state(5000, 10_000, 50_000)
+        ticked(self.columns)
+        self.next = 60_000
+
+    def idle(self) -> float:
+        """Milliseconds of a tick in which nothing has changed."""
+        start_s = time.process_time()
+        for _ in range(20):
+            ticked(self.columns)
+        return (time.process_time() - start_s) * 1000 / 20
+
+    def arrival(self) -> float:
+        """Milliseconds of a tick after an arrival for which there is no place."""
+        fresh = [blocked(number) for number in range(self.next, self.next + 20)]
+        self.next += 20
+        start_s = time.process_time()
+        for fact in fresh:
+            self.columns.set_allocation(fact)
+            ticked(self.columns)
+        return (time.process_time() - start_s) * 1000 / 20
+
+    def departure(self) -> float:
+        """Milliseconds of a tick after a rank has ended whose place goes to another: all shapes are tried again."""
+        fact, pod = self._runs(self.next)
+        self.columns.set_allocation(fact)
+        self.columns.set_pod(pod)
+        self.next += 1
+        ticked(self.columns)
+        start_s = time.process_time()
+        self.columns.drop_pod(pod.namespace, pod.name, pod.uid)
+        self.columns.drop_allocation(fact.uid)
+        ticked(self.columns)
+        return (time.process_time() - start_s) * 1000
+
+    def _runs(self, number: int) -> tuple[AllocationFact, PodFact]:
+        where = f"node-{number % 5000:05d}"
+        fact = gang(number, 1, {"cpu": 1})
+        running = msgspec.structs.replace(fact, phase=Phase.RUNNING, placements={0: where})
+        return running, _pod(number, where, fact.uid, {"cpu": 1})
+
+
+def rebuild() -> float:
+    """Seconds from bare facts to the first plan over them: 5,000 nodes, 10,000 running, 50,000 queued."""
+    start_s = time.process_time()
+    ticked(full_state(5000, 10_000, 50_000))
+    return time.process_time() - start_s
+
+
+def per_placement_by_nodes(count: int) -> float:
+    """Microseconds per placement of 2,000 ranks of 20 shapes in one plan on `count` nodes."""
+    made = snapshot(nodes(count, cpu=64, gpus=8), [shaped(number) for number in range(2000)])
+    policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=2000)
+    start_s = time.process_time()
+    decided = plan(made, policy, 0.0, 0)
+    return (time.process_time() - start_s) * 1_000_000 / len(decided.admits)
+
+
+def per_placement_by_queued(count: int) -> float:
+    """Microseconds per placement over ticks of 200 decisions each, with `count` queued on 5,000 nodes."""
+    columns = Columns(PoolFact(name="default"))
+    columns.set_nodes(nodes(5000, cpu=64, gpus=8))
+    columns.set_queues([QueueFact(name="default")])
+    columns.set_workspaces(frozenset({"bench"}))
+    facts = {fact.uid: fact for fact in map(shaped, range(count))}
+    for fact in facts.values():
+        columns.set_allocation(fact)
+    columns.snapshot()
+    placed, start_s = 0, time.process_time()
+    for _ in range(TICKS):
+        decided = ticked(columns)
+        placed += len(decided.admits)
+        for admit in decided.admits:
+            admitted = msgspec.structs.replace(facts[admit.uid], phase=Phase.ASSIGNED, placements=admit.placements)
+            columns.set_allocation(admitted)
+    return (time.process_time() - start_s) * 1_000_000 / placed
+
+
+def memory() -> float:
+    """MiB of a process that holds 20,000 nodes, 10,000 running and 100,000 queued and has planned twice."""
+    code = (
+        "from bench.planner_scale import full_state, ticked, resident_mib\n"
+        "columns = full_state(20_000, 10_000, 100_000)\n"
+        "ticked(columns); ticked(columns)\n"
+        "print(resident_mib())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def resident_mib() -> float:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+
+async def measure(runs: int) -> list[Row]:
+    """All rows."""
+    many, large = ten_thousand(), Large()
+    state = "5,000 nodes, 10,000 running, 50,000 queued"
+
+    def some(take: Callable[[], float]) -> list[float]:
+        return [take() for _ in range(runs)]
+
+    found = [
+        row("PLAN-10k-shapes", "10,000 single ranks of 20 shapes, 5,000 nodes", some(many), "s", target=Target(must=1)),
+        row("TICK-idle", f"tick, nothing has changed; {state}", some(large.idle), "ms", target=Target(must=2)),
+        row("TICK-arrival", "the same after an arrival without a place", some(large.arrival), "ms"),
+        row("TICK-departure", "the same after an end: every shape is tried again", some(large.departure), "ms"),
+        row("PLAN-rebuild", f"from facts to the first plan; {state}", some(rebuild), "s", target=Target(must=3)),
+        row(
+            "PLAN-memory",
+            "20,000 nodes, 10,000 running, 100,000 queued",
+            some(memory),
+            "MiB",
+            target=Target(must=500, moonshot=250),
+        ),
+    ]
+    del large
+    return [*found, *_growth(runs)]
+
+
+def _growth(runs: int) -> list[Row]:
+    """Cost per placement by size, turn about; the larger sizes against the smallest."""
+    by_nodes: dict[int, list[float]] = {count: [] for count in GROWTH_NODES}
+    by_queued: dict[int, list[float]] = {count: [] for count in GROWTH_QUEUED}
+    for _ in range(runs):
+        for count in GROWTH_NODES:
+            by_nodes[count].append(per_placement_by_nodes(count))
+        for count in GROWTH_QUEUED:
+            by_queued[count].append(per_placement_by_queued(count))
+    rows: list[Row] = []
+    least = GROWTH_NODES[0]
+    for count in GROWTH_NODES:
+        bound = Target(must=count / least) if count > least else Target()
+        rows.append(
+            row(
+                f"GROWTH-nodes-{count}",
+                "one placement, 20 shapes; must grow no faster than nodes",
+                by_nodes[count],
+                "us",
+                target=bound,
+                peer=by_nodes[least] if count > least else (),
+                peer_name=f"ours at {least} nodes" if count > least else None,
+            )
+        )
+    least = GROWTH_QUEUED[0]
+    for count in GROWTH_QUEUED:
+        rows.append(
+            row(
+                f"GROWTH-queued-{count}",
+                "one placement, ticks of 200; must stay flat",
+                by_queued[count],
+                "us",
+                target=Target(must=1.5) if count > least else Target(),
+                peer=by_queued[least] if count > least else (),
+                peer_name=f"ours at {least} queued" if count > least else None,
+            )
+        )
+    return rows
+
+
+def _pod(number: int, node: str, owner: str, asked: dict[str, int]) -> PodFact:
+    name = f"pod-{number}"
+    requests = Resources.parse(asked)
+    return PodFact(
+        namespace="bench", name=name, uid=name, node=node, requests=requests, allocation_uid=owner, attempt=1, rank=0
+    )

@@ -1,0 +1,66 @@
+"""What if: the planner over the cluster as it stands with changes, or over a scenario."""
+
+from typing import Annotated, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.parts import parts_of
+from slipway.api.simulation import POOL
+from slipway.api.strict import checked, read_object
+from slipway.crd.v1alpha1 import PolicySpec
+
+Json = dict[str, Any]
+
+
+class SimulateBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Changes to a pool as it stands; an empty body asks what will happen as things are. Or a scenario, alone."""
+
+    pool: str = POOL
+    add_nodes: list[Json] = []
+    """further nodes, as in a scenario file: [{name: big, count: 2, cpu: 64, memory: 256Gi, gpus: 8}]"""
+    remove_nodes: list[str] = []
+    """nodes that are not there; what runs on them waits again"""
+    cordon_nodes: list[str] = []
+    """nodes that take nothing new"""
+    uncordon_nodes: list[str] = []
+    allocations: list[Json] = []
+    """changes of allocations: [{allocation: <id, workspace/name, or name>, priority, queue, hold, preemptible,
+    position, maxRuntime, remove}]"""
+    add_allocations: list[Json] = []
+    """further allocations, as in a scenario file; `submit` is in seconds from now"""
+    workspace: str = "default"
+    """of the allocations that are added"""
+    queues: list[Json] = []
+    """changes of queues, as in a scenario file: only what is named changes, null takes a quota away"""
+    policy: PolicySpec = PolicySpec()
+    """another policy of the pool"""
+    until: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 86_400.0
+    """how far to look, in seconds from now; at most 30 days"""
+    scenario: Json | None = None
+    """a whole scenario instead, and nothing else"""
+
+
+async def simulate(request: Request) -> Response:
+    """What would be placed, evicted and explained otherwise."""
+    parts = parts_of(request)
+    raw = await read_object(request, parts.settings.body_bytes_max)
+    checked(raw, SimulateBody)
+    if raw.get("scenario", ...) is None:
+        del raw["scenario"]
+    return json_response(await parts.simulator.ask(raw))
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/api/v1/simulate",
+        handler=simulate,
+        summary="What would be otherwise: the planner over the cluster with changes, or over a scenario",
+        tag="cluster",
+        body=SimulateBody,
+        answer=Json,
+    ),
+)

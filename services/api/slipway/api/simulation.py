@@ -1,0 +1,163 @@
+"""What-if questions, answered by a process of their own: the planner never runs on the loop that serves others.
+
+Owns the bounds (how many at a time, how long, how much memory) and what is asked of the cluster for one. What a
+question means is the simulator's, which is a module of the scheduler that is started and never imported: the api does
+not load the planner. Every simulation reads the cluster afresh; nothing is kept.
+"""
+
+import asyncio
+import os
+import re
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from slipway.api.ports import Kube
+from slipway.crd.fielderrors import pointer
+from slipway.errors import ControlPlaneError, FieldError, InvalidError, PermanentError, ThrottledError
+from slipway.kube.facts import encode_fact, fact_of, object_key
+from slipway.kube.ports import Listed
+from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.model.lifecycle import Phase
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+
+MODULE: Final = "slipway.scheduler.simulate.child"
+SLICE: Final = 64
+"""Objects that are read into facts before others have their turn."""
+RETRY_S: Final = 2.0
+POOL: Final = "default"
+LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES)
+_PATH = re.compile(r"^([A-Za-z_][\w.\[\]/-]*): (.+)$", re.DOTALL)
+_STEP = re.compile(r"[^.\[\]]+")
+_ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+_PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_ALL", "TMPDIR", "HOME")
+
+Facts = dict[str, dict[str, msgspec.Raw]]
+_log = log.get_logger(__name__)
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Epoch seconds; None: nobody knows."""
+
+    earliest: float | None = None
+    latest: float | None = None
+
+
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the planner says of something that waits. Without a `code` it starts at once."""
+
+    code: str = ""
+    message: str = ""
+    reasons: dict[str, int] = {}
+    position: int = 0
+    ahead: int = 0
+    ahead_slots: int = 0
+    change: list[dict[str, Any]] = []
+    helps: list[str] = []
+    estimated_start: Bounds = Bounds()
+
+
+class Simulator:
+    """Asks; `most` at a time."""
+
+    def __init__(self, kube: Kube, clock: Clock, *, most: int, timeout_s: float, memory_bytes: int) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._most = most
+        self._running = 0
+        self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes
+
+    async def ask(self, body: dict[str, Any]) -> Any:
+        """The answer to a body.
+
+        Raises:
+            InvalidError: the body is not valid.
+            ThrottledError: as many run as may.
+            PermanentError: it takes too long, or more memory than it may have.
+        """
+        return await self._answered({"body": body}, "" if "scenario" in body else body.get("pool", POOL))
+
+    async def foresee(self, pool: str, key: str) -> Foreseen:
+        """What the planner says now of the allocation `key`, which waits in `pool`. Raises as `ask` does."""
+        said = await self._answered({"explain": key, "pool": pool}, pool)
+        return msgspec.convert(said, Foreseen)
+
+    async def _answered(self, request: dict[str, Any], pool: str) -> Any:
+        """The answer to a request, with the facts of `pool` where one is named."""
+        if self._running >= self._most:
+            raise ThrottledError(f"{self._most} simulations run already", retry_after_s=RETRY_S)
+        self._running += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                facts = await self._facts(pool) if pool else {}
+                whole = request | {"now": self._clock.now(), "facts": facts}
+                return _read(await self._run(msgspec.json.encode(whole)))
+        except TimeoutError as exc:
+            raise PermanentError(
+                f"the simulation was not done within {self._timeout_s:g} s; ask for less: an earlier `until`, "
+                "fewer nodes or allocations"
+            ) from exc
+        finally:
+            self._running -= 1
+
+    async def _facts(self, pool: str) -> Facts:
+        """The cluster as the scheduler would see it now. Raises InvalidError when there is no such pool."""
+        pools = await self._kube.list(RESOURCE_POOLS)
+        by_name = {each.metadata.name: each for each in pools.items}
+        if pool not in by_name:
+            detail = f"there is no pool {pool[:80]}"
+            raise InvalidError(f"pool: {detail}", fields=(FieldError("/pool", detail),))
+        live = self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
+        lists = await asyncio.gather(live, *(self._kube.list(resource) for resource in LISTED))
+        kinds = zip((ALLOCATIONS, *LISTED, RESOURCE_POOLS), (*lists, pools), strict=True)
+        return {resource.plural: await self._encoded(listed, by_name) for resource, listed in kinds}
+
+    async def _encoded(self, listed: Listed[Any], pools: dict[str, Any]) -> dict[str, msgspec.Raw]:
+        found: dict[str, msgspec.Raw] = {}
+        for number, item in enumerate(listed.items, 1):
+            found[object_key(item.metadata)] = msgspec.Raw(encode_fact(fact_of(item, pools)))
+            if number % SLICE == 0:
+                await self._clock.sleep(0)
+        return found
+
+    async def _run(self, request: bytes) -> bytes:
+        """What the process says, which is gone when this returns, however it does."""
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", MODULE, str(self._memory_bytes)),
+            env=environment | _ONE_THREAD,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, err = await process.communicate(request)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        code = await process.wait()
+        if code == 0:
+            return out
+        told = err.decode("utf-8", "replace").strip()[-2000:]
+        if code < 0 or "MemoryError" in told:
+            raise PermanentError("the simulation needs more memory than it may use; ask for less")
+        _log.error("simulation failed", code=code, error=told)
+        raise ControlPlaneError("the simulation failed")
+
+
+def _read(out: bytes) -> Any:
+    said = msgspec.json.decode(out)
+    error = said.get("error")
+    if error is None:
+        return said["answer"]
+    found = _PATH.match(error)
+    if found is None:
+        raise InvalidError(error, fields=(FieldError("", error),))
+    steps = [int(step) if step.isdecimal() else step for step in _STEP.findall(found[1])]
+    raise InvalidError(error, fields=(FieldError(pointer(*steps), found[2]),))

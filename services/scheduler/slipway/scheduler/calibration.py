@@ -1,0 +1,36 @@
+"""How true the starts were that the planner foresaw: for each head that places were kept for, the first start that was
+told against the real one. Owns the figures; decides nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.runtime import telemetry
+from slipway.scheduler.plan.outcome import Kept
+
+TOLD_MAX: Final = 4_096
+
+
+class Calibration:
+    """The foreseen starts of one leadership of `pool`."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._told: dict[str, float] = {}
+
+    def note(self, kept: Iterable[Kept]) -> None:
+        """Remember what is foreseen for the first time."""
+        for each in kept:
+            if each.start is not None and each.uid not in self._told:
+                self._told[each.uid] = each.start
+                if len(self._told) > TOLD_MAX:
+                    del self._told[next(iter(self._told))]
+
+    def started(self, decided: Iterable[Decision], now: float) -> None:
+        """Hold what starts now against what was foreseen."""
+        for decision in decided:
+            told = self._told.pop(decision.uid, None) if decision.kind is DecisionKind.ADMIT else None
+            if told is not None:
+                side = "late" if now > told else "early"
+                telemetry.FORESEEN_ERROR.labels(pool=self._pool, side=side).observe(abs(now - told))

@@ -1,0 +1,169 @@
+"""The work of `slipway replay`: a log in, what to print and the exit code out. Knows nothing of files and servers.
+
+Exit codes: 0 everything was reproduced (or another policy was tried), 1 something was not. Bad input is an error.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import msgspec
+import yaml
+
+from slipway.crd.facts import policy_changed
+from slipway.crd.v1alpha1 import PolicySpec
+from slipway.errors import InvalidError
+from slipway.model.duration import parse_duration
+from slipway.model.facts import PoolFact
+from slipway.scheduler.decisions.logfile import entries_of, line_of
+from slipway.scheduler.decisions.record import Divergence
+from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, Report, replay
+from slipway.scheduler.plan.policy import unknown_scores
+from slipway.streams.decisions import DecisionEntry
+
+SHOWN_MAX = 50
+"""Lines of one sort that are printed; the JSON has all."""
+
+__all__ = [
+    "DecisionEntry",
+    "as_json",
+    "as_table",
+    "entry_of",
+    "exit_code",
+    "line_of",
+    "of_file",
+    "run",
+    "shadow",
+    "under",
+]
+
+
+def entry_of(chain: str, number: int, tick: int, data: bytes) -> DecisionEntry:
+    """An entry as the API has it."""
+    return DecisionEntry(chain=chain, number=number, tick=tick, data=data)
+
+
+def of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
+    """The entries of a file, of the one pool that it holds, or of `pool`.
+
+    Raises:
+        InvalidError: a line is damaged, or it holds several pools and none was named.
+    """
+    seen = pool
+    for name, entry in entries_of(lines, pool):
+        if seen not in ("", name):
+            raise InvalidError(f"the log holds pools {seen} and {name}; name one with --pool")
+        seen = name
+        yield entry
+
+
+def under(text: str) -> OtherPolicy:
+    """The policy that a text describes (YAML or JSON: any of the fields of a pool's `shadow`).
+
+    Raises:
+        InvalidError: which field is wrong.
+    """
+    try:
+        document: object = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        raise InvalidError(f"the policy is neither YAML nor JSON: {' '.join(str(exc).split())}") from exc
+    if not isinstance(document, dict):
+        raise InvalidError("the policy must be a mapping such as {scores: {MostAllocated: 1}, backfill: false}")
+    known = {field.encode_name for field in msgspec.structs.fields(PolicySpec)}
+    for name in cast("dict[object, Any]", document):
+        if name not in known:
+            raise InvalidError(f"{name}: unknown field; known are {', '.join(sorted(known))}")
+    try:
+        change = msgspec.convert(document, PolicySpec)
+        parse_duration(change.aging or "0s")
+    except (msgspec.ValidationError, ValueError) as exc:
+        raise InvalidError(f"the policy: {exc}") from exc
+    wrong = unknown_scores(PoolFact(name="", scores=change.scores or {}))
+    if wrong:
+        raise InvalidError(f"scores.{wrong[0]}: there is no such score")
+    return lambda pool: policy_changed(pool, change)
+
+
+def shadow(pool: PoolFact) -> PoolFact | None:
+    """The policy that was the pool's shadow at that time."""
+    return pool.shadow
+
+
+def run(
+    entries: Iterable[DecisionEntry], *, first: int | None, last: int | None, other: OtherPolicy | None = None
+) -> Report:
+    """Replay the entries.
+
+    Raises:
+        InvalidError: the log is damaged, or there is nothing in it.
+    """
+    replayer = Replayer(first=first or 0, last=last, other=other)
+    return replay(((entry.data, entry.tick) for entry in entries), replayer)
+
+
+def exit_code(report: Report) -> int:
+    """1 when something was not reproduced."""
+    return 1 if report.differences else 0
+
+
+def as_json(report: Report) -> bytes:
+    """The whole report."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(report, str_keys=True)), indent=2) + b"\n"
+
+
+def as_table(report: Report, *, is_other: bool) -> str:
+    """For people."""
+    lines = [_head(report, is_other=is_other)]
+    if is_other:
+        lines += _cut([_otherwise(would.tick, each) for would in report.would for each in would.different])
+    else:
+        lines += _cut(
+            [
+                f"tick {each.tick}: {each.what}{f' {each.allocation}' if each.allocation else ''}: "
+                f"recorded {_short(each.recorded)}, replayed {_short(each.replayed)}"
+                for each in report.differences
+            ]
+        )
+    lines += _cut([f"tick {each.tick} passed over: {each.why}" for each in report.skipped])
+    return "\n".join(lines) + "\n"
+
+
+def _head(report: Report, *, is_other: bool) -> str:
+    if not report.ticks:
+        return "nothing could be replayed"
+    span = f"tick {report.first}" if report.first == report.last else f"ticks {report.first} to {report.last}"
+    said = f"{span} of pool {report.pool}: {_count(report.ticks, 'tick')}, {_count(report.decisions, 'decision')}"
+    by = f", recorded by {', '.join(report.planners)}" if report.planners else ""
+    if is_other:
+        different = sum(len(would.different) for would in report.would)
+        return f"{said}{by}; the other policy shares {report.same} and decides {different} otherwise"
+    if report.differences:
+        return f"{said}{by}; NOT reproduced, {_count(len(report.differences), 'difference')}"
+    return f"{said}{by}; reproduced bit for bit"
+
+
+def _otherwise(tick: int, each: Divergence) -> str:
+    if not each.other:
+        return f"tick {tick}: would not {each.kind} {each.allocation} ({_where(each.live)})"
+    if not each.live:
+        return f"tick {tick}: would {each.kind} {each.allocation} ({_where(each.other)})"
+    return f"tick {tick}: would {each.kind} {each.allocation} otherwise: {_where(each.other)}, not {_where(each.live)}"
+
+
+def _where(decision: dict[str, Any]) -> str:
+    placements: dict[str, str] = decision.get("placements") or {}
+    nodes = ", ".join(dict.fromkeys(placements.values()))
+    return nodes or str(decision.get("by") or decision.get("reason") or "all of it")
+
+
+def _cut(lines: list[str]) -> list[str]:
+    more = len(lines) - SHOWN_MAX
+    return lines if more <= 0 else [*lines[:SHOWN_MAX], f"... and {more} more; -o json has all"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else msgspec.json.encode(value).decode()
+    return text if len(text) <= 300 else text[:299] + "…"

@@ -1,0 +1,75 @@
+"""What is kept of a plan, and how two plans differ. Pure."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from slipway.scheduler.decisions.record import Decided, Divergence, canonical
+from slipway.scheduler.plan.explained import Alike, Explained
+from slipway.scheduler.plan.outcome import Admit, Evict, Plan, as_data
+from slipway.scheduler.plan.trail import Trail
+
+REASONS_MAX = 32
+"""Sorts of waiting that are told of one tick."""
+
+
+def decided_of(plan: Plan, trail: Trail) -> Decided:
+    """What is kept of `plan`, and of how it came to it; of what waits, one of each sort."""
+    waiting: dict[str, int] = {}
+    reasons: dict[str, dict[str, Any]] = {}
+    for alike in _alike(plan):
+        gate = alike.why.gate.value
+        waiting[gate] = waiting.get(gate, 0) + len(alike.members)
+        if len(reasons) < REASONS_MAX and alike.members:
+            reasons[alike.members[0][1].key] = _said(as_data(alike.why))
+    admitted = {admit.allocation for admit in plan.admits}
+    return Decided(
+        admits=plan.admits,
+        evictions=plan.evictions,
+        deferred=tuple(sorted(plan.deferred)),
+        dropped=plan.dropped,
+        kept=plan.kept,
+        looked=tuple(trail.looked),
+        scores={key: scores for key, scores in trail.scores.items() if key in admitted},
+        waiting=dict(sorted(waiting.items())),
+        reasons=reasons,
+    )
+
+
+def divergences(live: Decided | Plan, other: Decided | Plan) -> tuple[int, list[Divergence]]:
+    """(decisions that both took, those that only one took or took otherwise), by allocation."""
+    of_live, of_other = _decisions(live), _decisions(other)
+    same, found = 0, list[Divergence]()
+    for kind, allocation in sorted(of_live.keys() | of_other.keys()):
+        one, two = of_live.get((kind, allocation), {}), of_other.get((kind, allocation), {})
+        if canonical(one) == canonical(two):
+            same += 1
+        else:
+            found.append(Divergence(allocation=allocation, kind=kind, live=one, other=two))
+    return same, sorted(found, key=lambda each: (each.allocation, each.kind))
+
+
+def _decisions(plan: Decided | Plan) -> dict[tuple[str, str], dict[str, Any]]:
+    """{(kind, allocation): the decision as data}"""
+    found = {("admit", admit.allocation): _data(admit) for admit in plan.admits}
+    for evict in plan.evictions:
+        found["evict", evict.allocation] = _data(evict)
+    return found
+
+
+def _data(decision: Admit | Evict) -> dict[str, Any]:
+    return msgspec.to_builtins(decision, str_keys=True)
+
+
+def _alike(plan: Plan) -> Iterable[Alike]:
+    """What waits, in groups, without walking all of it."""
+    if isinstance(plan.explanations, Explained):
+        return plan.explanations.alike()
+    return ()
+
+
+def _said(data: dict[str, Any]) -> dict[str, Any]:
+    """Without the place in the queue, which is another for each of the group."""
+    return dict(islice(((key, value) for key, value in data.items() if key not in ("position", "ahead")), 16))

@@ -1,0 +1,84 @@
+"""Records in, the planner's snapshots out: a chain folded back into the tables of a leader. Pure.
+
+The very tables and the very view of the live leader are used, so that what a fold gives is what the leader saw; the
+digest of the facts and the hash of the inputs say so, or it is an error.
+"""
+
+import msgspec
+
+from slipway.errors import InvalidError
+from slipway.kube.facts import FEED_KINDS, decode_fact
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.decisions.facts import EncodedFacts
+from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, Record, answer_key, input_hash
+from slipway.scheduler.plan.budgets import Accounts
+from slipway.scheduler.plan.extenders import Answer, Answers, Key
+from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.pool_view import PoolView
+
+
+class BrokenChainError(InvalidError):
+    """A record does not follow the one before it: something between them is not there."""
+
+
+class Fold:
+    """One chain, as far as it has been read."""
+
+    def __init__(self, base: Record) -> None:
+        if base.number != 0:
+            raise BrokenChainError(f"tick {base.tick}: its base is not there any more")
+        self.chain = base.chain
+        self._cluster = Cluster()
+        self._view = PoolView(base.pool, self._cluster)
+        self._facts = EncodedFacts()
+        self._next = 0
+        self._answers: dict[Key, Answer] = {}
+
+    @property
+    def answers(self) -> Answers:
+        """What extenders had said."""
+        return self._answers
+
+    def apply(self, record: Record) -> Snapshot:
+        """The snapshot that `record` was planned on.
+
+        Raises:
+            BrokenChainError: a record before it is missing.
+            InvalidError: these are not the inputs that were recorded.
+        """
+        if (record.chain, record.number) != (self.chain, self._next):
+            raise BrokenChainError(f"tick {record.tick}: what it builds on is not there any more")
+        self._next += 1
+        for kind, facts in record.facts.items():
+            for key, raw in facts.items():
+                self._take(record.tick, kind, key, None if raw == GONE else bytes(raw))
+        if input_hash(self._facts.digest, record.ledger, record.at, record.seed) != record.input_hash:
+            raise InvalidError(f"tick {record.tick}: the inputs are not those that were recorded")
+        return self._view.snapshot(record.ledger, record.at)
+
+    def _take(self, tick: int, kind: str, key: str, data: bytes | None) -> None:
+        self._facts.put(kind, key, data)
+        try:
+            if kind == ANSWERS:
+                self._hear(answer_key(key), data)
+            elif kind == ACCOUNTS:
+                self._cluster.set_accounts(msgspec.json.decode(data or b"{}", type=Accounts))
+            else:
+                self._put(tick, kind, key, data)
+        except (msgspec.DecodeError, ValueError) as exc:
+            raise InvalidError(f"tick {tick}: {kind} {key}: {exc}") from exc
+
+    def _put(self, tick: int, kind: str, key: str, data: bytes | None) -> None:
+        table = self._cluster.table(kind)
+        if table is None or kind not in FEED_KINDS:
+            raise InvalidError(f"tick {tick}: nothing is known of {kind}")
+        if data is None:
+            table.drop(key, self._next)
+        else:
+            table.put(key, decode_fact(kind, data), self._next)
+
+    def _hear(self, key: Key, data: bytes | None) -> None:
+        if data is None:
+            self._answers.pop(key, None)
+        else:
+            self._answers[key] = msgspec.json.decode(data, type=Answer)

@@ -1,0 +1,60 @@
+"""A plan as entries of the ledger: what is decided now, what is held for later, and what stands or falls together.
+
+Pure. Owns the translation alone: the choice is the planner's, the encoding `ledger.py`'s.
+
+Invariant: what takes the room of an eviction is nominated, never admitted, before that room is there; an eviction and
+the nomination that it is for are committed together or not at all.
+"""
+
+from collections.abc import Sequence
+
+from slipway.model.ledger import DecisionKind, Ledger
+from slipway.scheduler import ledger
+from slipway.scheduler.plan.deferral import bundles
+from slipway.scheduler.plan.outcome import Admit, Plan
+
+
+def of(plan: Plan) -> list[ledger.Placed]:
+    """Evictions first, so that what they free is free when the rest applies."""
+    evictions = [
+        ledger.Placed(
+            kind=DecisionKind.EVICT,
+            allocation=evict.allocation,
+            uid=evict.uid,
+            attempt=evict.attempt,
+            ranks=evict.ranks,
+            reason=evict.reason.value,
+            by=evict.by,
+        )
+        for evict in plan.evictions
+    ]
+    return [*evictions, *(_placed(admit, is_deferred=admit.uid in plan.deferred) for admit in plan.admits)]
+
+
+def together(plan: Plan, placed: Sequence[ledger.Placed]) -> list[list[int]]:
+    """The places in `placed` of what stands or falls together."""
+    return [[at for at, item in enumerate(placed) if item.uid in bundle] for bundle in bundles(plan)]
+
+
+def standing(before: Ledger, plan: Plan) -> Ledger:
+    """The ledger without the nominations that hold no longer, or that the plan turns into something else."""
+    decided = {admit.uid for admit in plan.admits}
+    over = [
+        decision.id
+        for decision in before.decisions
+        if decision.kind is DecisionKind.NOMINATE and (decision.uid in decided or decision.id in plan.dropped)
+    ]
+    return ledger.settle(before, over)
+
+
+def _placed(admit: Admit, *, is_deferred: bool) -> ledger.Placed:
+    return ledger.Placed(
+        kind=DecisionKind.NOMINATE if is_deferred else DecisionKind.ADMIT,
+        allocation=admit.allocation,
+        uid=admit.uid,
+        attempt=admit.attempt,
+        placements=admit.placements,
+        devices=admit.devices,
+        spec_hash=admit.spec_hash,
+        victims=admit.victims if is_deferred else (),
+    )

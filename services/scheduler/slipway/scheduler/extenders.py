@@ -1,0 +1,244 @@
+"""Asks extenders what a plan would like to know, in the background, and remembers what they said.
+
+Owns pace and patience: how old an answer may be, how long a tick waits, whom to leave alone for a while. Must not know
+the protocol (`kube/extender_wire.py`) nor what an answer means for a plan (`plan/extenders.py`).
+
+Promises: a tick waits for extenders `PATIENCE_S` at most in all, and not at all for those that were slow or failed the
+last time; a question is under way once; one that fails is left alone for a while that doubles, and during it all that
+it manages is answered with that fault at once. What is decided may change what an extender says, so then the answers
+are given up. A late answer is news: the next tick plans with it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from slipway.kube import extender_wire as wire
+from slipway.kube.extender_wire import ExtenderFault
+from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import PodFact
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.scheduler.plan.extenders import Answer, Answers, Key, Question, Verb
+from slipway.scheduler.plan.nodes import NodeTable
+
+PATIENCE_S = 0.25
+"""How long one tick waits for extenders that answer quickly."""
+ANSWER_S = 10.0
+"""How long an answer counts before it is asked for again."""
+KEPT_S = 60.0
+"""How long an answer that nobody asks for is kept."""
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 30.0
+UNDER_WAY_MAX = 256
+PER_EXTENDER_MAX = 8
+
+_log = log.get_logger(__name__)
+
+
+class Posts(Protocol):
+    """One call of an extender."""
+
+    async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes: ...
+
+
+class _Known(msgspec.Struct):
+    answer: Answer
+    table: NodeTable | None
+    """the nodes that it speaks of; None: of any"""
+    until_s: float
+
+
+class _Contact(msgspec.Struct):
+    """How an extender has behaved at one verb."""
+
+    slots: asyncio.Semaphore
+    failures: int = 0
+    closed_until_s: float = 0.0
+    fault: str = ""
+    is_slow: bool = False
+
+
+class Extenders:
+    """The extenders of one leadership of one pool. In the background once `go_on_in` has said where that is."""
+
+    def __init__(
+        self,
+        client: Posts,
+        clock: Clock,
+        on_news: Callable[[], None] = lambda: None,
+        pods: Callable[[], Iterable[PodFact]] = tuple,
+    ) -> None:
+        """`pods` are those that stand: extenders know who would go by the uids of these."""
+        self._pods = pods
+        self._client = client
+        self._clock = clock
+        self._known: dict[Key, _Known] = {}
+        self._contacts: dict[tuple[str, Verb], _Contact] = {}
+        self._under_way: dict[Key, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self.on_news = on_news
+        self.news = 0
+        """Counts answers."""
+
+    def go_on_in(self, tasks: asyncio.TaskGroup) -> None:
+        """From now on calls go on in the background."""
+        self._tasks = tasks
+
+    def stop(self) -> None:
+        """End what is under way."""
+        self._tasks = None
+        for task in self._under_way.values():
+            task.cancel()
+
+    def answers(self, table: NodeTable) -> Answers:
+        """What is known of these nodes."""
+        now_s = self._clock.monotonic()
+        found: dict[Key, Answer] = {}
+        for key, known in list(self._known.items()):
+            if now_s > known.until_s + KEPT_S or (known.table is not None and known.table is not table):
+                del self._known[key]
+            elif now_s < known.until_s:
+                found[key] = known.answer
+            else:
+                found[key] = msgspec.structs.replace(known.answer, is_stale=True)
+        return found
+
+    @property
+    def due_s(self) -> float | None:
+        """In how many seconds the next answer is to be asked for again."""
+        now_s = self._clock.monotonic()
+        return min((known.until_s - now_s for known in self._known.values() if known.until_s > now_s), default=None)
+
+    async def ask(self, questions: Sequence[Question], table: NodeTable, patience_s: float) -> bool:
+        """Have `questions` asked; waits at most `patience_s`. Whether there is something new to plan with."""
+        before, awaited = self.news, list[asyncio.Task[None]]()
+        if self._tasks is None:
+            await self._ask_now(questions, table)
+            return self.news != before
+        for question in questions:
+            task = self._begin(question, table)
+            is_answered = question.key in self._known
+            if task is not None and not is_answered and not self._contact(question).is_slow:
+                awaited.append(task)
+        if awaited and patience_s > 0:
+            await asyncio.wait(awaited, timeout=patience_s)
+        return self.news != before
+
+    async def _ask_now(self, questions: Sequence[Question], table: NodeTable) -> None:
+        """Without a background: to the end of each call, which its timeout bounds."""
+        fresh = [question for question in questions if question.key not in self._known]
+        await asyncio.gather(*(self._ask(question, table) for question in fresh[:UNDER_WAY_MAX]))
+
+    def forget(self) -> None:
+        """Something was decided: what they say may be another thing now. Faults stay what they are."""
+        self._known = {key: known for key, known in self._known.items() if known.answer.fault}
+
+    def _begin(self, question: Question, table: NodeTable) -> "asyncio.Task[None] | None":
+        contact, key = self._contact(question), question.key
+        if self._clock.monotonic() < contact.closed_until_s:
+            if key not in self._known:
+                self._put(key, Answer(fault=contact.fault), None, contact.closed_until_s)
+            return None
+        task = self._under_way.get(key)
+        if task is None and self._tasks is not None and len(self._under_way) < UNDER_WAY_MAX:
+            task = self._under_way[key] = self._tasks.create_task(self._ask(question, table))
+        return task
+
+    async def _ask(self, question: Question, table: NodeTable) -> None:
+        contact = self._contact(question)
+        try:
+            async with contact.slots:
+                await self._call(question, table, contact)
+        finally:
+            self._under_way.pop(question.key, None)
+        self.on_news()
+
+    async def _call(self, question: Question, table: NodeTable, contact: _Contact) -> None:
+        extender, verb = question.extender, question.verb
+        started_s = self._clock.monotonic()
+        if started_s < contact.closed_until_s:
+            self._put(question.key, Answer(fault=contact.fault), None, contact.closed_until_s)
+            return
+        try:
+            answer = await self._post(question, table)
+        except ExtenderFault as fault:
+            self._fail(question, contact, str(fault))
+        else:
+            self._recover(question, contact)
+            self._put(question.key, answer, table, self._clock.monotonic() + ANSWER_S)
+            telemetry.EXTENDER_CALLS.labels(extender=extender.name, verb=verb.value, outcome="ok").inc()
+        took_s = self._clock.monotonic() - started_s
+        contact.is_slow = took_s > PATIENCE_S / 2 or contact.failures > 0
+        telemetry.EXTENDER_DURATION.labels(extender=extender.name, verb=verb.value).observe(took_s)
+
+    async def _post(self, question: Question, table: NodeTable) -> Answer:
+        extender, asked = question.extender, frozenset(question.nodes)
+        pod = wire.pod_object(question.role, question.owner)
+        if question.verb is Verb.PREEMPT:
+            return await self._post_offers(question, pod)
+        nodes = [table.facts[table.index[name]] for name in question.nodes]
+        body = wire.filter_args(pod, nodes, names_only=extender.node_cache_capable)
+        if question.verb is Verb.PRIORITIZE:
+            scores = wire.read_scores(await self._client.post(extender, extender.prioritize_verb, body), asked)
+            return Answer(asked=asked, scores=scores)
+        said = await self._client.post(extender, extender.filter_verb, body)
+        found = wire.read_filter(said, asked, names_only=extender.node_cache_capable)
+        return Answer(asked=asked, passed=found.passed, reasons=found.reasons, final=found.final)
+
+    async def _post_offers(self, question: Question, pod: wire.Json) -> Answer:
+        extender = question.extender
+        uids = {(pod.allocation_uid, pod.attempt, pod.rank): pod.uid for pod in self._pods() if pod.allocation_uid}
+        victims: dict[str, list[wire.Json]] = {}
+        for offer in question.offers:
+            for each in offer.leavers:
+                who = each.allocation
+                uid = uids.get((who.uid, who.attempt, each.rank), each.id)
+                found = wire.victim_object(who, each.rank, uid, offer.node)
+                victims.setdefault(offer.node, []).append(found)
+        body = wire.preempt_args(pod, victims, uids_only=extender.node_cache_capable)
+        offered = {node: frozenset(each["metadata"]["uid"] for each in pods) for node, pods in victims.items()}
+        passed = wire.read_preempt(await self._client.post(extender, extender.preempt_verb, body), offered)
+        offers = {offer.node: offer.ids for offer in question.offers}
+        return Answer(asked=frozenset(question.nodes), passed=passed, offered=offers)
+
+    def _fail(self, question: Question, contact: _Contact, fault: str) -> None:
+        extender = question.extender
+        contact.failures += 1
+        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(contact.failures - 1, 10))
+        contact.closed_until_s = self._clock.monotonic() + pause_s
+        contact.fault = fault
+        self._put(question.key, Answer(fault=fault), None, contact.closed_until_s)
+        telemetry.EXTENDER_CALLS.labels(extender=extender.name, verb=question.verb.value, outcome="fault").inc()
+        _log.warning("extender fails", extender=extender.name, verb=question.verb.value, error=fault, pause_s=pause_s)
+
+    def _recover(self, question: Question, contact: _Contact) -> None:
+        if not contact.failures:
+            return
+        contact.failures, contact.closed_until_s, contact.fault = 0, 0.0, ""
+        gone = question.key[:2]
+        faults = [key for key, known in self._known.items() if key[:2] == gone and known.answer.fault]
+        for key in faults:
+            del self._known[key]
+        _log.info("extender answers again", extender=question.extender.name)
+
+    def _put(self, key: Key, answer: Answer, table: NodeTable | None, until_s: float) -> None:
+        self._known[key] = _Known(answer, table, until_s)
+        self.news += 1
+
+    def _contact(self, question: Question) -> _Contact:
+        key = (question.extender.url, question.verb)
+        contact = self._contacts.get(key)
+        if contact is None:
+            contact = self._contacts[key] = _Contact(asyncio.Semaphore(PER_EXTENDER_MAX))
+        return contact
+
+
+class NoExtenders:
+    """Where nobody may be called."""
+
+    async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
+        """Refuses."""
+        raise ExtenderFault("extenders are not called here")

@@ -1,0 +1,74 @@
+"""Those that wait and might take what a change gives by evicting, or moving, others as well.
+
+Owns the nodes as they would be for one of them with everybody gone whom it may ask to go. That is more than preemption
+takes, and it does not look at shares: whoever has its places even so might have them, and an offer that he might take
+is not made. Nothing here evicts.
+"""
+
+from collections.abc import Callable
+
+from slipway.model.facts import AllocationFact, QueueFact
+from slipway.scheduler.plan import gang
+from slipway.scheduler.plan.nodes import Bools
+from slipway.scheduler.plan.ordering import priority_of
+from slipway.scheduler.plan.preempt.room import NEVER
+from slipway.scheduler.plan.preempt.victims import lowest_of
+from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.whatif import WhatIf
+
+KEPT_MAX = 16
+
+
+class Takers:
+    """Who of a snapshot might take something by evicting; `whatif` is the state after the plan."""
+
+    def __init__(self, snapshot: Snapshot, whatif: WhatIf) -> None:
+        self._snapshot = snapshot
+        self._whatif = whatif
+        self._cleared: dict[tuple[str, int], WhatIf] = {}
+
+    def would_take(
+        self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree, within: Bools | None
+    ) -> bool:
+        """Whether `rival` has its places on the nodes that `made` gives, with everybody gone that it may evict."""
+        queue = tree.queue(rival.queue)
+        if queue is None or not self._may_evict(rival, queue):
+            return False
+        demand = gang.smallest_demand(rival).amounts
+        short = tree.shortfall(rival.queue, demand, preemptible=rival.preemptible)
+        if short is not None and short.kind == "nominal":
+            return False  # What may be evicted is not in the way of that.
+        after = made(self._without_lesser(rival, queue))
+        placed = gang.place(after, rival, within)
+        return not isinstance(placed, gang.Blocked)
+
+    def _may_evict(self, rival: AllocationFact, queue: QueueFact) -> bool:
+        priority = self._priority(rival)
+        lowest = lowest_of(self._snapshot)
+        if lowest.get(queue.name, priority + 1) <= priority:
+            return True
+        return queue.reclaim != NEVER and any(name != queue.name for name in lowest)
+
+    def _without_lesser(self, rival: AllocationFact, queue: QueueFact) -> WhatIf:
+        """The nodes without what is of its own queue and not above it, and without what it might reclaim."""
+        priority = self._priority(rival)
+        key = (queue.name, priority)
+        known = self._cleared.get(key)
+        if known is None:
+            if len(self._cleared) >= KEPT_MAX:
+                self._cleared.clear()
+            usage = self._whatif.usage.copy()
+            for holding in self._snapshot.holdings.values():
+                other = holding.allocation
+                is_own = other.queue == queue.name
+                if other.preemptible and (self._priority(other) <= priority if is_own else queue.reclaim != NEVER):
+                    for charge in holding.charges.values():
+                        node = usage.table.index.get(charge.node)
+                        if node is not None:
+                            usage.charge(charge, node, -1)
+            known = self._cleared[key] = WhatIf(usage, self._whatif.policy, self._whatif.panel)
+        return known
+
+    def _priority(self, fact: AllocationFact) -> int:
+        return priority_of(fact, self._snapshot.job_of(fact))

@@ -1,0 +1,29 @@
+"""The policy of the pool that is led, and the mistakes in it, which are said once and never stop a tick.
+
+What is wrong with a score or its args is left out alone; an admin finds it in the log, by its path in the
+ResourcePool, and as a number in `slipway_policy_faults`.
+"""
+
+from slipway.model.facts import PoolFact
+from slipway.runtime import log, telemetry
+from slipway.scheduler.plan.policy import Policy, faults_of, policy_of
+
+_log = log.get_logger(__name__)
+
+
+class Policies:
+    """The policies of one leadership, as the pool changes."""
+
+    def __init__(self) -> None:
+        self._pool: PoolFact | None = None
+        self._policy = Policy()
+
+    def of(self, pool: PoolFact) -> Policy:
+        """The pool's policy; whatever is wrong with a new one is told."""
+        if pool != self._pool:
+            self._pool, self._policy = pool, policy_of(pool)
+            faults = faults_of(pool)
+            telemetry.POLICY_FAULTS.labels(pool=pool.name).set(len(faults))
+            for fault in faults:
+                _log.warning("a mistake in the pool's policy is left out", pool=pool.name, fault=fault)
+        return self._policy

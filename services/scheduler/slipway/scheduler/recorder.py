@@ -1,0 +1,313 @@
+"""The decision log's writing side: what a tick saw and decided, kept behind its back.
+
+Owns the pace, the chains and what is lost. `take` gathers what has changed since the tick that was kept before, `keep`
+hands it over once the ledger holds the decisions; encoding and writing happen in `run`, a few facts at a time. A tick
+never waits for any of it and never fails by it: what does not fit or can not be written is dropped and counted, and the
+next record is a new base. The log is no truth: nobody decides by it.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from slipway.crd.facts import is_settled
+from slipway.errors import InvalidError, PermanentError, TransientError
+from slipway.kube.facts import FEED_KINDS, Fact, encode_fact
+from slipway.model.facts import AllocationFact
+from slipway.model.ledger import Ledger
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.scheduler.cluster import Changes, Cluster, Table
+from slipway.scheduler.decisions import record
+from slipway.scheduler.decisions.decided import decided_of
+from slipway.scheduler.decisions.facts import EncodedFacts
+from slipway.scheduler.decisions.record import Decided, Record, Shadowed
+from slipway.scheduler.plan.budgets import Accounts
+from slipway.scheduler.plan.extenders import Answer, Answers
+from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.policy import Policy
+from slipway.scheduler.plan.trail import Trail
+from slipway.scheduler.ports import RecordSink
+from slipway.streams.decisions import CHAIN_MAX, DecisionEntry
+
+WAITING_MAX: Final = 32
+"""Ticks that wait to be written."""
+BASE_WORTH: Final = 4
+"""A chain whose changes are so many times its base begins again."""
+SLICE: Final = 128
+"""Facts that are encoded at a time."""
+WRITE_DEADLINE_S: Final = 5.0
+FINISH_S: Final = 1.0
+AWAY_S: Final = 5.0
+"""Nothing is packed for so long after the log could not be written."""
+
+FactKey = tuple[str, str]
+"""(kind, key)"""
+
+_answers = msgspec.json.Encoder(order="deterministic")
+_log = log.get_logger(__name__)
+
+
+Kept = Fact | Answer | Accounts | None
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is made from, beside the snapshot."""
+
+    ledger: Ledger
+    at: float
+    seed: int
+    policy: Policy
+    answers: Answers | None = None
+
+
+class Taken(msgspec.Struct, kw_only=True):
+    """A tick that may be kept."""
+
+    facts: dict[FactKey, Kept]
+    """what has changed since the tick that was kept before"""
+    inputs: Inputs
+    decided: Decided
+    version: str
+    epoch: int = 0
+    tick: int = 0
+    shadow: Shadowed | None = None
+
+
+class Recorder:
+    """The decision log of one leadership."""
+
+    def __init__(self, pool: str, cluster: Cluster, writers: Sequence["LogWriter"], *, version: str) -> None:
+        self._pool = pool
+        self._writers = writers
+        self._version = version
+        self._readers: list[tuple[str, Table[Any], Changes]] = []
+        for kind in FEED_KINDS if writers else ():
+            table = cluster.table(kind)
+            if table is not None:
+                self._readers.append((kind, table, table.changes()))
+        self._open: dict[FactKey, Kept] = {}
+        """changes that no kept tick has yet"""
+        self._answers: Answers = {}
+        self._cluster = cluster
+        self._accounts = cluster.accounts
+
+    def trail(self) -> Trail | None:
+        """What a plan that is to be recorded is watched by; None when nothing is recorded."""
+        return Trail() if self._writers else None
+
+    def observe(self) -> None:
+        """Note what a snapshot that was just taken holds; to be called before anything is awaited."""
+        for kind, table, changes in self._readers:
+            for key in changes.take():
+                self._open[kind, key] = self._own(table.get(key))
+        if self._cluster.accounts is not self._accounts:
+            self._accounts = self._open[record.ACCOUNTS, ""] = self._cluster.accounts
+
+    def take(self, plan: Plan, trail: Trail | None, inputs: Inputs) -> Taken | None:
+        """The tick as it stands; None when there is nothing to keep."""
+        if trail is None or plan.is_empty:
+            return None
+        self._hear(inputs.answers or {})
+        decided = decided_of(plan, trail)
+        return Taken(facts=dict(self._open), inputs=inputs, decided=decided, version=self._version)
+
+    def keep(self, taken: Taken | None, *, epoch: int, tick: int, shadow: Shadowed | None = None) -> None:
+        """The ledger holds the decisions of `taken`: write it, in time."""
+        if taken is None:
+            return
+        taken.epoch, taken.tick, taken.shadow = epoch, tick, shadow
+        self._open.clear()
+        for writer in self._writers:
+            writer.offer(taken)
+
+    async def run(self) -> None:
+        """Write behind, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for writer in self._writers:
+                tasks.create_task(writer.run())
+
+    async def flush(self) -> None:
+        """Write what waits."""
+        for writer in self._writers:
+            await writer.flush()
+
+    async def finish(self) -> None:
+        """Write what waits, if that is soon done: the leadership ends."""
+        try:
+            async with asyncio.timeout(FINISH_S):
+                await self.flush()
+        except TimeoutError:
+            _log.warning("the last ticks are not recorded", pool=self._pool)
+
+    def _hear(self, answers: Answers) -> None:
+        """What extenders have said is a fact like others."""
+        before, self._answers = self._answers, answers
+        for key in before.keys() | answers.keys():
+            if before.get(key) != answers.get(key):
+                self._open[record.ANSWERS, record.answer_name(key)] = answers.get(key)
+
+    def _own(self, fact: Fact | None) -> Fact | None:
+        """What planning reads of it: allocations of other pools, and those that have ended, are nothing here."""
+        if isinstance(fact, AllocationFact) and (fact.pool != self._pool or is_settled(fact)):
+            return None
+        return fact
+
+
+class LogWriter:
+    """One place where the log is kept."""
+
+    def __init__(self, pool: str, sink: RecordSink, clock: Clock) -> None:
+        self._pool = pool
+        self._sink = sink
+        self._clock = clock
+        self._waiting: deque[tuple[Taken, dict[FactKey, Kept]]] = deque()
+        self._something = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._lost: dict[FactKey, Kept] = {}
+        """changes of ticks that were dropped: they go with the next"""
+        self._facts = EncodedFacts()
+        self._chain = ""
+        """empty: a base is due"""
+        self._base: str | None = None
+        self._number = 0
+        self._grown = 0
+        """bytes of changes since the base"""
+        self._tick = 0
+        self._away_until = 0.0
+
+    def offer(self, taken: Taken) -> None:
+        """Take a tick, or drop it."""
+        if len(self._waiting) >= WAITING_MAX:
+            self._lost |= taken.facts
+            self._drop("dropped")
+            return
+        self._waiting.append((taken, self._lost | taken.facts if self._lost else taken.facts))
+        self._lost = {}
+        self._something.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what waits now."""
+        async with self._turn:
+            while self._waiting:
+                await self._write(*self._waiting.popleft())
+
+    async def _write(self, taken: Taken, facts: dict[FactKey, Kept]) -> None:
+        changes: record.Facts = {}
+        try:
+            changes = await self._encode(facts)
+        except (msgspec.MsgspecError, TypeError, ValueError) as exc:
+            # Without this fact no later record would be whole.
+            _log.warning("a fact can not be recorded: no more is, in this leadership", pool=self._pool, error=str(exc))
+            self._away_until = math.inf
+        if self._clock.monotonic() < self._away_until:
+            self._drop("dropped")
+            return
+        if taken.tick != self._tick + 1 or self._number >= CHAIN_MAX or self._grown > BASE_WORTH * self._facts.size:
+            self._chain = ""
+        self._tick = taken.tick
+        try:
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                is_written = bool(self._chain) and await self._append(taken, changes)
+                if not is_written:
+                    await self._begin(taken)
+        except (TransientError, TimeoutError) as exc:
+            _log.warning("tick not recorded", pool=self._pool, tick=taken.tick, error=str(exc))
+            self._away_until = self._clock.monotonic() + AWAY_S
+            self._drop("dropped")
+        except (InvalidError, PermanentError) as exc:
+            _log.warning("tick not recorded", pool=self._pool, tick=taken.tick, error=str(exc))
+            self._away_until = self._clock.monotonic() + AWAY_S
+            self._drop("too_large" if isinstance(exc, InvalidError) else "dropped")
+
+    async def _encode(self, facts: dict[FactKey, Kept]) -> record.Facts:
+        """The changes as they are kept, a few at a time; takes them in."""
+        changes: record.Facts = {}
+        for number, ((kind, key), fact) in enumerate(facts.items(), 1):
+            data = None if fact is None else _encoded(fact)
+            if self._facts.put(kind, key, data):
+                changes.setdefault(kind, {})[key] = record.GONE if data is None else msgspec.Raw(data)
+            if number % SLICE == 0:
+                await self._clock.sleep(0)
+        return changes
+
+    async def _begin(self, taken: Taken) -> None:
+        """A new chain with this tick as its base."""
+        self._chain, self._number, self._grown = f"{taken.epoch}-{taken.tick}", 0, 0
+        whole: record.Facts = {
+            kind: {key: msgspec.Raw(data) for key, data in facts.items()} for kind, facts in self._facts.kinds.items()
+        }
+        self._base = None
+        await self._append(taken, whole)
+
+    async def _append(self, taken: Taken, facts: record.Facts) -> bool:
+        """False: the log has lost the base."""
+        made = self._record(taken, facts)
+        text = record.text_of(made)
+        data = await record_data(text, self._clock)
+        entry = DecisionEntry(chain=made.chain, number=made.number, tick=made.tick, data=data)
+        cursor = await self._sink.append(self._pool, entry, base=self._base)
+        if cursor is None:
+            return False
+        if made.number == 0:
+            self._base = cursor
+        else:
+            self._grown += len(text)
+        self._number += 1
+        telemetry.DECISION_LOG.labels(pool=self._pool, outcome="written").inc()
+        telemetry.DECISION_LOG_BYTES.labels(pool=self._pool).inc(len(data))
+        return True
+
+    def _record(self, taken: Taken, facts: record.Facts) -> Record:
+        inputs = taken.inputs
+        return Record(
+            format=record.FORMAT,
+            pool=self._pool,
+            epoch=taken.epoch,
+            tick=taken.tick,
+            chain=self._chain,
+            number=self._number,
+            at=inputs.at,
+            seed=inputs.seed,
+            facts=facts,
+            ledger=inputs.ledger,
+            input_hash=record.input_hash(self._facts.digest, inputs.ledger, inputs.at, inputs.seed),
+            policy_hash=record.policy_hash(inputs.policy),
+            consulted=inputs.answers is not None,
+            decided=taken.decided,
+            planner=taken.version,
+            shadow=taken.shadow,
+        )
+
+    def _drop(self, outcome: str) -> None:
+        """A hole in the chain: the next record is a base."""
+        self._chain = ""
+        telemetry.DECISION_LOG.labels(pool=self._pool, outcome=outcome).inc()
+
+
+def _encoded(fact: Fact | Answer | Accounts) -> bytes:
+    """As the feed has it; sets of node names in an order."""
+    if isinstance(fact, Answer):
+        return _answers.encode(fact)
+    return msgspec.json.encode(fact) if isinstance(fact, Accounts) else encode_fact(fact)
+
+
+async def record_data(text: bytes, clock: Clock) -> bytes:
+    """A record's text packed, so that others have their turn meanwhile."""
+    packing = record.packing()
+    parts: list[bytes] = []
+    for start in range(0, len(text), record.PACKED_AT_ONCE):
+        parts.append(packing.compress(text[start : start + record.PACKED_AT_ONCE]))
+        await clock.sleep(0)
+    return record.sealed(b"".join([*parts, packing.flush()]))

@@ -1,0 +1,68 @@
+"""A second policy, tried on what the leader really sees: what it would have decided, compared and counted.
+
+Owns the pace: a shadow is planned after the tick, when everything of the tick is written, and only so often that it
+takes a small part of the time; ticks that come too soon after the last one are passed over and counted. It touches
+nothing: its plan goes nowhere but into metrics and the decision log.
+"""
+
+from typing import Final
+
+import msgspec
+
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock
+from slipway.scheduler.decisions.decided import divergences
+from slipway.scheduler.decisions.record import Shadowed, policy_hash
+from slipway.scheduler.plan.extenders import Answers
+from slipway.scheduler.plan.memo import Memo
+from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.planner import plan
+from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.snapshot import Snapshot
+
+PART: Final = 10
+"""A shadow takes at most one part in so many of the time."""
+KEPT_MAX: Final = 32
+"""Decisions of one tick that are told apart in the log."""
+
+
+class Shadow:
+    """The shadow policy of one pool, during one leadership."""
+
+    def __init__(self, pool: str, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._not_before_s = 0.0
+        self._memo = Memo()
+        self._memo_of: Memo | None = None
+
+    def look(self, snapshot: Snapshot, live: Plan, seed: int, answers: Answers | None = None) -> Shadowed | None:
+        """What the shadow says of the snapshot that `live` was made on; None when there is none, or not now."""
+        if snapshot.pool.shadow is None:
+            return None
+        begun_s = self._clock.monotonic()
+        if begun_s < self._not_before_s:
+            telemetry.SHADOW_TICKS.labels(pool=self._pool, outcome="skipped").inc()
+            return None
+        shadowed = self._plan(snapshot, live, seed, answers)
+        ended_s = self._clock.monotonic()
+        self._not_before_s = ended_s + (PART - 1) * (ended_s - begun_s)
+        telemetry.SHADOW_TICKS.labels(pool=self._pool, outcome="planned").inc()
+        telemetry.SHADOW_DECISIONS.labels(pool=self._pool, outcome="same").inc(shadowed.same)
+        telemetry.SHADOW_DECISIONS.labels(pool=self._pool, outcome="different").inc(shadowed.different)
+        return shadowed
+
+    def _plan(self, snapshot: Snapshot, live: Plan, seed: int, answers: Answers | None) -> Shadowed:
+        pool = snapshot.pool.shadow or snapshot.pool
+        policy = policy_of(pool)
+        if snapshot.memo is not self._memo_of:
+            # What the live policy remembers is another's, and must not be lost to it.
+            self._memo_of, self._memo = snapshot.memo, Memo()
+        seen = msgspec.structs.replace(snapshot, pool=pool, memo=self._memo)
+        same, different = divergences(live, plan(seen, policy, snapshot.now, seed, answers=answers))
+        return Shadowed(
+            policy_hash=policy_hash(policy),
+            same=same,
+            different=len(different),
+            divergences=tuple(different[:KEPT_MAX]),
+        )

@@ -1,0 +1,239 @@
+"""What-if changes to a pool as it stands: decoded strictly, then applied to its facts. Pure.
+
+Every complaint carries the path of the offending field in the request. Nodes, queues and further allocations are
+written as in a scenario file. A change names what is there; what is not there is refused, but for nodes that are added
+and queues, which come into being.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from slipway.errors import InvalidError
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
+from slipway.model.ids import allocation_id
+from slipway.model.position import POSITION_PATTERN
+from slipway.scheduler.plan.policy import unknown_scores
+from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate.parts import AllocationPart, Seconds, Span, seconds
+from slipway.scheduler.simulate.scenario import checked, located
+
+NODES_MAX = 20_000
+RANKS_MAX = 100_000
+_RENAMED = {"nodes[": "addNodes[", "allocations[": "addAllocations["}
+_QUEUE_FIELDS = {"preemption": ("within_queue", "reclaim")}
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base: a field that nobody knows is refused."""
+
+
+class AllocationChange(_Strict, frozen=True, kw_only=True):
+    """`allocation` is its id, `<workspace>/<name>`, or its name where there is one of it; `id` is another word for it.
+    What is absent stays."""
+
+    allocation: str = ""
+    id: str = ""
+    priority: int | None = None
+    queue: str | None = None
+    hold: bool | None = None
+    preemptible: bool | None = None
+    position: Annotated[str, Meta(pattern=POSITION_PATTERN)] | None = None
+    max_runtime: Span | None = None
+    remove: bool = False
+
+
+class PolicyChange(_Strict, frozen=True, kw_only=True):
+    """Another policy for the pool. What is absent stays."""
+
+    scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] | None = None
+    args: dict[str, dict[str, Any]] | None = None
+    sampling: bool | None = None
+    topology: tuple[str, ...] | None = None
+    aging: Span | None = None
+    backfill: bool | None = None
+
+
+class Changes(_Strict, frozen=True, kw_only=True):
+    """All of them; none is no change, which shows what will happen as things stand."""
+
+    pool: str = lower.POOL
+    add_nodes: list[dict[str, Any]] = []
+    remove_nodes: list[str] = []
+    cordon_nodes: list[str] = []
+    uncordon_nodes: list[str] = []
+    allocations: list[AllocationChange] = []
+    add_allocations: list[dict[str, Any]] = []
+    workspace: str = lower.NAMESPACE
+    """of the allocations that are added"""
+    queues: list[dict[str, Any]] = []
+    policy: PolicyChange = PolicyChange()
+    until: Annotated[Seconds, Meta(le=30 * 86_400)] = 86_400.0
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """One pool as it stands: what changes are applied to."""
+
+    pool: PoolFact
+    nodes: dict[str, NodeFact]
+    queues: dict[str, QueueFact]
+    jobs: list[JobFact]
+    spaces: list[WorkspaceFact]
+    allocations: dict[str, AllocationFact]
+    """{`<namespace>/<name>`: those that have not ended and are not being stopped}"""
+    pods: list[PodFact]
+    added: list[AllocationPart] = []
+    """allocations that are only supposed, submitted so many seconds from now"""
+
+    def copy(self) -> "Standing":
+        """One to be changed."""
+        return msgspec.structs.replace(
+            self, nodes=dict(self.nodes), queues=dict(self.queues), allocations=dict(self.allocations)
+        )
+
+
+def decode(document: dict[str, Any]) -> Changes:
+    """The changes that a request asks for.
+
+    Raises:
+        InvalidError: what is wrong and at which field.
+    """
+    try:
+        return msgspec.convert(document, Changes)
+    except msgspec.ValidationError as exc:
+        raise InvalidError(located(str(exc))) from exc
+
+
+def apply(standing: Standing, changes: Changes) -> Standing:
+    """The pool as it would stand.
+
+    Raises:
+        InvalidError: what a change names is not there, or its value makes no sense; with the path.
+    """
+    changed = standing.copy()
+    _add(changed, changes)
+    _change_nodes(changed, changes)
+    for index, change in enumerate(changes.allocations):
+        _change_allocation(changed, change, f"allocations[{index}]")
+    for index, raw in enumerate(changes.queues):
+        _change_queue(changed, raw, f"queues[{index}]")
+    _change_policy(changed, changes.policy)
+    return changed
+
+
+def _add(standing: Standing, changes: Changes) -> None:
+    """Nodes and allocations, by the rules of a scenario file."""
+    # What they refer to is the pool's, and exists as far as the file's own rules are concerned.
+    names = {str(part.get("job") or "") for part in changes.add_allocations}
+    jobs = [{"name": name} for name in sorted({job.name for job in standing.jobs} & names)]
+    try:
+        scenario = checked({"nodes": changes.add_nodes, "allocations": changes.add_allocations, "jobs": jobs})
+    except InvalidError as exc:
+        text = str(exc)
+        for before, after in _RENAMED.items():
+            text = after + text.removeprefix(before) if text.startswith(before) else text
+        raise InvalidError(text) from exc
+    if sum(part.count for part in scenario.nodes) > NODES_MAX:
+        raise InvalidError(f"addNodes: at most {NODES_MAX} nodes")
+    if sum(rank.count for part in scenario.allocations for rank in part.ranks) > RANKS_MAX:
+        raise InvalidError(f"addAllocations: at most {RANKS_MAX} ranks")
+    for index, part in enumerate(scenario.allocations):
+        if part.placed:
+            raise InvalidError(f"addAllocations[{index}].placed: what is only supposed does not run yet")
+    for node in lower.nodes(scenario):
+        if node.name in standing.nodes:
+            raise InvalidError(f"addNodes: there is a node {node.name} already")
+        standing.nodes[node.name] = msgspec.structs.replace(node, labels={**standing.pool.node_selector, **node.labels})
+    if scenario.allocations and changes.workspace not in {space.name for space in standing.spaces}:
+        raise InvalidError(f"workspace: there is no namespace {changes.workspace}")
+    standing.added = list(scenario.allocations)
+
+
+def _change_nodes(standing: Standing, changes: Changes) -> None:
+    for field, names in (
+        ("removeNodes", changes.remove_nodes),
+        ("cordonNodes", changes.cordon_nodes),
+        ("uncordonNodes", changes.uncordon_nodes),
+    ):
+        for index, name in enumerate(names):
+            if name not in standing.nodes:
+                raise InvalidError(f"{field}[{index}]: the pool has no node {name[:80]}")
+            if field == "removeNodes":
+                del standing.nodes[name]
+            else:
+                is_cordoned = field == "cordonNodes"
+                standing.nodes[name] = msgspec.structs.replace(standing.nodes[name], unschedulable=is_cordoned)
+
+
+def _change_allocation(standing: Standing, change: AllocationChange, path: str) -> None:
+    if not (change.allocation or change.id):
+        raise InvalidError(f"{path}.allocation: required")
+    key = _find(standing, change.allocation or change.id, path)
+    if change.remove:
+        del standing.allocations[key]
+        return
+    named = msgspec.structs.asdict(change)
+    fields = {name: named[name] for name in ("priority", "queue", "hold", "preemptible", "position")}
+    wanted = {name: value for name, value in fields.items() if value is not None}
+    if change.max_runtime is not None:
+        wanted["max_runtime"] = _span(change.max_runtime, f"{path}.maxRuntime")
+    standing.allocations[key] = msgspec.structs.replace(standing.allocations[key], **wanted)
+
+
+def _find(standing: Standing, text: str, path: str) -> str:
+    if text in standing.allocations:
+        return text
+    found = [
+        key
+        for key, fact in standing.allocations.items()
+        if text in (fact.name, allocation_id(fact.name, fact.uid), fact.uid)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InvalidError(f"{path}.allocation: {text[:80]} is in several workspaces: {', '.join(sorted(found)[:5])}")
+    raise InvalidError(f"{path}.allocation: nothing that waits or runs in this pool is called {text[:80]}")
+
+
+def _change_queue(standing: Standing, raw: dict[str, Any], path: str) -> None:
+    """Only the fields that are given; null takes a quota away."""
+    name = raw.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidError(f"{path}.name: required")
+    parent = raw.get("parent")
+    parents = [] if parent in (None, "", "root") else [{"name": parent}]
+    if parents and parent not in standing.queues:
+        raise InvalidError(f"{path}.parent: there is no queue {str(parent)[:80]}")
+    try:
+        scenario = checked({"nodes": [], "queues": [raw, *parents]})
+    except InvalidError as exc:
+        raise InvalidError(str(exc).replace("queues[0]", path, 1)) from exc
+    made = lower.queues(scenario)[0]
+    before = standing.queues.get(name)
+    if before is None:
+        standing.queues[name] = msgspec.structs.replace(made, pool=standing.pool.name)
+        return
+    fields = [field for key in raw for field in _QUEUE_FIELDS.get(key, (_snake(key),)) if key != "name"]
+    standing.queues[name] = msgspec.structs.replace(before, **{field: getattr(made, field) for field in fields})
+
+
+def _change_policy(standing: Standing, policy: PolicyChange) -> None:
+    named = {name: value for name, value in msgspec.structs.asdict(policy).items() if value is not None}
+    if policy.aging is not None:
+        named["aging"] = _span(policy.aging, "policy.aging")
+    wrong = unknown_scores(PoolFact(name="", scores=policy.scores or {}))
+    if wrong:
+        raise InvalidError(f"policy.scores.{wrong[0]}: there is no such score")
+    standing.pool = msgspec.structs.replace(standing.pool, **named)
+
+
+def _span(span: Span, path: str) -> float:
+    try:
+        return seconds(span)
+    except ValueError as exc:
+        raise InvalidError(f"{path}: {exc}") from exc
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -1,0 +1,288 @@
+"""A scenario as a whole: names that name nothing, numbers that are absurd, places that nobody could have.
+
+Owns every complaint that a field alone can not give. Each carries the path of the offending field.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import msgspec
+
+from slipway.errors import InvalidError
+from slipway.model.position import POSITION_PATTERN
+from slipway.model.quantity import QUANTITY_MAX, QuantityValue
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, PODS
+from slipway.scheduler.plan.scores.args import faults
+from slipway.scheduler.simulate.beside import check_affinity
+from slipway.scheduler.simulate.parts import (
+    AMOUNT_MAX,
+    GPUS,
+    ROOT_NAMES,
+    NodePart,
+    Place,
+    Quantities,
+    RankPart,
+    Scenario,
+    Span,
+    amount,
+    node_names,
+    seconds,
+)
+from slipway.scheduler.simulate.placed import check_placed
+
+NAME_MAX = 253
+NODES_MAX = 100_000
+RANKS_MAX = 500_000
+GPUS_MAX = 1024
+"""of one node"""
+PRIORITY_MAX = 2**31 - 1
+TIME_MAX = 1e10
+"""seconds: three hundred years"""
+
+
+def check(scenario: Scenario) -> None:
+    """All of it.
+
+    Raises:
+        InvalidError: the first complaint.
+    """
+    _check_sizes(scenario)
+    _check_names(scenario)
+    _check_queues(scenario)
+    _check_quantities(scenario)
+    _check_times(scenario)
+    _check_neighbours(scenario)
+    check_placed(scenario)
+
+
+def located(message: str) -> tuple[str, str]:
+    """(path, complaint) of a message of msgspec; an unknown or missing field becomes part of the path."""
+    text, _, where = message.partition(" - at `")
+    if where.startswith("key` in `"):
+        where, text = where.removeprefix("key` in `"), f"{text} as a key"
+    path = where.rstrip("`").removeprefix("$").lstrip(".")
+    for said, meant in (
+        ("Object contains unknown field `", "unknown field"),
+        ("Object missing required field `", "required"),
+    ):
+        if text.startswith(said):
+            return f"{path}.{text.removeprefix(said).rstrip('`')}".lstrip("."), meant
+    return path, text
+
+
+def _check_sizes(scenario: Scenario) -> None:
+    nodes = ranks = 0
+    for index, node in enumerate(scenario.nodes):
+        nodes += node.count
+        if nodes > NODES_MAX:
+            raise InvalidError(f"nodes[{index}].count: more than {NODES_MAX} nodes in all")
+    for index, item in enumerate(scenario.allocations):
+        for number, rank in enumerate(item.ranks):
+            ranks += rank.count
+            if ranks > RANKS_MAX:
+                raise InvalidError(f"allocations[{index}].ranks[{number}].count: more than {RANKS_MAX} ranks in all")
+            for field, value in (("priority", item.priority),):
+                _check_priority(f"allocations[{index}].{field}", value)
+    for index, queue in enumerate(scenario.queues):
+        _check_priority(f"queues[{index}].priority", queue.priority)
+    for index, job in enumerate(scenario.jobs):
+        _check_priority(f"jobs[{index}].priority", job.priority or 0)
+
+
+def _check_priority(path: str, value: int) -> None:
+    if abs(value) > PRIORITY_MAX:
+        raise InvalidError(f"{path}: a priority is within {-PRIORITY_MAX} and {PRIORITY_MAX}")
+
+
+def _check_names(scenario: Scenario) -> None:
+    _unique((f"nodes[{index}].name", name) for index, node in enumerate(scenario.nodes) for name in node_names(node))
+    for kind in ("queues", "jobs", "volumes", "allocations"):
+        _unique((f"{kind}[{index}].name", item.name) for index, item in enumerate(getattr(scenario, kind)))
+    queues = {queue.name for queue in scenario.queues}
+    for index, queue in enumerate(scenario.queues):
+        if queue.parent not in queues and queue.parent not in ROOT_NAMES:
+            raise InvalidError(f"queues[{index}].parent: there is no queue {queue.parent}")
+    jobs = {job.name for job in scenario.jobs} | {""}
+    for index, item in enumerate(scenario.allocations):
+        if item.job not in jobs:
+            raise InvalidError(f"allocations[{index}].job: there is no job {item.job}")
+
+
+def check_references(scenario: Scenario) -> None:
+    """A whole file: what its allocations name is in it.
+
+    Raises:
+        InvalidError: the first name that is nothing's.
+    """
+    queues = {queue.name for queue in scenario.queues} or {"default"}
+    nodes = {name for node in scenario.nodes for name in node_names(node)}
+    for index, item in enumerate(scenario.allocations):
+        if item.queue not in queues:
+            raise InvalidError(f"allocations[{index}].queue: there is no queue {item.queue}")
+        for number, name in enumerate(item.avoid_nodes):
+            if name not in nodes:
+                raise InvalidError(f"allocations[{index}].avoidNodes[{number}]: there is no node {name}")
+
+
+def _unique(names: Iterable[tuple[str, str]]) -> None:
+    seen: set[str] = set()
+    for path, name in names:
+        if not name or len(name) > NAME_MAX or not name.isprintable():
+            raise InvalidError(f"{path}: a name is 1 to {NAME_MAX} printable characters")
+        if name in seen:
+            raise InvalidError(f"{path}: {name} is there twice")
+        seen.add(name)
+
+
+def _check_queues(scenario: Scenario) -> None:
+    """The tree, the spans and the places."""
+    parents = {queue.name: queue.parent for queue in scenario.queues}
+    for index, queue in enumerate(scenario.queues):
+        if queue.name in ROOT_NAMES:
+            raise InvalidError(f"queues[{index}].name: root is what is above all queues; it can not be defined")
+        path = [queue.name]
+        while parents.get(path[-1]):
+            path.append(parents[path[-1]])
+            if path[-1] == queue.name:
+                raise InvalidError(f"queues[{index}].parent: a circle: {' -> '.join(path)}")
+            if len(path) > len(parents) + 1:
+                break
+        _check_span(f"queues[{index}].maxRuntime", queue.max_runtime, least=0.001)
+        for number, budget in enumerate(queue.budgets):
+            _check_span(f"queues[{index}].budgets[{number}].window", budget.window, least=1.0)
+    _check_span("pool.aging", scenario.pool.aging)
+    for index, job in enumerate(scenario.jobs):
+        _check_place(f"jobs[{index}].position", job.position)
+    for index, item in enumerate(scenario.allocations):
+        _check_place(f"allocations[{index}].position", item.position)
+
+
+def _check_span(path: str, span: Span | None, least: float = 0.0) -> None:
+    if span is None:
+        return
+    try:
+        length = seconds(span)
+    except ValueError as exc:
+        raise InvalidError(f"{path}: {exc}") from exc
+    if not length >= least:
+        raise InvalidError(f"{path}: {span} is too short; at least {least:g}s are needed")
+    _check_time(path, length)
+
+
+def _check_place(path: str, place: Place) -> None:
+    if isinstance(place, str) and not re.match(POSITION_PATTERN, place):
+        raise InvalidError(f"{path}: {place} is no place; write a number such as 5 or 12.5")
+
+
+def _check_times(scenario: Scenario) -> None:
+    for index, item in enumerate(scenario.allocations):
+        path = f"allocations[{index}]"
+        _check_time(f"{path}.submit", item.submit)
+        _check_time(f"{path}.duration", item.duration)
+        _check_time(f"{path}.maxRuntime", item.max_runtime)
+        _check_time(f"{path}.checkpointEvery", item.checkpoint_every)
+        for number, placed in enumerate(item.placed):
+            _check_time(f"{path}.placed[{number}].since", placed.since)
+            if placed.since > 0:
+                raise InvalidError(f"{path}.placed[{number}].since: {placed.since:g} is after the beginning, 0")
+    _check_time("until", scenario.until)
+    if scenario.until is not None and scenario.until < 0:
+        raise InvalidError(f"until: {scenario.until:g} is before the beginning, 0")
+
+
+def _check_time(path: str, value: float | None) -> None:
+    if value is None:
+        return
+    if not math.isfinite(value):
+        raise InvalidError(f"{path}: {value} is no number of seconds")
+    if abs(value) > TIME_MAX:
+        raise InvalidError(f"{path}: {value:g} s are more than three hundred years")
+
+
+def _check_quantities(scenario: Scenario) -> None:
+    for index, node in enumerate(scenario.nodes):
+        _check_node(f"nodes[{index}]", node)
+    for index, queue in enumerate(scenario.queues):
+        for field in ("nominal", "borrowing_limit", "lending_limit", "limit"):
+            _check_map(f"queues[{index}].{_camel(field)}", cast("Quantities | None", getattr(queue, field)) or {})
+    for index, item in enumerate(scenario.allocations):
+        for number, rank in enumerate(item.ranks):
+            _check_rank(f"allocations[{index}].ranks[{number}]", rank)
+
+
+def _check_node(path: str, node: NodePart) -> None:
+    _check_amounts(path, node)
+    _check_map(path, {PODS: node.pods}, AMOUNT_MAX)
+    _check_map(f"{path}.images", node.images)
+    for name in (GPUS, GPU):
+        value = node.gpus if name == GPUS else node.resources.get(GPU, 0)
+        if amount(GPU, value)[1] > GPUS_MAX:
+            raise InvalidError(
+                f"{path}.{name if name == GPUS else f'resources.{GPU}'}: more than {GPUS_MAX} in one node"
+            )
+
+
+def _check_rank(path: str, rank: RankPart) -> None:
+    _check_amounts(path, rank)
+    if rank.gpu_milli and (amount(GPU, rank.gpus)[1] or GPU in rank.resources):
+        raise InvalidError(f"{path}.gpuMilli: is a part of one GPU; whole GPUs are asked for beside it")
+    if GPU_MILLI in rank.resources and (GPU in rank.resources or rank.gpus or rank.gpu_milli):
+        raise InvalidError(f"{path}.resources.{GPU_MILLI}: is a part of one GPU, and more is asked for beside it")
+    if amount(GPU_MILLI, rank.resources.get(GPU_MILLI, 0))[1] > MILLI:
+        raise InvalidError(f"{path}.resources.{GPU_MILLI}: is more than one GPU; ask for whole ones")
+
+
+def _check_amounts(path: str, part: NodePart | RankPart) -> None:
+    own: dict[str, QuantityValue] = {CPU: part.cpu, MEMORY: part.memory, GPUS: part.gpus}
+    _check_map(path, own, AMOUNT_MAX)
+    _check_map(f"{path}.resources", part.resources, AMOUNT_MAX)
+    if isinstance(part.gpus, float | str) and not _is_whole(part.gpus):
+        raise InvalidError(f"{path}.gpus: {part.gpus} is no whole number; gpuMilli asks for a part of one")
+    for name, value in own.items():
+        for other in {name, amount(name, 0)[0]}:
+            if other in part.resources and value:
+                raise InvalidError(f"{path}.resources.{other}: stands here twice (as {name} too)")
+
+
+def _is_whole(value: QuantityValue) -> bool:
+    return amount(GPU, value)[1] * 1000 == amount_milli(value)
+
+
+def amount_milli(value: QuantityValue) -> int:
+    """A quantity in thousandths."""
+    return amount(CPU, value)[1]
+
+
+def _check_map(path: str, quantities: Mapping[str, QuantityValue], most: int = QUANTITY_MAX) -> None:
+    for name, value in quantities.items():
+        try:
+            _, units = amount(name, value)
+        except ValueError as exc:
+            raise InvalidError(f"{path}.{name}: {exc}") from exc
+        if units > most:
+            raise InvalidError(f"{path}.{name}: {value} is larger than any machine")
+
+
+def _check_neighbours(scenario: Scenario) -> None:
+    volumes = {volume.name for volume in scenario.volumes}
+    for index, item in enumerate(scenario.allocations):
+        for number, rank in enumerate(item.ranks):
+            path = f"allocations[{index}].ranks[{number}]"
+            for place, name in enumerate(rank.volumes):
+                if name not in volumes:
+                    raise InvalidError(f"{path}.volumes[{place}]: there is no volume {name}")
+            try:
+                check_affinity(rank.affinity)
+            except msgspec.ValidationError as exc:
+                where, text = located(str(exc))
+                raise InvalidError(f"{'.'.join(filter(None, (f'{path}.affinity', where)))}: {text}") from exc
+    fault = next(faults(scenario.pool.args), None)
+    if fault is not None:
+        raise InvalidError(f"pool.args.{fault[0]}: {fault[1]}")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,73 @@
+"""A simulation as a process of its own: one request on standard input, one answer on standard output, both JSON.
+
+Owns its own bounds: the memory that it may use is set before anything large is read, so that a request that is too
+large ends this process and no other. Whoever starts it owns the deadline. The api starts it
+(`python -m slipway.scheduler.simulate.child BYTES`): planning never runs on an event loop that serves others, and the
+process that serves never loads the planner.
+"""
+
+import json
+import resource
+import sys
+from typing import Any
+
+import msgspec
+
+from slipway.errors import InvalidError
+from slipway.scheduler.simulate import answer, live
+from slipway.scheduler.simulate.run import simulate
+from slipway.scheduler.simulate.scenario import checked
+from slipway.scheduler.simulate.support import check_scores, unsupported
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked: `body` as a client sent it. With a `scenario` in it, `facts` are not looked at. Or `explain`, the
+    key of an allocation of `pool` that waits."""
+
+    body: dict[str, Any] = {}
+    explain: str = ""
+    pool: str = ""
+    now: float = 0.0
+    facts: dict[str, dict[str, msgspec.Raw]] = {}
+
+
+def main() -> int:
+    """Answer one request: `{"answer": ...}`, or `{"error": ...}` with what is wrong with it."""
+    limit = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    try:
+        said = {"answer": answered(msgspec.json.decode(sys.stdin.buffer.read(), type=Request))}
+    except InvalidError as exc:
+        said = {"error": str(exc)}
+    except MemoryError:
+        said = {"error": "it needs more memory than a simulation may use; ask for less"}
+    sys.stdout.write(json.dumps(said, allow_nan=False))
+    return 0
+
+
+def answered(request: Request) -> dict[str, Any]:
+    """The answer.
+
+    Raises:
+        InvalidError: the request is not valid; the message starts with the path of the field.
+    """
+    if request.explain:
+        return live.foreseen(request.facts, request.pool, request.explain, request.now)
+    if "scenario" not in request.body:
+        return live.answer(request.facts, request.body, request.now)
+    others = sorted(name for name in request.body if name != "scenario")
+    if others:
+        raise InvalidError(f"{others[0]}: not together with scenario, which is about a world of its own")
+    try:
+        scenario = checked(request.body["scenario"])
+        check_scores(scenario)
+    except InvalidError as exc:
+        text = str(exc)
+        whole = "the file: "
+        raise InvalidError(f"scenario: {text[len(whole) :]}" if text.startswith(whole) else f"scenario.{text}") from exc
+    return answer.as_json(simulate(scenario), unsupported(scenario))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,196 @@
+"""The parts of a scenario file, as strict structs: its format, field by field. Knows nothing of planning.
+
+The format is docs/scenarios.md.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from slipway.model.duration import parse_duration
+from slipway.model.quantity import QuantityValue, parse_quantity
+from slipway.model.resources import GPU, scale_of
+from slipway.scheduler.simulate.beside import SpreadPart, VolumePart
+
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[float, Meta(ge=0)]
+Span = Seconds | str
+"""Seconds, or a duration such as 30m."""
+Place = str | Annotated[float, Meta(ge=0, lt=10**15)]
+Quantities = dict[str, QuantityValue]
+AMOUNT_MAX = 2**50
+"""Base units of one resource of one node or rank: a PiB of memory, a trillion cores. Sums of them stay exact."""
+ROOT_NAMES = ("", "root")
+GPUS = "gpus"
+"""In quotas, short for whole GPUs."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of every part of the file."""
+
+
+class TaintPart(_Part, frozen=True, kw_only=True):
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class TolerationPart(_Part, frozen=True, kw_only=True):
+    key: str = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    toleration_seconds: int | None = None
+
+
+class NodePart(_Part, frozen=True, kw_only=True):
+    """`count: k` makes name-0 .. name-(k-1); a count of 1 keeps the plain name."""
+
+    name: str
+    count: Count = 1
+    cpu: QuantityValue = 0
+    memory: QuantityValue = 0
+    gpus: QuantityValue = 0
+    pods: QuantityValue = 110
+    resources: Quantities = {}
+    labels: dict[str, str] = {}
+    images: Quantities = {}
+    """{name with its tag: size}"""
+    taints: list[TaintPart] = []
+    unschedulable: bool = False
+    ready: bool = True
+
+
+class PoolPart(_Part, frozen=True, kw_only=True):
+    scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] = {}
+    args: dict[str, dict[str, Any]] = {}
+    """{score: its args}"""
+    sampling: bool = False
+    backfill: bool = True
+    aging: Span = 86_400
+    """0: never"""
+    topology: list[str] = []
+
+
+class PreemptionPart(_Part, frozen=True, kw_only=True):
+    within_queue: Literal["Never", "LowerPriority", "LowerOrNewerEqual"] = "Never"
+    reclaim: Literal["Never", "LowerPriority", "Any"] = "Never"
+
+
+class BudgetPart(_Part, frozen=True, kw_only=True):
+    """GPU-hours in each window; windows follow one another from time 0."""
+
+    gpu_hours: Annotated[float, Meta(gt=0, le=1e9)]
+    window: Span
+
+
+class QueuePart(_Part, frozen=True, kw_only=True):
+    name: str
+    parent: str = ""
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    priority: int = 0
+    nominal: Quantities | None = None
+    borrowing_limit: Quantities | None = None
+    lending_limit: Quantities | None = None
+    limit: Quantities | None = None
+    ordering: Literal["StrictFIFO", "BestEffortFIFO", "Backfill"] = "BestEffortFIFO"
+    preemption: PreemptionPart = PreemptionPart()
+    max_runtime: Span | None = None
+    budgets: Annotated[list[BudgetPart], Meta(max_length=8)] = []
+
+
+class JobPart(_Part, frozen=True, kw_only=True):
+    name: str
+    max_slots: Count | None = None
+    priority: int | None = None
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    position: Place = ""
+
+
+class TopologyPart(_Part, frozen=True, kw_only=True):
+    key: str
+    mode: Literal["required", "preferred"] = "required"
+
+
+class RankPart(_Part, frozen=True, kw_only=True):
+    """A role: `count` ranks that are alike."""
+
+    name: str = "worker"
+    count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    min_available: Count | None = None
+    cpu: QuantityValue = 0
+    memory: QuantityValue = 0
+    gpus: QuantityValue = 0
+    gpu_milli: Annotated[int, Meta(ge=0, le=1000)] = 0
+    resources: Quantities = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[TolerationPart] = []
+    affinity: dict[str, Any] = {}
+    topology: TopologyPart | None = None
+    host_ports: list[Annotated[int, Meta(ge=1, le=65535)]] = []
+    labels: dict[str, str] = {}
+    topology_spread_constraints: list[SpreadPart] = []
+    images: list[str] = []
+    """one per container"""
+    node_name: str = ""
+    volumes: list[str] = []
+    """claims, by name"""
+
+
+class PlacedPart(_Part, frozen=True, kw_only=True):
+    """A rank that runs already at time 0, since `since`."""
+
+    rank: Count
+    node: str
+    since: float = 0.0
+    device: int | list[int] | None = None
+
+
+class AllocationPart(_Part, frozen=True, kw_only=True):
+    name: str
+    queue: str = "default"
+    job: str = ""
+    priority: int = 0
+    submit: float = 0.0
+    duration: Seconds | None = None
+    max_runtime: Seconds | None = None
+    checkpoint_every: Annotated[float, Meta(gt=0)] | None = None
+    """it saves its work every so many seconds of running, and goes on from there when it was evicted"""
+    preemptible: bool = False
+    min_available: Count | None = None
+    hold: bool = False
+    position: Place = ""
+    avoid_nodes: list[str] = []
+    ranks: Annotated[list[RankPart], Meta(min_length=1)]
+    placed: list[PlacedPart] = []
+
+
+class Scenario(_Part, frozen=True, kw_only=True):
+    nodes: list[NodePart]
+    pool: PoolPart = PoolPart()
+    queues: list[QueuePart] = []
+    jobs: list[JobPart] = []
+    allocations: list[AllocationPart] = []
+    volumes: list[VolumePart] = []
+    until: float | None = None
+
+
+def node_names(node: NodePart) -> list[str]:
+    """The names that a node entry stands for."""
+    return [node.name] if node.count == 1 else [f"{node.name}-{index}" for index in range(node.count)]
+
+
+def amount(name: str, value: QuantityValue) -> tuple[str, int]:
+    """(resource, base units) of one entry of a quota or resource map."""
+    resource = GPU if name == GPUS else name
+    return resource, parse_quantity(value, scale=scale_of(resource))
+
+
+def seconds(span: Span) -> float:
+    """A span in seconds.
+
+    Raises:
+        ValueError: not a duration, or longer than ten years.
+    """
+    return parse_duration(span) if isinstance(span, str) else float(span)

@@ -1,0 +1,156 @@
+"""The answer of a simulation as text for people: nothing wider than the terminal, nothing said twice. Pure.
+
+One row per allocation; below it why the others wait (those with the same reason together), who was evicted for whom,
+scores, figures. What is cut off is counted, and stands in the JSON answer.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from slipway.model.lifecycle import Phase
+from slipway.scheduler.simulate.answer import Estimates, allocation_data, metrics
+from slipway.scheduler.simulate.forecast import Estimate
+from slipway.scheduler.simulate.lower import NAMESPACE
+from slipway.scheduler.simulate.run import Outcome, Scores
+
+Json = dict[str, Any]
+WIDTH = 80
+WIDTH_MIN = 66
+ROWS_MAX = 1000
+NAMES_MAX = 6
+SCORED_NODES_MAX = 20
+_HEAD = ("ALLOCATION", "PHASE", "START", "END", "WAIT", "ATTEMPT", "NODES")
+NAME_MAX = 40
+NODES_MIN = 10
+
+
+def as_table(
+    outcome: Outcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({}), width: int = WIDTH
+) -> str:
+    """The whole answer."""
+    width = max(width, WIDTH_MIN)
+    lines = [*_rows(outcome, width)]
+    for text in (*_reasons(outcome, estimates), *_evictions(outcome.world.evictions)):
+        lines += _wrapped(text, width)
+    for name, nodes in sorted((outcome.scores or {}).items()):
+        lines += _scores(name, nodes, width)
+    figures = ", ".join(f"{key} {number(value)}" for key, value in metrics(outcome).items())
+    lines += _wrapped(f"{outcome.ticks} ticks; {figures}", width)
+    for warning in warnings:
+        lines += _wrapped(f"warning: {warning}", width)
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | None) -> str:
+    """Short, and exact to the thousandth."""
+    if value is None:
+        return "-"
+    text = f"{value:.3f}".rstrip("0").rstrip(".")
+    return text if len(text) <= 10 else f"{value:.4g}"
+
+
+def _rows(outcome: Outcome, width: int) -> list[str]:
+    lives = list(outcome.world.lives.items())
+    cells: list[tuple[list[str], list[str]]] = []
+    for name, life in lives[:ROWS_MAX]:
+        data = allocation_data(outcome, life)
+        figures = [number(data["start"]), number(data["end"]), number(data["wait"]), str(data["attempts"])]
+        nodes = list(dict.fromkeys(place["node"] for place in data["placements"]))
+        cells.append(([name, data["phase"], *figures], nodes))
+    columns = range(len(_HEAD) - 1)
+    widths = [max(len(row[at]) for row in (_HEAD, *(cell for cell, _ in cells))) for at in columns]
+    widths[0] = min(widths[0], NAME_MAX)
+    most = max((len(_node_names(nodes)) for _, nodes in cells), default=0)
+    gap = 2 if sum(widths) + 2 * len(widths) + most <= width else 1
+    rest = max(NODES_MIN, width - sum(widths) - gap * len(widths))
+    lines = [_line(_HEAD[:-1], widths, gap) + _HEAD[-1]]
+    for row, nodes in cells:
+        row[0] = _cut(row[0], widths[0])
+        lines.append(_line(row, widths, gap) + _cut_nodes(nodes, rest))
+    if len(lives) > ROWS_MAX:
+        lines.append(f"... and {len(lives) - ROWS_MAX} more allocations; -o json has them all")
+    return lines
+
+
+def _line(row: Sequence[str], widths: Sequence[int], gap: int) -> str:
+    return "".join(cell.ljust(width + gap) for cell, width in zip(row, widths, strict=True))
+
+
+def _cut(text: str, width: int) -> str:
+    """The beginning and the end: names differ at either."""
+    if len(text) <= width:
+        return text
+    tail = (width - 2) // 2
+    return f"{text[: width - 2 - tail]}..{text[len(text) - tail :]}"
+
+
+def _node_names(nodes: Sequence[str]) -> str:
+    return ",".join(nodes) or "-"
+
+
+def _cut_nodes(nodes: Sequence[str], width: int) -> str:
+    """As many names as there is room for and how many there are besides, or just how many."""
+    text = _node_names(nodes)
+    if len(nodes) == 1:
+        return _cut(text, width)
+    for count in range(len(nodes) - 1, -1, -1):
+        if len(text) <= width:
+            return text
+        text = f"{','.join(nodes[:count])} +{len(nodes) - count}" if count else f"{len(nodes)} nodes"
+    return text
+
+
+def _reasons(outcome: Outcome, estimates: Estimates) -> list[str]:
+    """Why what waits does, each reason once."""
+    groups: dict[str, list[str]] = {}
+    for name, life in outcome.world.lives.items():
+        why = outcome.explanations.get(f"{NAMESPACE}/{name}")
+        if life.phase is Phase.PENDING and why is not None:
+            groups.setdefault(f"{why.gate}: {why.message}{_in_words(estimates.get(name))}", []).append(name)
+    return [f"{_names(names)}: {reason}" for reason, names in groups.items()]
+
+
+def _in_words(estimate: Estimate | None) -> str:
+    return "" if estimate is None or estimate.latest is None else f" (starts by {number(estimate.latest)})"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_MAX])
+    return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"
+
+
+def _evictions(evictions: Sequence[Json]) -> list[str]:
+    """One line for all ranks that went together."""
+    groups: dict[tuple[float, str, str | None], list[int]] = {}
+    for item in evictions:
+        groups.setdefault((item["time"], item["allocation"], item["for"]), []).append(item["rank"])
+    lines: list[str] = []
+    for (time, name, by), ranks in groups.items():
+        what = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+        lines.append(f"evicted: {name} {what} at {number(time)}" + (f" for {by}" if by else ""))
+    if len(lines) > ROWS_MAX:
+        lines[ROWS_MAX:] = [f"... and {len(lines) - ROWS_MAX} more evictions; -o json has them all"]
+    return lines
+
+
+def _scores(name: str, nodes: Scores, width: int) -> list[str]:
+    lines = [f"scores of {_cut(name, width - 10)}, before their weights:"]
+    if not nodes:
+        return [f"scores of {_cut(name, width - 30)}: no node would do"]
+    for node, plugins in list(nodes.items())[:SCORED_NODES_MAX]:
+        lines += _wrapped(f"  {node}  {_plugins(plugins)}", width, indent="    ")
+    if len(nodes) > SCORED_NODES_MAX:
+        lines.append(f"  ... and {len(nodes) - SCORED_NODES_MAX} more nodes; -o json has them all")
+    return lines
+
+
+def _plugins(plugins: Mapping[str, int]) -> str:
+    return " ".join(f"{plugin}={value}" for plugin, value in plugins.items())
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False
+    )

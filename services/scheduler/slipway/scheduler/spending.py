@@ -1,0 +1,109 @@
+"""What the queues of a pool have used, for their budgets: read now and then, and only while a queue has a budget.
+
+Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is kept beyond the process, so a
+new leader knows as much as the old one. Between two reads what is held goes on to be used (`Accounts`).
+
+Promises: what was read before stays when it can not be read again; a pool without budgets costs nothing.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from slipway.crd import totals
+from slipway.crd.figures import DayTotals
+from slipway.crd.spending import gather, gpu_ms, gpus_held
+from slipway.crd.usage import DAY_MS, day_of, ms_of
+from slipway.errors import NotFoundError, PermanentError, TransientError
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.plan import budgets
+from slipway.scheduler.plan.budgets import Accounts
+from slipway.scheduler.ports import Kube
+
+LOOK_S = 5.0
+"""A budget that is new counts from so much later on, at the latest."""
+READ_S = 60.0
+READS_AT_ONCE = 8
+
+_log = log.get_logger(__name__)
+
+
+class Spending:
+    """Keeps `cluster.accounts` for one leadership of `pool`; `namespace` holds the totals."""
+
+    def __init__(self, kube: Kube, cluster: Cluster, pool: str, *, namespace: str, clock: Clock) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._pool = pool
+        self._namespace = namespace
+        self._clock = clock
+        self._read_at: float | None = None
+        self._days: list[str] = []
+
+    async def follow(self) -> None:
+        """For ever."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Read, if a queue has a budget and the last time was long ago or for fewer days."""
+        now = self._clock.now()
+        queues = {queue.name: queue for queue in self._cluster.queues.values() if queue.pool == self._pool}
+        lengths = budgets.windows(queues)
+        if not lengths:
+            self._read_at, self._days = None, []
+            return
+        days = _days(budgets.begin_of(lengths[-1], now), now)
+        is_known = self._read_at is not None and set(days[:-1]) <= set(self._days)
+        if is_known and self._read_at is not None and now < self._read_at + READ_S:
+            return
+        try:
+            accounts = await self._read(days)
+        except (TransientError, PermanentError) as exc:
+            _log.warning("usage can not be read for the budgets; what was known counts", error=str(exc))
+            return
+        self._read_at, self._days = now, days
+        before = budgets.exhausted(queues, self._cluster.accounts.spent(lengths, now), now)
+        if budgets.exhausted(queues, accounts.spent(lengths, now), now).keys() != before.keys():
+            _log.info("budgets are used up", pool=self._pool, queues=len(before))
+        self._cluster.set_accounts(accounts)
+
+    async def _read(self, days: Sequence[str]) -> Accounts:
+        """The objects come first: what goes into the totals meanwhile is marked there."""
+        listed = (await self._kube.list(ALLOCATIONS)).items
+        slots = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(day: str) -> DayTotals:
+            async with slots:
+                return await self._totals(day)
+
+        stored = dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+        now = self._clock.now()
+        used = gpu_ms(gather(days, stored, listed, now), self._pool)
+        return Accounts(
+            at=now,
+            days={ms_of(f"{day}T00:00:00Z") / 1000: by_queue for day, by_queue in used.items()},
+            held=gpus_held(listed, self._pool),
+        )
+
+    async def _totals(self, day: str) -> DayTotals:
+        name = totals.name_of(day)
+        try:
+            found = await self._kube.get(CONFIG_MAPS, name, namespace=self._namespace)
+        except NotFoundError:
+            return DayTotals()
+        try:
+            return totals.decode(found.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PermanentError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
+
+
+def _days(begin: float, now: float) -> list[str]:
+    """The days (UTC) from `begin` to `now`."""
+    first, last = round(begin * 1000) // DAY_MS * DAY_MS, round(now * 1000)
+    return [day_of(at_ms) for at_ms in range(first, last + 1, DAY_MS)]

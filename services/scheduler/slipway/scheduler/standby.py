@@ -1,0 +1,134 @@
+"""What one candidate knows of the cluster, and how it plans: kept warm while another leads, used while it leads itself.
+
+Owns the parts of one candidacy, from its start to the end of its term, and how often they are brought up to date. Must
+not know leases, nor when to tick.
+
+Promises: while it waits, the tables follow the feed as a leader's do, and the planner's columns follow the tables; so
+a term begins with the ledger and not with a LIST, if the feed reaches as far as the ledger says. Without a feed it
+LISTs: seldom while the holder of the lease is heard of, and as often as a leader once it falls silent.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slipway.kube.ports import KubeApi
+from slipway.runtime.clock import Clock, Random
+from slipway.runtime.health import Health
+from slipway.runtime.service import version
+from slipway.scheduler.apply import Applier
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.cycle import Cycle
+from slipway.scheduler.extenders import Extenders, NoExtenders, Posts
+from slipway.scheduler.follow import Follower
+from slipway.scheduler.idleness import Idleness
+from slipway.scheduler.ledger_store import LedgerStore
+from slipway.scheduler.plan.branches import run_limit_of
+from slipway.scheduler.ports import RecordSink
+from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
+from slipway.scheduler.recorder import LogWriter, Recorder
+from slipway.scheduler.settings import Settings
+from slipway.scheduler.spending import Spending
+from slipway.streams.ports import Streams
+
+WARM_S = 1.0
+"""The columns are brought up to the tables so often, at most."""
+SELDOM = 3
+"""So many times longer than a leader does who waits leave between LISTs, where there is no feed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a scheduler is built from: real clients in a process, models in the simulation."""
+
+    kube: KubeApi
+    streams: Streams
+    clock: Clock
+    random: Random
+    health: Health
+    settings: Settings
+    identity: str
+    extenders: Posts = field(default_factory=NoExtenders)
+
+
+class Standby:
+    """One candidacy for one pool. `silent_s` says for how long nothing was heard of the lease's holder."""
+
+    def __init__(self, pool: str, parts: Parts, *, silent_s: Callable[[], float]) -> None:
+        self.is_leading = False
+        self.ended = asyncio.Event()
+        """Set when its term is over: somebody else's knowledge counts now."""
+        self._parts = parts
+        self._silent_s = silent_s
+        self._cluster = Cluster(parts.clock.now)
+        self.follower = Follower(
+            parts.kube,
+            self._cluster,
+            parts.streams.feed,
+            clock=parts.clock,
+            random=parts.random,
+            list_pause_s=self._list_pause_s,
+        )
+        self.extenders = Extenders(parts.extenders, parts.clock, self.follower.stir, self._cluster.pods.values)
+        self.recorder = self._recorder(pool)
+        self.spending = Spending(parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock)
+        self.cycle = self._cycle(pool)
+
+    async def follow(self) -> None:
+        """For ever: keep the tables in step with the cluster, and write the decision log behind."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.follower.follow())
+            tasks.create_task(self.spending.follow())
+            tasks.create_task(self.recorder.run())
+
+    async def keep_warm(self) -> None:
+        """Until this candidate leads: keep the planner's columns in step with the tables."""
+        while True:
+            await self.follower.changed()
+            if self.is_leading:
+                # The change is the leader's to look at.
+                self.follower.stir()
+                return
+            self.cycle.warm()
+            await self._parts.clock.sleep(WARM_S)
+
+    async def lead(self) -> None:
+        """Take over the ledger.
+
+        Raises:
+            TransientError: the API server can not be reached.
+        """
+        self.is_leading = True
+        await self.cycle.promote(self.follower.reach)
+        await self.spending.look()
+
+    def _list_pause_s(self) -> float:
+        settings = self._parts.settings
+        is_near = self.is_leading or self._silent_s() > settings.lease_retry_s * 2
+        return settings.list_interval_ms / 1000 * (1 if is_near else SELDOM)
+
+    def _cycle(self, pool: str) -> Cycle:
+        parts, cluster = self._parts, self._cluster
+        return Cycle(
+            pool=pool,
+            cluster=cluster,
+            store=LedgerStore(parts.kube, pool),
+            applier=Applier(parts.kube, parts.clock, lambda queue: run_limit_of(cluster.queues.get, queue)),
+            hints=parts.streams.hints,
+            idleness=Idleness(parts.streams.activity, parts.clock),
+            clock=parts.clock,
+            width=parts.settings.apply_concurrency,
+            extenders=self.extenders,
+            recorder=self.recorder,
+        )
+
+    def _recorder(self, pool: str) -> Recorder:
+        parts, settings = self._parts, self._parts.settings
+        sinks: list[RecordSink] = []
+        if settings.redis_url and settings.decision_log_bytes:
+            sinks.append(StreamSink(parts.streams.decisions, size_max=settings.decision_log_bytes))
+        if settings.decision_log:
+            sinks.append(FileSink(Path(settings.decision_log), size_max=FILE_BYTES_MAX))
+        writers = [LogWriter(pool, sink, parts.clock) for sink in sinks]
+        return Recorder(pool, self._cluster, writers, version=version())

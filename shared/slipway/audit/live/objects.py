@@ -1,0 +1,129 @@
+"""Objects of any kind as an audit keeps them: all of spec and status, and when they were last changed.
+
+Owns what is read of an object and how old it is. No IO.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, ObjectMeta
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    QUEUES,
+    RESOURCE_POOLS,
+    SERVICES,
+    Resource,
+)
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+
+Json = dict[str, Any]
+
+
+class FieldsEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Who changed which fields, and when."""
+
+    time: str = ""
+
+
+class Metadata(ObjectMeta, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """With what tells the time of the last change."""
+
+    managed_fields: list[FieldsEntry] = []
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One object. What a ConfigMap or a Secret holds is never read."""
+
+    metadata: Metadata
+    spec: Json = {}
+    status: Json = {}
+
+    @property
+    def body(self) -> Json:
+        """As evidence has it: what the object says, not who wrote which field of it."""
+        body: Json = msgspec.to_builtins(self)
+        body["metadata"].pop("managedFields", None)
+        return body
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What is listed and watched of one resource."""
+
+    resource: Resource[Observed]
+    label_selector: str = ""
+
+    @property
+    def name(self) -> str:
+        """As versions name it."""
+        return self.resource.plural
+
+
+def _kind(resource: Resource[Any], label_selector: str = "") -> Kind:
+    return Kind(
+        resource=Resource(
+            group=resource.group,
+            version=resource.version,
+            plural=resource.plural,
+            kind=resource.kind,
+            namespaced=resource.namespaced,
+            struct=Observed,
+        ),
+        label_selector=label_selector,
+    )
+
+
+KINDS: tuple[Kind, ...] = (
+    _kind(RESOURCE_POOLS),
+    _kind(QUEUES),
+    _kind(NODES),
+    _kind(ALLOCATIONS),
+    # Those of others use nodes, too.
+    _kind(PODS),
+    _kind(CONFIG_MAPS, LABEL_ALLOCATION_UID),
+    _kind(SERVICES, LABEL_ALLOCATION_UID),
+)
+
+
+def changed_at(obj: Observed, now: float) -> float:
+    """When it was last changed (epoch seconds), not earlier than it was; `now` when nothing tells.
+
+    By the server's own notes, to the second; where it keeps none, by the latest time that the object itself tells.
+    """
+    noted = [_epoch(entry.time) for entry in obj.metadata.managed_fields]
+    if any(noted):
+        return min(now, max(noted) + 1.0)
+    is_ending = obj.spec.get("desired") == "Stopped" and obj.status.get("phase") != Phase.TERMINATED
+    if is_ending:
+        return now
+    return min(now, max(_times(obj)) or now)
+
+
+def _times(obj: Observed) -> Iterator[float]:
+    meta, status = obj.metadata, obj.status
+    yield _epoch(meta.creation_timestamp or "")
+    yield _epoch(meta.deletion_timestamp or "")
+    for condition in status.get("conditions") or ():
+        yield _epoch(str(condition.get("lastTransitionTime") or ""))
+    for entry in status.get("transitions") or ():
+        yield _epoch(str(entry.get("time") or ""))
+    for container in status.get("containerStatuses") or ():
+        yield from _state_times(container.get("state") or {})
+
+
+def _state_times(state: Mapping[str, Any]) -> Iterator[float]:
+    for detail in state.values():
+        yield _epoch(str(detail.get("startedAt") or ""))
+        yield _epoch(str(detail.get("finishedAt") or ""))
+
+
+def _epoch(text: str) -> float:
+    try:
+        return parse_time(text) if text else 0.0
+    except ValueError:
+        return 0.0

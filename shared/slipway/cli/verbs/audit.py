@@ -1,0 +1,117 @@
+"""`slipway audit`: are the invariants kept, here and now? Reads Kubernetes and Redis itself; writes nothing.
+
+Owns how a report looks, and where the system is when nobody says. Exit codes: 0 nothing is broken, 1 something is,
+2 it could not be looked at.
+"""
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from slipway.cli import table
+from slipway.cli.verb import Session, Verb
+from slipway.errors import ControlPlaneError
+from slipway.model.duration import parse_duration
+
+if TYPE_CHECKING:
+    from slipway.audit.live.command import Place
+    from slipway.audit.live.report import Line, Report
+
+OK, BROKEN, BLIND = 0, 1, 2
+WIDTH = 80
+SHOWN_MAX = 20
+"""Violations of one invariant that are printed; the JSON has all."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `audit`."""
+    parser.description = (
+        "Reads everything of Slipway's in Kubernetes and Redis and checks the invariants of docs/reliability.md. "
+        "Needs a kubeconfig that may list it; Redis is $SLIPWAY_REDIS_URL; both are found where `slipway up` runs."
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="look at what is there now (the default)")
+    how.add_argument(
+        "--for", dest="for_s", type=_seconds, default=0.0, metavar="TIME", help="watch so long, then judge"
+    )
+    parser.add_argument("--every", type=_seconds, default=300.0, metavar="TIME", help="with --listen: how often (5m)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="go on for ever, and answer /metrics and /livez there")
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help="default: $KUBECONFIG, a running `slipway up`")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
+
+
+def audit(arguments: argparse.Namespace, session: Session) -> int:
+    """Look, and say what is broken."""
+    from slipway.audit.live import command
+
+    place = _find(arguments.kubeconfig)
+    if arguments.listen:
+        return command.serve(place, listen=arguments.listen, every_s=arguments.every, for_s=arguments.for_s)
+    try:
+        found = command.look(place, for_s=arguments.for_s)
+    except (ControlPlaneError, OSError) as error:
+        session.terminal.note(f"slipway audit: Kubernetes can not be read: {error}")
+        return BLIND
+    if arguments.output == "json":
+        session.terminal.raw(command.as_json(found))
+    else:
+        session.terminal.raw(_page(found))
+    if found.violations:
+        return BROKEN
+    return BLIND if found.problem else OK
+
+
+def _find(kubeconfig: str) -> "Place":
+    """What was named, else what the environment says, else the stack that runs on this machine, else kubectl's."""
+    from slipway.audit.live.command import Place
+    from slipway.local.layout import Layout, default_folder, is_alive
+
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    redis_url = os.environ.get("SLIPWAY_REDIS_URL", "")
+    if not named and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        state = Layout(default_folder()).read_state()
+        if state is not None and any(is_alive(member) for member in state.members):
+            return Place(kubeconfig=state.kubeconfig, redis_url=redis_url or state.redis_url)
+    return Place(kubeconfig=named, redis_url=redis_url)
+
+
+def _page(found: "Report") -> str:
+    rows = [(line.invariant, *_counts(line), line.promise) for line in found.invariants]
+    parts = [table.render(("NAME", "LOOKED AT", "BROKEN", "PROMISE"), rows, width=WIDTH)]
+    for line in found.invariants:
+        for each in line.violations[:SHOWN_MAX]:
+            where = f" (version {each.version})" if each.version else ""
+            parts.append(f"{line.invariant} {each.subject}{where}\n  {each.message}\n  next: {each.next}")
+        if len(line.violations) > SHOWN_MAX:
+            parts.append(f"{line.invariant}: {len(line.violations) - SHOWN_MAX} more; -o json has all")
+    parts.append(_summary(found))
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(found: "Report") -> str:
+    judged = sum(line.looked_at is not None for line in found.invariants)
+    lines = [
+        f"{found.violations} violations; {judged} of {len(found.invariants)} invariants judged on "
+        f"{found.versions} versions, watched for {found.watched_s:.0f} s."
+    ]
+    if judged < len(found.invariants):
+        lines.append('"-": what it takes to judge is not to be had from outside (-o json says what).')
+    if not found.is_complete:
+        lines.append("Some versions were missed: what holds between two neighbours was not judged.")
+    if found.problem:
+        lines.append(f"Not all could be looked at: {found.problem}")
+    return "\n".join(lines)
+
+
+def _counts(line: "Line") -> tuple[str, str]:
+    return ("-", "-") if line.looked_at is None else (str(line.looked_at), str(len(line.violations)))
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+VERBS = {"audit": Verb(configure, audit)}

@@ -1,0 +1,236 @@
+"""Resource pools and queues as they travel on the wire: what is shared out, and by which rules."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
+from slipway.crd.wire import RANKS_MAX, Duration, Name, Quantities, TolerationSpec, Wire
+from slipway.model.lifecycle import Kind
+
+ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
+
+
+class KindDefaults(Wire, kw_only=True, frozen=True):
+    """What a pool gives a kind that does not say."""
+
+    image: str = ""
+    """container image"""
+    command: list[str] = []
+    """replaces the command of the kind"""
+    args: list[str] = []
+    """of the command"""
+    resources: dict[str, Any] = {}
+    """what a rank asks for"""
+    env: dict[str, str] = {}
+    """environment, under the user's"""
+    port: int | None = None
+    """what the proxy shows"""
+
+
+class ManagedResource(Wire, kw_only=True, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=316)]
+    """such as example.com/fpga"""
+    ignored_by_scheduler: bool = False
+    """only the extender counts it"""
+
+
+class ExtenderTlsConfig(Wire, kw_only=True, frozen=True):
+    """Of an https extender. Files are paths in the containers of the scheduler and the pod worker."""
+
+    insecure: bool = False
+    """do not check its certificate; for tests"""
+    server_name: Annotated[str, Meta(max_length=253)] = ""
+    """the name that its certificate must have; the host of urlPrefix when empty"""
+    ca_data: Annotated[str, Meta(max_length=131072)] = ""
+    """base64 of PEM: who signs its certificate; those whom the system trusts when empty"""
+    ca_file: str = ""
+    """the same as a file"""
+    cert_file: str = ""
+    """our own certificate"""
+    key_file: str = ""
+    """and its key"""
+
+
+class ExtenderSpec(Wire, kw_only=True, frozen=True):
+    """A service with a say in placement, as kube-scheduler's configuration has it. An empty verb is not asked."""
+
+    url_prefix: Annotated[str, Meta(max_length=1024, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")]
+    """http or https; the verbs are appended"""
+    filter_verb: ExtenderVerb = ""
+    """which nodes may be used"""
+    prioritize_verb: ExtenderVerb = ""
+    """which are better, 0 to 10"""
+    preempt_verb: ExtenderVerb = ""
+    """who may go from which node to make room for a single rank"""
+    bind_verb: ExtenderVerb = ""
+    """it binds the pods; of one extender at most"""
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """of its scores; 10 counts as 100"""
+    http_timeout: Duration = "5s"
+    """of one call"""
+    node_cache_capable: bool = False
+    """it knows the nodes: names are sent instead"""
+    managed_resources: list[ManagedResource] = []
+    """it is asked about what asks for one of these; about everything when empty"""
+    ignorable: bool = False
+    """work goes on without it while it fails"""
+    tls_config: ExtenderTlsConfig = ExtenderTlsConfig()
+
+
+class PolicySpec(Wire, kw_only=True, frozen=True):
+    """Another policy for a pool: what it does not name is as the pool has it."""
+
+    scores: dict[str, int] | None = None
+    """weights of the scores, by name"""
+    args: dict[str, dict[str, Any]] | None = None
+    """what some scores take, by name of the score"""
+    sampling: bool | None = None
+    """whether only some of the nodes that would do are compared, in large pools"""
+    topology: list[str] | None = None
+    """node labels from the largest domain to the smallest"""
+    aging: Duration | None = None
+    """what has waited so long goes before all younger work of its queue; 0s: never"""
+    backfill: bool | None = None
+    """whether smaller work may pass a blocked head"""
+
+
+class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
+    node_selector: dict[str, str] = {}
+    """labels of the nodes that belong to it; all nodes when empty"""
+    tolerations: list[TolerationSpec] = []
+    """taints that all its pods tolerate"""
+    scores: dict[str, int] = {}
+    """weights of the scores, by name"""
+    args: dict[str, dict[str, Any]] = {}
+    """what some scores take, by name of the score; what is wrong is left out, and said in the scheduler's log"""
+    sampling: bool = False
+    """in pools of a hundred nodes and more, compare only some of the nodes that would do"""
+    topology: list[str] = []
+    """node labels from the largest domain to the smallest"""
+    binding: Annotated[str, Meta(pattern="^(direct|delegate)$")] = "direct"
+    """direct: the pod worker binds; delegate: kube-scheduler does, on the node that was decided"""
+    scheduler_name: Annotated[str, Meta(max_length=253)] = ""
+    """delegate: the scheduler that binds; default-scheduler when empty"""
+    aging: Duration = "24h"
+    """what has waited so long goes before all younger work of its queue, whatever the priorities; 0s: never"""
+    backfill: bool = True
+    """smaller work may pass a blocked head if it ends before the head could start (not acted on yet)"""
+    defaults: dict[Kind, KindDefaults] = {}
+    """what a kind runs when nobody says"""
+    max_slots_per_pod: int | None = None
+    """the most GPUs of one rank"""
+    preemption_margin: Duration | None = None
+    """how long places are held for work that preempts beyond the grace of its victims; 5m when absent"""
+    workspaces: list[Name] = []
+    """the workspaces that may use it; all when empty"""
+    privileged_templates: bool = False
+    """allow pod templates beyond Pod Security "restricted" """
+    extenders: list[ExtenderSpec] = []
+    """services that have a say in placement, asked in this order"""
+    shadow: PolicySpec | None = None
+    """a second policy that is tried on what is seen, and touches nothing: its decisions are compared and reported"""
+
+
+class WireDecision(Wire, kw_only=True, frozen=True):
+    id: str
+    epoch: int
+    """when it was decided"""
+    allocation: str
+    """namespace/name"""
+    uid: str = ""
+    """of the allocation"""
+    attempt: int = 1
+    kind: str = "admit"
+    """admit, evict or nominate"""
+    placements: list[int] = []
+    """indexes into nodes, one per rank"""
+    devices: dict[str, list[int]] = {}
+    """devices by rank"""
+    ranks: Annotated[list[int], Meta(max_length=RANKS_MAX)] = []
+    """of an eviction: the surplus ranks that go; all of it when empty"""
+    victims: Annotated[list[str], Meta(max_length=RANKS_MAX)] = []
+    """of a nomination: the uids of those whose places it takes"""
+    spec_hash: str = ""
+    reason: str = ""
+    """why"""
+    by: str = ""
+    """who gets the room"""
+    at: str = ""
+    """when"""
+
+
+class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
+    """The scheduler's ledger."""
+
+    epoch: int = 0
+    """rises with each leader: the fence"""
+    tick: int = 0
+    """counts the writes"""
+    nodes: list[str] = []
+    """the names that decisions point to"""
+    decisions: list[WireDecision] = []
+    """what is decided and not yet seen on the allocation"""
+    through: int = 0
+    """a resourceVersion of the allocations: what has left `decisions` shows in them from there on"""
+    conditions: list[Condition] = []
+
+
+class ResourcePool(Wire, kw_only=True, frozen=True):
+    api_version: str = GROUP_VERSION
+    kind: str = "ResourcePool"
+    metadata: ObjectMeta
+    spec: ResourcePoolSpec = ResourcePoolSpec()
+    status: ResourcePoolStatus = ResourcePoolStatus()
+
+
+class QueuePreemption(Wire, kw_only=True, frozen=True):
+    within_queue: Annotated[str, Meta(pattern="^(Never|LowerPriority|LowerOrNewerEqual)$")] = "Never"
+    """whom of its own queue it may evict to start work"""
+    reclaim: Annotated[str, Meta(pattern="^(Never|LowerPriority|Any)$")] = "Never"
+    """whom of other queues it may evict to get what it deserves"""
+
+
+class Budget(Wire, kw_only=True, frozen=True):
+    gpu_hours: Annotated[float, Meta(gt=0)]
+    """once so many are used in a window, nothing with GPUs starts before the next"""
+    window: Duration
+    """windows follow one another from 1970-01-01T00:00:00Z; whole days, to which anything else is rounded up"""
+
+
+class QueueSpec(Wire, kw_only=True, frozen=True):
+    pool: Name = "default"
+    """the ResourcePool that it shares"""
+    parent: Name | None = None
+    """the queue above it"""
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """its part of what is shared"""
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    """higher goes first between queues"""
+    nominal: Quantities | None = None
+    """what it owns"""
+    borrowing_limit: Quantities | None = None
+    """the most it may use beyond that"""
+    lending_limit: Quantities | None = None
+    """the most of its own that others may borrow"""
+    limit: Quantities | None = None
+    """the most it may ever use"""
+    ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
+    """StrictFIFO: the head blocks; BestEffortFIFO: what fits goes; Backfill: for now as BestEffortFIFO"""
+    preemption: QueuePreemption = QueuePreemption()
+    max_runtime: Duration | None = None
+    """an allocation that asks for more, or for no limit, gets this one"""
+    budgets: Annotated[list[Budget], Meta(max_length=8)] = []
+    """GPU hours over time, of the queue and all below it"""
+
+
+class QueueStatus(Wire, kw_only=True, frozen=True):
+    conditions: list[Condition] = []
+
+
+class Queue(Wire, kw_only=True, frozen=True):
+    api_version: str = GROUP_VERSION
+    kind: str = "Queue"
+    metadata: ObjectMeta
+    spec: QueueSpec = QueueSpec()
+    status: QueueStatus | None = None

@@ -1,0 +1,30 @@
+"""What all wire structs of the custom resources are made of: their base, and the fields that several of them have."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from slipway.model.duration import DURATION_PATTERN
+from slipway.model.quantity import QuantityValue
+
+CONDITIONS_MAX = 16
+RANKS_MAX = 4096
+
+Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Quantities = dict[str, QuantityValue]
+
+
+class Wire(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+    """Base of the wire structs: camelCase, defaults omitted."""
+
+
+class TolerationSpec(Wire, kw_only=True, frozen=True):
+    key: Annotated[str, Meta(max_length=253)] = ""
+    operator: Annotated[str, Meta(pattern="^(Equal|Exists)$")] = "Equal"
+    value: Annotated[str, Meta(max_length=253)] = ""
+    effect: Annotated[str, Meta(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
+    toleration_seconds: int | None = None
+    """how long a NoExecute taint is tolerated; for ever when absent"""

@@ -1,0 +1,146 @@
+"""The faults that a run is made of, and the order in which they come: drawn from a seed. Pure.
+
+Owns the list of kinds. What each does to the system is in `nemesis.py`.
+
+Invariants: every kind comes once before any comes twice; kinds of one group touch the same thing and never overlap;
+an equal seed and length give equal waves.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from tests.support import chart
+
+WAVE_S = 18.0
+"""What one wave takes, its recovery included."""
+WIDTH_MAX = 8
+
+
+class Group(StrEnum):
+    """What a fault touches."""
+
+    KILLS = "kills"
+    STOPS = "stops"
+    CLOCKS = "clocks"
+    REDIS = "redis"
+    WIRE = "wire"
+    """between us and Redis"""
+    SERVER = "server"
+    CALLS = "calls"
+    WATCHES = "watches"
+    NODES = "nodes"
+    OBJECTS = "objects"
+    OTHERS = "others"
+    """trouble of one tenant, which is none of anybody else's"""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of faults. `lasts_s`: how long at least and at most; short runs have shorter ones."""
+
+    name: str
+    group: Group
+    lasts_s: tuple[float, float] = (0.0, 0.0)
+    needs: str = ""
+    """what the machine must have for it"""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault of a run. `chance` seeds what is drawn while it is done: victims."""
+
+    kind: str
+    group: Group
+    lasts_s: float
+    chance: int
+
+    def __str__(self) -> str:
+        lasts = f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
+        return f"{self.kind}{lasts}"
+
+
+ROLES = ("api", "leader", "standby", "podworker", "watcher")
+"""Who is killed and stopped: of the scheduler, the one that leads or the one that does not."""
+FAKETIME = "faketime"
+_SHORT, _LONG = (2.0, 5.0), (5.0, 40.0)
+
+
+def _kinds() -> Iterator[Kind]:
+    for role in ROLES:
+        yield Kind(name=f"kill -9 {role}", group=Group.KILLS)
+        yield Kind(name=f"SIGSTOP {role}", group=Group.STOPS, lasts_s=_LONG)
+    yield Kind(name="rolling restart", group=Group.KILLS)
+    for name in ("clock +10 min", "clock -10 min", "clock rate 1.5", "clock rate 0.5"):
+        yield Kind(name=name, group=Group.CLOCKS, lasts_s=(4.0, 12.0), needs=FAKETIME)
+    for name in ("redis kill -9", "redis torn tail", "redis FLUSHALL", "redis comes back empty"):
+        yield Kind(name=name, group=Group.REDIS, lasts_s=(0.5, 3.0))
+    yield Kind(name="redis failover", group=Group.REDIS, lasts_s=(1.0, 5.0))
+    for name in ("redis SIGSTOP", "redis OOM"):
+        yield Kind(name=name, group=Group.REDIS, lasts_s=(3.0, 8.0))
+    for name in ("redis cut off", "redis silent", "redis slow", "redis torn replies"):
+        yield Kind(name=name, group=Group.WIRE, lasts_s=(3.0, 8.0))
+    for name in ("apiserver restart", "apiserver kill -9", "etcd restart"):
+        yield Kind(name=name, group=Group.SERVER, lasts_s=(0.5, 3.0))
+    yield Kind(name="etcd SIGSTOP", group=Group.SERVER, lasts_s=(2.0, 8.0))
+    for name in ("429 Retry-After", "500", "503", "504", "reset mid body"):
+        yield Kind(name=name, group=Group.CALLS, lasts_s=_SHORT)
+    for name in ("slow body 1 B/s", "timeout applied", "timeout not applied"):
+        yield Kind(name=name, group=Group.CALLS, lasts_s=(4.0, 8.0))
+    for name in ("watch stalled", "watch closed", "watch 410", "watch duplicated", "watch delayed"):
+        yield Kind(name=name, group=Group.WATCHES, lasts_s=_SHORT)
+    yield Kind(name="node lost", group=Group.NODES, lasts_s=_SHORT)
+    yield Kind(name="node removed", group=Group.NODES, lasts_s=_SHORT)
+    yield Kind(name="pods deleted", group=Group.OBJECTS)
+    yield Kind(name="namespace deleted", group=Group.OBJECTS)
+    for name in ("others over quota", "others refused"):
+        yield Kind(name=name, group=Group.OTHERS, lasts_s=(6.0, 10.0))
+
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _kinds()}
+
+
+class Schedule:
+    """The waves of one run: each a few faults at the same time, of different groups."""
+
+    def __init__(self, seed: int, minutes: float, kinds: Sequence[str]) -> None:
+        self.kinds = list(kinds)
+        self.width = min(WIDTH_MAX, max(1, round(len(self.kinds) * WAVE_S / (minutes * 60.0))))
+        """How many faults come at the same time at first; later up to one more."""
+        self._longest_s = min(_LONG[1], max(_LONG[0] + 0.5, 3.0 * minutes))
+        self._random = random.Random(f"chaos/{seed}")
+
+    def waves(self) -> Iterator[tuple[bool, list[Fault]]]:
+        """Without end: whether this wave is needed for every kind to come once, and its faults."""
+        is_needed, width = True, self.width
+        while True:
+            deck = list(self.kinds)
+            self._random.shuffle(deck)
+            while deck:
+                yield is_needed, [self._fault(KINDS[name]) for name in _take(deck, width)]
+                width = self.width if is_needed else self._random.randint(self.width, self.width + 1)
+            is_needed = False
+
+    def _fault(self, kind: Kind) -> Fault:
+        low, high = kind.lasts_s
+        high = max(low, min(high, self._longest_s))
+        lasts_s = round(self._random.uniform(low, high), 1)
+        return Fault(kind=kind.name, group=kind.group, lasts_s=lasts_s, chance=self._random.getrandbits(32))
+
+
+def _take(deck: list[str], width: int) -> list[str]:
+    """Removes the next few from the deck: of different groups, and first of those groups that have most left."""
+    left: dict[Group, list[str]] = {}
+    for name in deck:
+        left.setdefault(KINDS[name].group, []).append(name)
+    longest = sorted(left.values(), key=len, reverse=True)[:width]
+    taken = [names[0] for names in longest]
+    for name in taken:
+        deck.remove(name)
+    return taken
+
+
+def replicas_of(service: str, names: Sequence[str]) -> list[str]:
+    """The processes of a service among these."""
+    assert service in chart.SERVICES
+    return [name for name in names if name.partition("-")[0] == service]

@@ -1,0 +1,188 @@
+"""Every version of every object, as etcd has them: the truth that everything else is compared with.
+
+Owns the recording. It reads etcd's own watch, by revision, so that nothing is missed when the API server restarts or
+forgets; etcd is asked to compact nothing. What is recorded is what the API server stored (as JSON), and its revision is
+the resourceVersion. Must not pass the fault proxy.
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, SERVICES, Version
+from slipway.audit.rest import OURS, leftovers
+from slipway.crd.v1alpha1 import Allocation
+from slipway.runtime.clock import SystemClock
+
+PREFIX = "/registry/"
+RESOURCES = {
+    "slipway.dev/allocations": ALLOCATIONS,
+    "slipway.dev/resourcepools": POOLS,
+    "pods": PODS,
+    "minions": NODES,
+    "configmaps": CONFIG_MAPS,
+    "services/specs": SERVICES,
+    "events": "events",
+    "namespaces": "namespaces",
+}
+"""{where etcd has it: how it is called}; of leases only the holders are kept."""
+LEASES = "leases/"
+AGAIN_S = 0.2
+SILENCE_S = 600.0
+Json = dict[str, Any]
+
+
+class History:
+    """Records while `run` runs. `versions` are in the order of their revisions."""
+
+    def __init__(self, etcd_url: str, file: Path) -> None:
+        self.versions: list[Version] = []
+        self.revision = 0
+        self.allocations: dict[str, Version] = {}
+        """{uid: its last version}; also of those that are gone"""
+        self.by_id: dict[str, str] = {}
+        """{AllocationID: uid}"""
+        self.breaks = 0
+        self._holders: dict[str, str] = {}
+        self._url = etcd_url
+        self._file = file.open("wb")
+        self._clock = SystemClock()
+        self._last: dict[str, Version] = {}
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        """Records until it is cancelled."""
+        while True:
+            with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
+                async with httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(5.0, read=SILENCE_S)) as http:
+                    async for batch in self._watch(http):
+                        for event in batch:
+                            self._take(event)
+                        self._moved.set()
+            self.breaks += 1
+            await asyncio.sleep(AGAIN_S)
+
+    def close(self) -> None:
+        """Nothing more is written to the file."""
+        self._file.close()
+
+    async def moved(self, timeout_s: float) -> None:
+        """Waits until something new is recorded, or so long."""
+        self._moved.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._moved.wait()
+
+    def last(self, id_: str) -> Version | None:
+        """The last version of an AllocationID."""
+        uid = self.by_id.get(id_)
+        return self.allocations.get(uid) if uid else None
+
+    def holders(self) -> list[int]:
+        """The process ids of those that hold leases of ours."""
+        pids = (holder.rpartition("-")[2] for holder in self._holders.values())
+        return [int(pid) for pid in pids if pid.isdigit()]
+
+    def leftovers(self) -> list[str]:
+        """What there is of ours that belongs to nothing that lives."""
+        owners = [
+            msgspec.convert(version.obj, Allocation)
+            for version in self._last.values()
+            if version.resource == ALLOCATIONS
+        ]
+        objects = [
+            (version.resource, version.obj["metadata"]) for version in self._last.values() if version.resource in OURS
+        ]
+        return [f"{name}: {why}" for name, why in leftovers(owners, objects)]
+
+    async def catch_up(self) -> None:
+        """Waits until everything is recorded that is stored now. Raises TimeoutError."""
+        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
+            body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX)), "count_only": True}
+            answer = await http.post(f"{self._url}/v3/kv/range", json=body)
+            wanted = int(answer.json()["header"]["revision"])
+        async with asyncio.timeout(30.0):
+            while self.revision < wanted:
+                await self.moved(0.2)
+
+    async def _watch(self, http: httpx.AsyncClient) -> AsyncIterator[list[Json]]:
+        body = {
+            "create_request": {
+                "key": _encoded(PREFIX),
+                "range_end": _encoded(_after(PREFIX)),
+                "start_revision": str(self.revision + 1),
+                "progress_notify": True,
+            }
+        }
+        async with http.stream("POST", f"{self._url}/v3/watch", json=body) as answer:
+            async for line in answer.aiter_lines():
+                result: Json = msgspec.json.decode(line).get("result", {})
+                yield result.get("events", [])
+
+    def _take(self, event: Json) -> None:
+        entry: Json = event["kv"]
+        path = base64.b64decode(entry["key"]).decode()
+        number = int(entry["mod_revision"])
+        if number < self.revision:
+            return
+        self.revision = number
+        if path.startswith(f"{PREFIX}{LEASES}") and entry.get("value"):
+            lease: Json = msgspec.json.decode(base64.b64decode(entry["value"]))
+            self._holders[path] = str(lease["spec"].get("holderIdentity") or "")
+        place = _place(path)
+        if place is None:
+            return
+        resource, namespace, name = place
+        before = self._last.get(path)
+        is_deletion = event.get("type") == "DELETE"
+        if is_deletion:
+            if before is None:
+                return
+            obj: Mapping[str, Any] = before.obj
+            del self._last[path]
+        else:
+            obj = msgspec.json.decode(base64.b64decode(entry["value"]))
+            obj["metadata"]["resourceVersion"] = str(number)
+            obj["metadata"].pop("managedFields", None)
+        version = Version(
+            number=number,
+            at=self._clock.now(),
+            writer="",
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            is_deletion=is_deletion,
+            obj=obj,
+            before=before.obj if before is not None else None,
+        )
+        if not is_deletion:
+            self._last[path] = version
+        self.versions.append(version)
+        self._file.write(msgspec.json.encode(version) + b"\n")
+        if resource == ALLOCATIONS:
+            self.allocations[version.uid] = version
+            self.by_id[f"{name}-{version.uid[:8]}"] = version.uid
+
+
+def _place(path: str) -> tuple[str, str, str] | None:
+    """(resource, namespace, name) of a key of etcd; None for what is not recorded."""
+    for where, resource in RESOURCES.items():
+        if path.startswith(f"{PREFIX}{where}/"):
+            namespace, _, name = path.removeprefix(f"{PREFIX}{where}/").rpartition("/")
+            return resource, namespace, name
+    return None
+
+
+def _after(prefix: str) -> str:
+    """The end of the range of all keys with that prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

@@ -1,0 +1,186 @@
+"""The parts of the stage that are processes of their own: the fault proxy, and the machines that play the nodes.
+
+Owns talking to them. Both end with their input, so that a killed run leaves none.
+"""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipway.errors import UnavailableError
+from slipway.local.valkey import ServerOptions, ValkeyProcess
+from tests.chaos.proxy.rules import Rule
+from tests.conformance.system.process import STOP_S
+
+READY_S = 60.0
+STARTS_MAX = 5
+TORN_BYTES = 11
+
+
+class Talking:
+    """A child that answers a line with a line."""
+
+    def __init__(self, argv: Sequence[str], log: Path) -> None:
+        guard = shutil.which("setpriv")
+        words = [sys.executable, *argv]
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [guard, "--pdeathsig", "TERM", *words] if guard else words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                text=True,
+                start_new_session=True,
+            )
+        self._lock = threading.Lock()
+
+    def say(self, line: str) -> None:
+        """One line to it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> str:
+        """One line of it. Raises RuntimeError when it has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._process.args} ended with {self._process.wait(STOP_S)}")
+        return line
+
+    def ask(self, line: str) -> str:
+        """A line for a line; from any thread."""
+        with self._lock:
+            self.say(line)
+            return self.hear()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(STOP_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class ProxyProcess:
+    """The fault proxy."""
+
+    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+        path = folder / "proxy.json"
+        path.write_bytes(msgspec.json.encode(config))
+        self._child = Talking(["-m", "tests.chaos.proxy", str(path)], folder / "proxy.log")
+        self._child.hear()
+
+    def add(self, rule: Rule) -> int:
+        """The rule holds from now on; its number."""
+        return int(self._ask({"add": rule})["number"])
+
+    def drop(self, number: int) -> int:
+        """It holds no more; how often it struck."""
+        return int(self._ask({"drop": number})["struck"])
+
+    def stop(self) -> None:
+        """End it."""
+        self._child.stop()
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, int]:
+        answer: dict[str, int] = msgspec.json.decode(self._child.ask(msgspec.json.encode(command).decode()))
+        return answer
+
+
+class NodesProcess:
+    """Simulated nodes, `node-0` and so on; what ran on them stands in `records`."""
+
+    def __init__(self, kubeconfig: Path, nodes: int, folder: Path) -> None:
+        self.names = [f"node-{index}" for index in range(nodes)]
+        self.records = folder / "containers.jsonl"
+        words = ["--kubeconfig", str(kubeconfig), "--nodes", str(nodes), "--commands", "--records", str(self.records)]
+        self._child = Talking(["-m", "tests.conformance.kubelets", *words], folder / "nodes.log")
+        while "nodes ready" not in self._child.hear():
+            pass
+
+    def lose(self, node: str) -> None:
+        """The machine dies, and nobody is told."""
+        self._child.say(f"lose {node}")
+
+    def recover(self, node: str) -> None:
+        """It is back, and knows what became of its pods."""
+        self._child.say(f"recover {node}")
+
+    def exit(self, pod: str, code: int) -> None:
+        """The program of the pod `namespace/name` ends."""
+        self._child.say(f"exit {pod} {code}")
+
+    def stop(self) -> None:
+        """End it."""
+        self._child.stop()
+
+
+class RedisProcess:
+    """A Redis that keeps an append-only file."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        binary = shutil.which("redis-server")
+        assert binary is not None
+        self.port = port
+        self.folder = folder / "redis"
+        self._data = self.folder / "appendonlydir"
+        self._replica = self.folder / "replica"
+        self._server = ValkeyProcess(self.folder, ServerOptions(port=port, appendonly=True), binary=Path(binary))
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        pid = self._server.pid
+        assert pid is not None
+        return pid
+
+    async def start(self) -> None:
+        """With what its file holds. On a busy machine it may take longer than one start waits."""
+        for _ in range(STARTS_MAX):
+            with contextlib.suppress(UnavailableError):
+                return await self._server.start()
+        return await self._server.start()
+
+    async def stop(self) -> None:
+        """In order."""
+        await self._server.stop()
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        await self._server.kill()
+
+    def forget(self) -> None:
+        """Remove what it kept; it must not run."""
+        shutil.rmtree(self._data, ignore_errors=True)
+
+    def fork(self) -> None:
+        """Keep a copy of what it has now, as a replica that hears nothing more from now on; it may run."""
+        shutil.rmtree(self._replica, ignore_errors=True)
+        shutil.copytree(self._data, self._replica)
+
+    def fail_over(self) -> None:
+        """What the replica has is all that there is; it must not run."""
+        shutil.rmtree(self._data)
+        self._replica.rename(self._data)
+
+    def tear(self) -> None:
+        """Cut the end off its append-only file, as a crash in the middle of a write does; it must not run."""
+        files = sorted(self._data.glob("*.incr.aof"))
+        if files and files[-1].stat().st_size > TORN_BYTES:
+            with files[-1].open("rb+") as file:
+                file.truncate(files[-1].stat().st_size - TORN_BYTES)

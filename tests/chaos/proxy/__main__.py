@@ -1,0 +1,97 @@
+"""The fault proxy as a process: `python -m tests.chaos.proxy CONFIG`, with commands as JSON lines on standard input.
+
+`{"add": RULE}` answers `{"number": N}`; `{"drop": N}` answers `{"struck": COUNT}`. It ends with its input.
+"""
+
+import asyncio
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from tests.chaos.proxy.doors import KubeDoor, Upstream
+from tests.chaos.proxy.messages import HEAD_BYTES_MAX
+from tests.chaos.proxy.redis import RedisDoor
+from tests.chaos.proxy.rules import OF_REDIS, OF_WATCHES, Rule, Rules
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What it stands between. Ports are `{name of the process: port}`."""
+
+    seed: int
+    kube_port: int
+    redis_port: int
+    kube_doors: dict[str, int]
+    redis_doors: dict[str, int]
+    ca: str = ""
+    """the authority behind the API server's certificate; empty: it speaks plainly"""
+
+
+class Proxy:
+    """All doors, and the rules for them."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._rules = Rules(config.seed)
+        tls = ssl.create_default_context(cafile=config.ca) if config.ca else None
+        kube = Upstream(host="127.0.0.1", port=config.kube_port, tls=tls)
+        streams = Upstream(host="127.0.0.1", port=config.redis_port)
+        self._kube = {name: KubeDoor(name, kube, self._rules) for name in config.kube_doors}
+        self._redis = {name: RedisDoor(name, streams, self._rules) for name in config.redis_doors}
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self) -> None:
+        """Listens at every door."""
+        config = self._config
+        doors = [(self._kube[name].serve, port) for name, port in config.kube_doors.items()]
+        doors += [(self._redis[name].serve, port) for name, port in config.redis_doors.items()]
+        for serve, port in doors:
+            self._servers.append(await asyncio.start_server(serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX))
+
+    def stop(self) -> None:
+        """Listens no more; what is open ends with the process."""
+        for server in self._servers:
+            server.close()
+
+    def do(self, command: dict[str, Any]) -> dict[str, int]:
+        """One command."""
+        if "drop" in command:
+            return {"struck": self._rules.drop(command["drop"])}
+        standing = self._rules.add(msgspec.convert(command["add"], Rule))
+        if standing.rule.kind in OF_WATCHES:
+            for door in self._kube.values():
+                door.strike(standing)
+        if standing.rule.kind in OF_REDIS:
+            for door in self._redis.values():
+                door.strike(standing)
+        return {"number": standing.number}
+
+
+async def _serve(config: Config) -> None:
+    proxy = Proxy(config)
+    await proxy.start()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    _say({"ready": 1})
+    while line := await reader.readline():
+        _say(proxy.do(msgspec.json.decode(line)))
+    proxy.stop()
+
+
+def _say(answer: dict[str, int]) -> None:
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Exit code 0 at the end of the input."""
+    uvloop.run(_serve(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

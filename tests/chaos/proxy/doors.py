@@ -1,0 +1,216 @@
+"""The proxy between services and the API server: reads every request, and lets the rules decide what becomes of it.
+
+Owns the connections: one upstream for each one downstream. A door is a port for one process of a service, so that
+faults can strike one replica. What is not struck passes unchanged.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+
+import msgspec
+
+from tests.chaos.proxy.messages import HEAD_BYTES_MAX, PIECE, Head, chunk, lines, pieces, read_head, whole
+from tests.chaos.proxy.rules import OF_CALLS, Rules, Standing, Trouble
+from tests.chaos.proxy.watches import Watch
+
+SLOW_S = 1.0
+_REASONS = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the real server is; `tls` None means plain."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of its own."""
+        name = self.host if self.tls else None
+        return await asyncio.open_connection(
+            self.host, self.port, ssl=self.tls, server_hostname=name, limit=HEAD_BYTES_MAX
+        )
+
+
+class KubeDoor:
+    """What one process takes for the API server."""
+
+    def __init__(self, name: str, upstream: Upstream, rules: Rules) -> None:
+        self.name = name
+        self._upstream = upstream
+        self._rules = rules
+        self._watches: set[Watch] = set()
+
+    def strike(self, standing: Standing) -> None:
+        """A rule for watches has come into force: it strikes those that are open, too."""
+        if standing.rule.is_for(self.name):
+            for watch in list(self._watches):
+                standing.struck += 1
+                watch.strike(standing.rule.kind)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the process, until either side closes it."""
+        link: _Link | None = None
+        try:
+            while (head := await read_head(reader)) is not None:
+                link = link or _Link(*await self._upstream.connect())
+                if not await self._exchange(head, reader, writer, link):
+                    break
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            reset(writer)
+        finally:
+            writer.close()
+            if link is not None:
+                link.writer.close()
+
+    async def _exchange(
+        self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: "_Link"
+    ) -> bool:
+        """One request and its answer; whether the connection may be used again."""
+        body = await whole(reader, head, is_answer=False)
+        standing = self._rules.draw(self.name, OF_CALLS)
+        match standing.rule.kind if standing else None:
+            case Trouble.ANSWER if standing:
+                writer.write(refusal(standing.rule.status, standing.rule.retry_after_s))
+                await writer.drain()
+                return True
+            case Trouble.TIMEOUT_NOT_APPLIED if standing:
+                await self._hold(reader, standing)
+                raise ConnectionResetError
+            case _:
+                pass
+        framed = {"transfer_encoding": "", "content_length": str(len(body))} if body else {}
+        link.writer.write(head.encode(**framed) + body)
+        await link.writer.drain()
+        answer = await read_head(link.reader)
+        if answer is None:
+            raise ConnectionResetError("the server closed the connection")
+        if head.is_upgrade and answer.status == 101:
+            writer.write(answer.encode())
+            await _splice((reader, writer), (link.reader, link.writer))
+            return False
+        if answer.status == 200 and is_watch(head.target):
+            await self._watch(answer, reader, writer, link)
+            return False
+        if answer.is_chunked and "follow=true" in head.target:
+            await _pass(answer, writer, link)
+            return True
+        return await self._answer(head, answer, standing, reader, writer, link)
+
+    async def _answer(
+        self,
+        head: Head,
+        answer: Head,
+        standing: Standing | None,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        link: "_Link",
+    ) -> bool:
+        body = await whole(link.reader, answer, is_answer=True, is_bare=head.method == "HEAD")
+        blob = answer.encode(transfer_encoding="", content_length="" if head.method == "HEAD" else str(len(body)))
+        match standing.rule.kind if standing else None:
+            case Trouble.TIMEOUT_APPLIED if standing:
+                await self._hold(reader, standing)
+                raise ConnectionResetError
+            case Trouble.RESET_BODY:
+                writer.write(blob + body[: len(body) // 2])
+                await writer.drain()
+                raise ConnectionResetError
+            case Trouble.SLOW_BODY if standing:
+                writer.write(blob)
+                at = 0
+                while at < len(body) and not standing.ended.is_set():
+                    writer.write(body[at : at + 1])
+                    at += 1
+                    await self._hold(reader, standing, SLOW_S)
+                writer.write(body[at:])
+            case _:
+                writer.write(blob + body)
+        await writer.drain()
+        return "close" not in answer.get("connection").lower()
+
+    async def _watch(
+        self, answer: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: "_Link"
+    ) -> None:
+        writer.write(answer.encode(transfer_encoding="chunked", content_length=""))
+        await writer.drain()
+        watch = Watch(self.name, self._rules, writer)
+        self._watches.add(watch)
+        try:
+            await watch.run(lines(pieces(link.reader, answer, is_answer=True)), reader)
+        finally:
+            self._watches.discard(watch)
+
+    async def _hold(self, reader: asyncio.StreamReader, standing: Standing, timeout_s: float | None = None) -> None:
+        """Waits until the rule is gone, the time is over, or the client has. Raises ConnectionResetError then."""
+        gone = asyncio.ensure_future(reader.read(1))
+        over = asyncio.ensure_future(standing.ended.wait())
+        try:
+            await asyncio.wait({gone, over}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise ConnectionResetError("the client gave up")
+        finally:
+            gone.cancel()
+            over.cancel()
+            await asyncio.wait({gone, over})
+
+
+class _Link(msgspec.Struct, frozen=True):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+def is_watch(target: str) -> bool:
+    """Whether a request opens a watch."""
+    query = target.partition("?")[2].split("&")
+    return "watch=true" in query or "watch=1" in query
+
+
+def refusal(status: int, retry_after_s: int) -> bytes:
+    """A whole answer as the API server words it."""
+    reason = _REASONS.get(status, "Unknown")
+    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": status}
+    details = {"retryAfterSeconds": retry_after_s} if retry_after_s else {}
+    body = msgspec.json.encode({**told, "message": "the server is not able to answer now", "details": details})
+    wait = (("retry-after", str(retry_after_s)),) if retry_after_s else ()
+    headers = (("content-type", "application/json"), ("content-length", str(len(body))), *wait)
+    return Head(first=f"HTTP/1.1 {status} {reason}", headers=headers).encode() + body
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Closes a connection with RST: what was not read yet is lost to the peer."""
+    with contextlib.suppress(OSError):
+        sock: socket.socket | None = writer.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def _pass(answer: Head, writer: asyncio.StreamWriter, link: _Link) -> None:
+    """A stream that is no watch: a log that is followed."""
+    writer.write(answer.encode())
+    async for piece in pieces(link.reader, answer, is_answer=True):
+        writer.write(chunk(piece))
+        await writer.drain()
+    writer.write(chunk(b""))
+    await writer.drain()
+
+
+async def _splice(
+    one: tuple[asyncio.StreamReader, asyncio.StreamWriter], two: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+) -> None:
+    """Bytes both ways until either side ends."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(PIECE):
+            writer.write(data)
+            await writer.drain()
+
+    tasks = [asyncio.ensure_future(copy(source[0], target[1])) for source, target in ((one, two), (two, one))]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

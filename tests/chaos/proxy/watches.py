@@ -1,0 +1,107 @@
+"""One watch that passes the proxy: its events stalled, ended, repeated or held back as the rules say.
+
+Owns the order: what is passed is passed in the order in which it came.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from slipway.runtime.clock import SystemClock
+from tests.chaos.proxy.messages import chunk
+from tests.chaos.proxy.rules import Rules, Trouble
+
+GONE = (
+    b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
+    b'"message":"too old resource version","reason":"Expired","code":410}}\n'
+)
+
+
+class Watch:
+    """A watch of one process."""
+
+    def __init__(self, door: str, rules: Rules, writer: asyncio.StreamWriter) -> None:
+        self._door = door
+        self._rules = rules
+        self._writer = writer
+        self._clock = SystemClock()
+        self._held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        self._is_stalled = False
+        self._ending = asyncio.Event()
+        self._last_words = b""
+
+    def strike(self, kind: Trouble) -> None:
+        """Something befalls it that needs no event to come."""
+        match kind:
+            case Trouble.WATCH_STALLED:
+                self._is_stalled = True
+            case Trouble.WATCH_CLOSED | Trouble.WATCH_GONE:
+                self._last_words = GONE if kind is Trouble.WATCH_GONE else b""
+                self._ending.set()
+            case _:
+                pass
+
+    async def run(self, events: AsyncGenerator[bytes, None], reader: asyncio.StreamReader) -> None:
+        """Until the server ends it, a rule does, or the client goes."""
+        for kind in (Trouble.WATCH_STALLED, Trouble.WATCH_CLOSED, Trouble.WATCH_GONE):
+            if self._rules.holding(self._door, kind) is not None:
+                self.strike(kind)
+        if self._ending.is_set():
+            await events.aclose()
+            await self._end()
+            return
+        gone = asyncio.ensure_future(reader.read(1))
+        taking = asyncio.ensure_future(self._take(events))
+        passing = asyncio.ensure_future(self._pass())
+        ending = asyncio.ensure_future(self._ending.wait())
+        tasks = {gone, taking, passing, ending}
+        try:
+            await asyncio.wait({gone, passing, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if self._is_stalled and not gone.done():
+                await gone
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if not gone.cancelled():
+            return
+        if passing.done() and not passing.cancelled() and passing.exception() is not None:
+            raise ConnectionResetError
+        await self._end()
+
+    async def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.write((chunk(self._last_words) if self._last_words else b"") + chunk(b""))
+            await self._writer.drain()
+
+    async def _take(self, events: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    delayed = self._rules.holding(self._door, Trouble.WATCH_DELAYED)
+                    due = self._clock.monotonic() + (delayed.rule.delay_s if delayed else 0.0)
+                    if delayed:
+                        delayed.struck += 1
+                    self._held.put_nowait((due, event))
+        except (OSError, asyncio.IncompleteReadError):
+            self._held.put_nowait((-1.0, b""))
+            return
+        self._held.put_nowait((0.0, b""))
+
+    async def _pass(self) -> None:
+        """Writes what is due; an empty line is the end, a time below 0 a bad one."""
+        while True:
+            due, event = await self._held.get()
+            if not event and due < 0:
+                raise ConnectionResetError
+            if not event:
+                return
+            await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
+            if self._is_stalled:
+                continue
+            self._writer.write(chunk(event))
+            twice = self._rules.holding(self._door, Trouble.WATCH_DUPLICATED)
+            if twice:
+                twice.struck += 1
+                self._writer.write(chunk(event))
+            await self._writer.drain()

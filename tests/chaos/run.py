@@ -1,0 +1,346 @@
+"""One run of chaos: load, waves of faults, rest, and the audit of everything that was.
+
+Owns the order, and what recovery means: from the end of the last fault of a wave until a launch that began after it
+has run from end to end, and everything that was acknowledged before is where it should be.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis
+
+from slipway.audit import check
+from slipway.audit.evidence import Evidence, Measured, Restarted, Violation
+from slipway.audit.needs import lacking
+from slipway.model.lifecycle import Phase
+from slipway.runtime.clock import SystemClock
+from tests.chaos import faults, spoken, table
+from tests.chaos.clients import Client, with_uids
+from tests.chaos.faults import Fault, Group, Schedule
+from tests.chaos.gather import (
+    AuditLog,
+    Firehose,
+    read_containers,
+    read_pending,
+    read_streams,
+    requests_of,
+    said,
+    writers_of,
+)
+from tests.chaos.history import History
+from tests.chaos.load import PATIENCE_S, Load
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.stage import Stage
+from tests.chaos.table import Outcome, Suffered
+from tests.conformance.system.system import a_body
+
+STUCK_S = 120.0
+"""How long one recovery is waited for before the run goes on, and says so."""
+BYSTANDER_S = 30.0
+"""What a launch takes at most, from its request to its end, while nothing but others has trouble."""
+REST_S = 60.0
+"""I18: everything is as desired so long after the last fault."""
+QUIET_S = 8.0
+CALM_S = 2.0
+"""How long nobody may write then."""
+POLL_S = 0.1
+SAID_MAX = 5
+WARM_S = 3.0
+CHARS_MAX = 2000
+BEAT_S = 1.0
+SAMPLE_EVERY = 5
+"""Beats between two samples of memory."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for."""
+
+    minutes: float
+    seed: int
+    only: Sequence[str] = ()
+    """of the kinds of faults; none: all"""
+
+
+class Run:
+    """One run on one stage."""
+
+    def __init__(self, stage: Stage, options: Options, say: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._options = options
+        self._say = say
+        self._clock = SystemClock()
+        self._history = History(stage.etcd_url, stage.folder / "history.jsonl")
+        self._firehose = Firehose(stage.redis.port)
+        self._load = Load(stage.urls, options.seed, self._history)
+        self._nemesis = Nemesis(stage, self._history, self._load)
+        self._log = AuditLog(stage.cluster.audit_log)
+        self._suffered: list[Suffered] = []
+        self._violations: list[Violation] = []
+        self._rest_s: float | None = None
+        self._writes_at_rest = 0
+        self._last_fault_at = 0.0
+        self._measures: list[Measured] = []
+        self._restarts: list[Restarted] = []
+        self._bystanders: list[float] = []
+        self.evidence: Evidence
+
+    async def run(self) -> Outcome:
+        """All of it."""
+        began = self._clock.monotonic()
+        listening = [
+            asyncio.ensure_future(work) for work in (self._history.run(), self._firehose.run(), self._supervise())
+        ]
+        try:
+            await self._history.catch_up()
+            loading = asyncio.ensure_future(self._load.run())
+            await asyncio.sleep(WARM_S)
+            await self._suffer()
+            self._load.stop()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S + REST_S):
+                    await loading
+            await self._come_to_rest()
+            await self._end()
+            await self._history.catch_up()
+            self._gather()
+        finally:
+            for task in listening:
+                task.cancel()
+            await asyncio.wait(listening)
+            self._history.close()
+            await self._load.aclose()
+        self._say("auditing")
+        self._violations += self._load.violations + check.audit(self.evidence)
+        return self._outcome(self._clock.monotonic() - began)
+
+    async def _supervise(self) -> None:
+        """Starts again what has ended by itself, as a kubelet would: nothing that is done to it is a reason to end."""
+        for beat in itertools.count():
+            if beat % SAMPLE_EVERY == 0:
+                self._measures += spoken.memory(self._stage.processes)
+            for name, process in self._stage.processes.items():
+                if process.has_crashed:
+                    last = process.tail().splitlines()[-1:]
+                    self._tell("CRASH", name, f"ended by itself: {''.join(last)[:CHARS_MAX]}")
+                    self._say(f"{name} ended by itself")
+                    process.start()
+            await asyncio.sleep(BEAT_S)
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    async def _suffer(self) -> None:
+        kinds = [name for name in faults.KINDS if not self._options.only or name in self._options.only]
+        if not self._stage.faketime:
+            kinds = [name for name in kinds if faults.KINDS[name].needs != faults.FAKETIME]
+        schedule = Schedule(self._options.seed, self._options.minutes, kinds)
+        until = self._clock.monotonic() + self._options.minutes * 60.0
+        for number, (is_needed, wave) in enumerate(schedule.waves(), 1):
+            if not is_needed and self._clock.monotonic() > until:
+                return
+            await self._wave(number, wave)
+
+    async def _wave(self, number: int, wave: list[Fault]) -> None:
+        self._say(f"wave {number}: {', '.join(map(str, wave))}")
+        spans = await asyncio.gather(*(self._do(fault, is_alone=len(wave) == 1) for fault in wave))
+        over = self._last_fault_at = max(end for _, end in spans)
+        recovered_at = await self._recover(over)
+        for fault, (began_at, ended_at) in zip(wave, spans, strict=True):
+            self._suffered.append(
+                Suffered(
+                    kind=fault.kind,
+                    wave=number,
+                    began_at=began_at,
+                    ended_at=ended_at,
+                    recovered_at=recovered_at,
+                    recovery_s=(recovered_at or self._clock.now()) - over,
+                )
+            )
+        if recovered_at is None:
+            left = self._load.unsettled(over)[:SAID_MAX]
+            self._tell("I18", f"wave {number}", f"not recovered in {STUCK_S:.0f} s: {left}")
+            self._say(f"wave {number}: NOT recovered: {left}")
+        else:
+            self._say(f"wave {number}: recovered in {recovered_at - over:.1f} s")
+
+    async def _do(self, fault: Fault, *, is_alone: bool) -> tuple[float, float]:
+        began_at = self._clock.now()
+        async with self._nemesis.do(fault):
+            if fault.group is Group.OTHERS:
+                await self._stand_by(fault, is_alone=is_alone)
+            else:
+                await asyncio.sleep(fault.lasts_s)
+        return began_at, self._clock.now()
+
+    async def _stand_by(self, fault: Fault, *, is_alone: bool) -> None:
+        """Somebody who has nothing to do with it launches one after another. What else there is may delay them."""
+        until = self._clock.monotonic() + fault.lasts_s
+        while (began := self._clock.monotonic()) < until:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STUCK_S):
+                    await self._launch(self._load.bystander)
+            took_s = self._clock.monotonic() - began
+            if is_alone:
+                self._bystanders.append(took_s)
+            if is_alone and took_s > BYSTANDER_S:
+                self._tell("LIVE", "bystander", f"{took_s:.1f} s for a launch beside {fault.kind}")
+
+    async def _recover(self, over: float) -> float | None:
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._launch(self._load.prober)
+                while self._load.unsettled(over):
+                    await self._history.moved(POLL_S)
+        except TimeoutError:
+            return None
+        return self._clock.now()
+
+    async def _launch(self, client: Client) -> None:
+        """A short one, from its request to its end."""
+        view = await client.launch(a_body("command", 1, {"runsS": 0.1, "startsS": 0.0}))
+        while not self._has_ended(str(view["id"])):
+            await self._history.moved(POLL_S)
+
+    def _has_ended(self, id_: str) -> bool:
+        version = self._history.last(id_)
+        return version is not None and version.obj.get("status", {}).get("phase") == Phase.TERMINATED
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def _come_to_rest(self) -> None:
+        over = self._last_fault_at or self._clock.now()
+        left = await self._until(lambda: [*self._load.unsettled(self._clock.now()), *self._load.unfinished()])
+        if left:
+            self._tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
+            return
+        self._rest_s = self._clock.now() - over
+        # What was half done when the last of it became as desired is done now: acknowledgements, ConfigMaps.
+        leftovers = await self._until(self._leftovers)
+        if leftovers:
+            self._tell("I11", "rest", f"left over: {leftovers[:SAID_MAX]}")
+        await self._until(self._pending)
+        await self._calm()
+        position = self._log.position()
+        await asyncio.sleep(QUIET_S)
+        writes = [said(entry) for entry in self._log.entries(position)]
+        self._writes_at_rest = len(writes)
+        if writes:
+            self._tell("I18", "rest", f"{len(writes)} writes at rest: {writes[:SAID_MAX]}")
+        await self._restart_all()
+
+    async def _calm(self) -> None:
+        """Waits until those who did the same at the same time, or were about to look once more, have done so."""
+        deadline = self._clock.monotonic() + REST_S
+        position = -1
+        while position != self._log.position() and self._clock.monotonic() < deadline:
+            position = self._log.position()
+            await asyncio.sleep(CALM_S)
+
+    async def _restart_all(self) -> None:
+        """Every process ends and begins, and nothing is asked of anybody: no pod may notice."""
+        begun_at = self._clock.now()
+        names = list(self._stage.processes)
+        await asyncio.to_thread(self._stage.installation.halt, *names)
+        for name in names:
+            self._stage.processes[name].start()
+        await asyncio.to_thread(self._stage.installation.await_ready)
+        await asyncio.sleep(WARM_S)
+        self._restarts.append(Restarted(begun_at=begun_at, ended_at=self._clock.now()))
+
+    async def _end(self) -> None:
+        """Ends what was kept running, and waits until nothing of it is left."""
+        try:
+            async with asyncio.timeout(REST_S):
+                await self._load.end_kept()
+        except TimeoutError:
+            self._tell("LIVE", "end", "what was kept running can not be cancelled")
+        left = await self._until(lambda: [*self._load.unfinished(), *self._leftovers()])
+        if left:
+            self._tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
+
+    async def _until(self, left: Callable[[], list[str]]) -> list[str]:
+        """Waits until nothing is left, for so long as rest may take; what is left then."""
+        deadline = self._clock.monotonic() + REST_S
+        while (found := left()) and self._clock.monotonic() < deadline:
+            await self._history.moved(POLL_S)
+        return found
+
+    def _leftovers(self) -> list[str]:
+        """Objects of ours that belong to nothing that runs."""
+        return self._history.leftovers()
+
+    def _pending(self) -> list[str]:
+        """Hints that somebody took and did not acknowledge: of those who died, others claim them in a while."""
+        count = read_pending(self._stage.redis.port)
+        return [f"{count} hints"] if count else []
+
+    def _gather(self) -> None:
+        entries = list(self._log.entries())
+        writers = writers_of(entries, self._history.versions)
+        for version in self._history.versions:
+            version.writer = writers.get(version.number, "")
+        client: Any = redis.Redis(port=self._stage.redis.port, socket_timeout=10.0)
+        texts = [
+            *spoken.redis_says(client),
+            *spoken.logs_say([path for path in self._stage.logs() if path.parent == self._stage.folder]),
+            *spoken.metrics_say(self._stage.processes),
+        ]
+        consumers, sizes = list(spoken.consumers(client)), list(spoken.stream_sizes(client))
+        client.close()
+        self.evidence = Evidence(
+            versions=self._history.versions,
+            streams=read_streams(self._stage.redis.port),
+            appended=self._firehose.heard,
+            requests=requests_of(entries),
+            containers=read_containers(self._stage.nodes.records),
+            pending_hints=read_pending(self._stage.redis.port),
+            end_at=self._clock.now(),
+            last_fault_at=self._last_fault_at,
+            canaries=spoken.CANARIES,
+            spoken=texts,
+            consumers=consumers,
+            measures=[*self._measures, *sizes],
+            restarts=self._restarts,
+            answers=with_uids(self._load.answers, lambda id_: self._history.by_id.get(id_, "")),
+        )
+
+    def _outcome(self, took_s: float) -> Outcome:
+        at = {version.number: version.at for version in self._history.versions}
+        blamed = [table.blame(at.get(each.version, -1.0), self._suffered) for each in self._violations]
+        answers = self._load.answers
+        return Outcome(
+            seed=self._options.seed,
+            minutes=self._options.minutes,
+            suffered=self._suffered,
+            violations=[str(each) for each in self._violations],
+            at=blamed,
+            launches=len(self._load.launches),
+            lost=sum(1 for each in self._violations if each.invariant == "I1"),
+            doubled=sum(1 for each in self._violations if each.invariant in ("I2", "I3", "I4")),
+            answers=len(answers),
+            unanswered=sum(1 for answer in answers if not answer.status),
+            rest_s=self._rest_s,
+            writes_at_rest=self._writes_at_rest,
+            bystanders_s=self._bystanders,
+            versions=len(self.evidence.versions),
+            starts=len(self.evidence.containers),
+            took_s=took_s,
+            skipped=[] if self._stage.faketime else ["clock faults: Debian's faketime is not here"],
+            unknown=sorted(need.value for need in lacking(self.evidence)),
+        )
+
+    def _tell(self, invariant: str, subject: str, message: str) -> None:
+        self._violations.append(Violation(invariant=invariant, subject=subject, message=message))
+
+
+def keep(evidence: Evidence, folder: Path) -> None:
+    """The evidence as files, beside the history."""
+    for name in ("answers", "containers", "requests", "appended"):
+        with (folder / f"{name}.jsonl").open("wb") as file:
+            for item in getattr(evidence, name):
+                file.write(msgspec.json.encode(item) + b"\n")
+    (folder / "streams.json").write_bytes(msgspec.json.encode(evidence.streams))

@@ -1,0 +1,190 @@
+"""The whole system on one machine, each part where a fault can reach it.
+
+etcd, kube-apiserver and kube-controller-manager; Redis; simulated nodes; the chart installed, and two processes of
+each service under their own accounts. Every process of a service reaches the API server and Redis through doors of its
+own in the fault proxy, and reads its wall clock through libfaketime from a file of its own.
+
+Promises: `start` returns when everything can do its work; after `stop` no process of it runs.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.processes import NodesProcess, ProxyProcess, RedisProcess
+from tests.conformance.cluster.binaries import MissingProgramError, ensure_binaries, ensure_debian
+from tests.conformance.cluster.credentials import write_kubeconfig
+from tests.conformance.cluster.servers import ClusterOptions, RealCluster, free_ports
+from tests.conformance.system.deployment import Installation
+from tests.conformance.system.operator import Operator
+from tests.conformance.system.process import ServiceProcess
+from tests.support import chart
+from tests.support.redis import free_port
+
+NODES = 6
+REPLICAS = 2
+LEASES = {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}
+VALUES: dict[str, Any] = {
+    "valkey": {"enabled": False},
+    "scheduler": {"settings": LEASES},
+    "watcher": {"settings": {**LEASES, "retentionCountMax": 60}},
+}
+"""Everything else is the chart's own: the promises are about those values. Shorter leases fit more faults in a run, and
+with a short memory for what has ended retention has work, too."""
+
+NAMES = tuple(f"{service}-{index}" if index else service for index in range(REPLICAS) for service in chart.SERVICES)
+"""of the processes: api, scheduler, ... and api-1, ..."""
+NO_SHIFT = "+0 x1"
+"""The rate is said, because libfaketime keeps the last one that it was told."""
+
+
+class Stage:
+    """One run's system, in one folder."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self._seed = seed
+        policy = folder / "audit-policy.json"
+        more = {
+            "apiserver": [
+                # History is read from etcd itself, where restarts of the API server hide nothing.
+                "--storage-media-type=application/json",
+                "--etcd-compaction-interval=0",
+                f"--audit-policy-file={policy}",
+                "--audit-log-maxsize=8000",
+            ]
+        }
+        policy.write_text(_POLICY, encoding="utf-8")
+        self.cluster = RealCluster(folder / "cluster", ClusterOptions(scheduler=False, more=more), ensure_binaries())
+        ensure_debian("redis-server")
+        self.redis = RedisProcess(folder, free_port())
+        self.faketime = _faketime()
+        """libfaketime, or empty when it can not be had here"""
+        self.proxy: ProxyProcess
+        self.nodes: NodesProcess
+        self.installation: Installation
+        self._operator: Operator | None = None
+        self._started: list[Any] = []
+
+    @property
+    def operator(self) -> Operator:
+        """An administrator."""
+        assert self._operator is not None, "the stage has not been started"
+        return self._operator
+
+    @property
+    def etcd_url(self) -> str:
+        """Of etcd's own API."""
+        return self.cluster.etcd_url
+
+    def start(self) -> None:
+        """Start all of it."""
+        self.cluster.start()
+        self._operator = Operator(self.cluster)
+        asyncio.run(self.redis.start())
+        self.nodes = NodesProcess(self.cluster.kubeconfig, NODES, self.folder)
+        self._started.append(self.nodes)
+        ports = free_ports(2 * len(NAMES))
+        kube = dict(zip(NAMES, ports, strict=False))
+        streams = dict(zip(NAMES, ports[len(NAMES) :], strict=True))
+        config = {
+            "seed": self._seed,
+            "kube_port": int(self.cluster.url.rpartition(":")[2]),
+            "redis_port": self.redis.port,
+            "kube_doors": kube,
+            "redis_doors": streams,
+            "ca": str(self.cluster.ca),
+        }
+        self.proxy = ProxyProcess(config, self.folder)
+        self._started.append(self.proxy)
+        url = f"redis://127.0.0.1:{self.redis.port}/0"
+        self.installation = Installation(self.operator, self.folder, {**VALUES, "externalRedis": {"url": url}})
+        self._started.append(self.installation)
+        self.installation.install()
+        for name in NAMES:
+            self.installation.resume(name, more=self._environment(name, kube[name], streams[name]), wait=False)
+        self.installation.await_ready()
+
+    def stop(self) -> None:
+        """Stop all of it."""
+        for part in reversed(self._started):
+            part.stop()
+        self._started.clear()
+        if self._operator is not None:
+            self._operator.close()
+        asyncio.run(self.redis.stop())
+        self.cluster.stop()
+
+    @property
+    def processes(self) -> dict[str, ServiceProcess]:
+        """The processes of the services, by name."""
+        return self.installation.processes
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the replicas of the API are."""
+        return [f"http://{self.installation.addresses[name]}" for name in NAMES if name.startswith("api")]
+
+    def shift_clock(self, name: str, words: str) -> None:
+        """The wall clock of one process: `+600`, `-600`, `+0 x1.5` (of the time since the process began), or NO_SHIFT;
+        it is read again each second."""
+        fresh = self._clock(name).with_suffix(".new")
+        fresh.write_text(words + "\n", encoding="utf-8")
+        fresh.replace(self._clock(name))
+
+    def logs(self) -> list[Path]:
+        """What every process has written."""
+        return [*self.folder.glob("*.log"), *(self.folder / "cluster").glob("*.log")]
+
+    def _environment(self, name: str, kube_port: int, redis_port: int) -> dict[str, str]:
+        """How one process differs from another of its service."""
+        account = self.installation.credentials(name.partition("-")[0])
+        config = self.folder / f"{name}.kubeconfig"
+        url = f"http://127.0.0.1:{kube_port}"
+        user = {"tokenFile": str(account.token)}
+        write_kubeconfig(config, url=url, ca=self.cluster.ca, user=user, namespace=chart.NAMESPACE)
+        env = {"KUBECONFIG": str(config), "SLIPWAY_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0"}
+        if self.faketime:
+            self.shift_clock(name, NO_SHIFT)
+            env |= {
+                "LD_PRELOAD": self.faketime,
+                "FAKETIME_TIMESTAMP_FILE": str(self._clock(name)),
+                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "DONT_FAKE_MONOTONIC": "1",
+            }
+        return env
+
+    def _clock(self, name: str) -> Path:
+        return self.folder / f"{name}.clock"
+
+
+def _faketime() -> str:
+    try:
+        ensure_debian("faketime")
+    except MissingProgramError:
+        return ""
+    return find_faketime()
+
+
+def find_faketime() -> str:
+    """Where libfaketime is; empty when it is not on this machine."""
+    program = shutil.which("faketime")
+    if program is None:
+        return ""
+    found = sorted(Path(program).parents[1].glob("lib/*/faketime/libfaketime.so.1"))
+    return str(found[0]) if found else ""
+
+
+_POLICY = """{
+  "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+  "rules": [
+    {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+    {"level": "None", "resources": [{"group": "coordination.k8s.io"}]},
+    {"level": "RequestResponse", "userGroups": ["system:serviceaccounts:slipway-system"],
+     "verbs": ["create", "update", "patch", "delete"]},
+    {"level": "None"}
+  ]
+}
+"""

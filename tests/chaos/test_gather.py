@@ -1,0 +1,75 @@
+"""What the API server's audit log tells of writes: who wrote which version, and with which fence."""
+
+from typing import Any
+
+from slipway.audit.evidence import PODS, Version
+from slipway.model.times import format_time
+from tests.chaos.gather import BINDER, requests_of, writers_of
+
+LABELS = {"slipway.dev/allocation-uid": "u"}
+
+
+def a_version(number: int, at: float, *, before: dict[str, Any] | None = None, **spec: Any) -> Version:
+    """One version of a pod of ours."""
+    obj = {"metadata": {"uid": "p", "labels": LABELS}, "spec": spec}
+    return Version(
+        number=number,
+        at=at,
+        writer="",
+        resource=PODS,
+        namespace="default",
+        name="p",
+        is_deletion=False,
+        obj=obj,
+        before=before,
+    )
+
+
+def an_entry(verb: str, account: str, *, asked_at: float, number: int = 0, **body: Any) -> dict[str, Any]:
+    """A request of one of us, as the audit log has it."""
+    return {
+        "verb": verb,
+        "user": {"username": f"system:serviceaccount:slipway-system:{account}"},
+        "objectRef": {"resource": "pods", "name": "p"},
+        "requestReceivedTimestamp": format_time(asked_at, "microseconds"),
+        "requestObject": body or None,
+        "responseObject": {"metadata": {"resourceVersion": str(number)}} if number else None,
+        "responseStatus": {"code": 200 if number else 403},
+    }
+
+
+def test_who_wrote_a_version_is_who_was_answered_with_it() -> None:
+    """A request that changed nothing is answered with the version of somebody else, which was there before."""
+    versions = [a_version(7, at=100.0), a_version(9, at=105.0)]
+    entries = [
+        an_entry("patch", "slipway-watcher", asked_at=99.9, number=7),
+        an_entry("patch", "slipway-podworker", asked_at=104.0, number=7),
+        an_entry("delete", "slipway-podworker", asked_at=104.0, number=9),
+    ]
+    assert writers_of(entries, versions) == {7: "slipway-watcher"}
+
+
+def test_a_binding_is_the_binders() -> None:
+    """It is answered without a version."""
+    bound = a_version(8, at=101.0, before={"metadata": {}, "spec": {}}, nodeName="n0")
+    assert writers_of([], [bound]) == {8: BINDER}
+
+
+def test_a_request_carries_its_fences() -> None:
+    """A version to replace, a uid to delete or to bind; a delete that was done without a body had none.
+
+    Of what was refused before it was read nothing is known.
+    """
+    entries = [
+        an_entry("update", "slipway-watcher", asked_at=1.0, number=7, metadata={"resourceVersion": "6"}),
+        an_entry("delete", "slipway-podworker", asked_at=1.0, number=7, preconditions={"uid": "p"}),
+        an_entry("update", "slipway-watcher", asked_at=1.0),
+        an_entry("delete", "slipway-podworker", asked_at=1.0),
+        an_entry("delete", "slipway-watcher", asked_at=1.0, number=9),
+    ]
+    found = requests_of(entries)
+    assert [(each.verb, each.resource_version, each.uid) for each in found] == [
+        ("update", "6", ""),
+        ("delete", "", "p"),
+        ("delete", "", ""),
+    ]

@@ -1,0 +1,15 @@
+"""A slice of `make models`: the model of Kubernetes answers as a real API server does."""
+
+from tests.conformance.wanted import require_own_cluster
+from tests.models.kubernetes.running import differ
+
+OPERATIONS = 5_000
+SEED = 7
+
+
+def test_the_model_answers_as_a_real_api_server_does() -> None:
+    """Random sequences over our kinds, pods, leases, services and nodes: every answer and every watch is the same."""
+    require_own_cluster()
+    report = differ(OPERATIONS, SEED, "")
+    assert report.operations >= OPERATIONS
+    assert "\n".join(report.differences) == ""

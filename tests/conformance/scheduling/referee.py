@@ -1,0 +1,159 @@
+"""The real kube-scheduler as a referee: one pod at a time, what it chose and how it scored, read from its own log.
+
+Owns the control plane and the order of things: nodes and namespaces stand before the scheduler starts, and a pod comes
+only when the one before is bound or gone, so that what the scheduler knows is what the API server has.
+"""
+
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import yaml
+
+from tests.conformance.cluster.servers import ClusterOptions, RealCluster, running_cluster
+from tests.conformance.scheduling.worlds import EXTENDED, NAMESPACES, Json
+from tests.support.wait import wait_until
+
+_SCORE = re.compile(
+    r'"Plugin scored node for pod" pod="(?P<pod>[^"]+)" plugin="(?P<plugin>[^"]+)" node="(?P<node>[^"]+)" '
+    r"score=(?P<score>-?\d+)"
+)
+# Without these nobody has to play kubelet or make accounts: a node is as we write it, a pod needs no token.
+_NO_ADMISSION = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,DefaultTolerationSeconds"
+DEFAULT = "default-scheduler"
+PACKING, CURVE = "packing", "curve"
+_COUNTED = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 2}, {"name": EXTENDED, "weight": 3}]
+PROFILES: dict[str, Json] = {
+    DEFAULT: {},
+    PACKING: {
+        "NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated", "resources": _COUNTED}},
+        "NodeResourcesBalancedAllocation": {
+            "resources": [{"name": "cpu", "weight": 1}, {"name": EXTENDED, "weight": 1}]
+        },
+        "InterPodAffinity": {"hardPodAffinityWeight": 7},
+    },
+    CURVE: {
+        "NodeResourcesFit": {
+            "scoringStrategy": {
+                "type": "RequestedToCapacityRatio",
+                "resources": _COUNTED,
+                "requestedToCapacityRatio": {
+                    "shape": [
+                        {"utilization": 10, "score": 3},
+                        {"utilization": 45, "score": 10},
+                        {"utilization": 100, "score": 0},
+                    ]
+                },
+            }
+        },
+    },
+}
+"""{schedulerName: args of its plugins}, as the configuration of kube-scheduler has them"""
+Scores = dict[str, dict[str, int]]
+"""{plugin: {node: weighted score}}"""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`node` is empty for a pod that it found no place for; `scores` are empty when it had no choice."""
+
+    node: str
+    pod: Json
+    """as it stands in the API server"""
+    scores: Scores
+
+
+class Referee:
+    """One control plane."""
+
+    def __init__(self, cluster: RealCluster, client: httpx.Client) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._read_to = 0
+
+    def begin(self, nodes: list[Json]) -> list[Json]:
+        """An empty cluster of `nodes`, with a scheduler that has seen all of them; answers the nodes as they stand."""
+        self._cluster.stop_part("scheduler")
+        for namespace in NAMESPACES:
+            self._client.delete(f"/api/v1/namespaces/{namespace}/pods", params={"gracePeriodSeconds": 0})
+        self._client.delete("/api/v1/nodes")
+        made = [self._post("/api/v1/nodes", node) for node in nodes]
+        self._cluster.start_part("scheduler")
+        return made
+
+    def ensure_namespaces(self) -> None:
+        """The namespaces, with their labels."""
+        for name, labels in NAMESPACES.items():
+            self._post("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+
+    def create(self, pod: Json) -> Json:
+        """A pod, as it stands then; nothing is waited for."""
+        return self._post(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+
+    def judge(self, pod: Json) -> Verdict:
+        """What becomes of a created pod; one without a place is taken away again."""
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        wait_until(lambda: _is_decided(self._get(path)), f"a decision on {path}", timeout_s=60.0)
+        decided = self._get(path)
+        node = str(decided["spec"].get("nodeName") or "")
+        if not node:
+            self._client.delete(path, params={"gracePeriodSeconds": 0}).raise_for_status()
+        return Verdict(node, decided, self._scores(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"))
+
+    def _scores(self, pod: str) -> Scores:
+        found: Scores = {}
+        with (self._cluster.folder / "scheduler.log").open(encoding="utf-8", errors="replace") as log:
+            log.seek(self._read_to)
+            lines = log.readlines()
+            self._read_to = log.tell()
+        for line in lines:
+            match = _SCORE.search(line)
+            if match and match["pod"] == pod:
+                found.setdefault(match["plugin"], {})[match["node"]] = int(match["score"])
+        return found
+
+    def _get(self, path: str) -> Json:
+        return self._client.get(path).raise_for_status().json()
+
+    def _post(self, path: str, body: Json) -> Json:
+        answer = self._client.post(path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+
+def _is_decided(pod: Json) -> bool:
+    conditions: list[Json] = pod.get("status", {}).get("conditions") or []
+    refused = any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)
+    return bool(pod["spec"].get("nodeName")) or refused
+
+
+def _options(folder: Path, extenders: Sequence[Json]) -> ClusterOptions:
+    profiles = [
+        {"schedulerName": name, "pluginConfig": [{"name": plugin, "args": given} for plugin, given in args.items()]}
+        for name, args in PROFILES.items()
+    ]
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(folder / "scheduler.kubeconfig"), "qps": 500, "burst": 1000},
+        "leaderElection": {"leaderElect": False},
+        "profiles": profiles,
+        "extenders": list(extenders),
+    }
+    path = folder / "scheduler-configuration.yaml"
+    path.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    scheduler = [f"--config={path}", "--vmodule=schedule_one=10"]
+    return ClusterOptions(
+        controller_manager=False, audit=False, more={"apiserver": [_NO_ADMISSION], "scheduler": scheduler}
+    )
+
+
+@contextmanager
+def a_referee(folder: Path, extenders: Sequence[Json] = ()) -> Generator[Referee]:
+    """A control plane of its own in `folder`; its scheduler asks `extenders`."""
+    with running_cluster(folder, _options(folder, extenders)) as cluster, cluster.client() as client:
+        referee = Referee(cluster, client)
+        referee.ensure_namespaces()
+        yield referee

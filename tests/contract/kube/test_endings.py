@@ -1,0 +1,50 @@
+"""What watchers see of an object's end, and what a namespace that is ending still takes."""
+
+from tests.contract.kube.client import JSON_PATCH, KubeHttp
+from tests.contract.kube.conftest import Place
+from tests.contract.kube.samples import a_config, a_pod
+
+
+async def test_a_pod_that_goes_at_once_is_marked_first(kube: KubeHttp, place: Place) -> None:
+    """Nobody runs it, so its delete is its end: two versions all the same, and the last state bears the mark."""
+    made = await kube.post(place.of("pods"), a_pod())
+    assert made.code == 201, made.body
+    async with kube.watch(place.of("pods"), resourceVersion=made.version) as watched:
+        await kube.delete(place.of("pods", "p"))
+        marked, gone = await watched.next(), await watched.next()
+    assert (marked["type"], gone["type"]) == ("MODIFIED", "DELETED")
+    assert all("deletionTimestamp" in event["object"]["metadata"] for event in (marked, gone))
+
+
+async def test_what_goes_with_its_last_finalizer_is_seen_with_it(kube: KubeHttp, place: Place) -> None:
+    """The event of its end shows what was stored last, not what the last write made of it."""
+    held = a_config(finalizers=["example.com/hold"])
+    made = await kube.post(place.of("configmaps"), held)
+    await kube.delete(place.of("configmaps", "c"))
+    async with kube.watch(place.of("configmaps"), resourceVersion=made.version) as watched:
+        drop = [{"op": "remove", "path": "/metadata/finalizers/0"}]
+        answer = await kube.patch(place.of("configmaps", "c"), drop, JSON_PATCH)
+        marked, gone = await watched.next(), await watched.next()
+    assert "finalizers" not in answer.body["metadata"]
+    assert (marked["type"], gone["type"]) == ("MODIFIED", "DELETED")
+    assert gone["object"]["metadata"]["finalizers"] == ["example.com/hold"]
+
+
+async def test_nothing_is_bound_or_evicted_in_a_namespace_that_ends(kube: KubeHttp, place: Place) -> None:
+    """Both create something, even if only on paper: 403, and the cause says why."""
+    await kube.post(place.of("pods"), a_pod(meta={"finalizers": ["example.com/hold"]}))
+    await kube.delete(place.path)
+    target = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
+    for answer in (
+        await kube.post(place.of("pods", "p", "binding"), target),
+        await kube.post(place.of("pods", "p", "eviction"), {"metadata": {"name": "p"}}),
+    ):
+        assert (answer.code, [cause["reason"] for cause in answer.causes]) == (403, ["NamespaceTerminating"])
+    await kube.patch(place.of("pods", "p"), {"metadata": {"finalizers": None}})
+
+
+async def test_a_replace_that_is_no_object_of_the_kind_is_refused(kube: KubeHttp, place: Place) -> None:
+    """400, as for a create."""
+    await kube.post(place.of("configmaps"), a_config())
+    answer = await kube.put(place.of("configmaps", "c"), {**a_config(), "data": {"a": 1}})
+    assert (answer.code, answer.reason) == (400, "BadRequest")

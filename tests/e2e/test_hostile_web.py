@@ -1,0 +1,165 @@
+"""Hostile clients and pages of a real api process: everything is refused, and its memory stays where it is (V22)."""
+
+import http.client
+import select
+import socket
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin
+
+from tests.support.local_stack import RunningStack
+
+MIB = 1024 * 1024
+GROWTH_MIB_MAX = 48
+SLEEPS = {"kind": "shell", "image": "local", "command": ["sleep", "300"]}
+
+
+def rss_mib(stack: RunningStack) -> int:
+    """The memory of the api."""
+    lines = Path(f"/proc/{stack.pid('api')}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+
+
+@contextmanager
+def raw(stack: RunningStack) -> Generator[socket.socket]:
+    """A bare connection to the api."""
+    parts = urlsplit(stack.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
+        yield connection
+
+
+def status_of(connection: socket.socket) -> int:
+    """The status of the answer; 0 when the connection is closed without one."""
+    try:
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+    except (http.client.HTTPException, ConnectionError):
+        return 0
+    return response.status
+
+
+def netloc_of(stack: RunningStack) -> str:
+    """Its host and port."""
+    return str(urlsplit(stack.url).netloc)
+
+
+def get(stack: RunningStack, path: str, **headers: str) -> httpx.Response:
+    """GET without following redirects."""
+    with raw(stack) as connection:
+        named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        host = "" if "Host" in headers else f"Host: {netloc_of(stack)}\r\n"
+        connection.sendall(f"GET {path} HTTP/1.1\r\n{host}{named}Connection: close\r\n\r\n".encode("latin-1"))
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        return httpx.Response(response.status, headers=response.getheaders(), content=response.read())
+
+
+@pytest.fixture(scope="module")
+def shell(stack: RunningStack) -> str:
+    """Something that runs and has an address."""
+    id_ = stack.launch(SLEEPS)
+    stack.wait_for(id_, "Running")
+    return id_
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[", "http://localhost.evil.example"])
+def test_a_websocket_of_a_foreign_page(stack: RunningStack, shell: str, origin: str) -> None:
+    """Refused at the handshake, before anything is dialled."""
+    url = f"{stack.url.replace('http', 'ws')}/proxy/{shell}/x"
+    with pytest.raises(InvalidStatus) as refused, connect(url, origin=Origin(origin), proxy=None):
+        pass
+    assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "169.254.169.254", "[::1", "localhost:80@evil.example", "a" * 5000])
+def test_a_foreign_host(stack: RunningStack, shell: str, host: str) -> None:
+    """A name of somebody else that resolves to us is not served."""
+    assert get(stack, f"/proxy/{shell}/", Host=host).status_code in (400, 421)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proxy/{id}/169.254.169.254/latest",
+        "/proxy/{id}@evil.example/",
+        "/proxy/127.0.0.1:1/",
+        "/proxy/http://127.0.0.1:1/",
+        "/proxy/{id}/?host=127.0.0.1&target=http://127.0.0.1:1",
+        "/proxy/{id}:22/",
+        "/proxy/..%2f..%2fapi/",
+    ],
+)
+def test_a_client_can_not_choose_the_target(stack: RunningStack, shell: str, path: str) -> None:
+    """The target is the allocation's own address and a port that it declares; other words lead nowhere."""
+    answer = get(stack, path.format(id=shell), Host="localhost", X_Forwarded_Host="127.0.0.1:1")
+    assert answer.status_code in (400, 404, 502, 503), answer.text
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["//evil.example/..", "/%2f%2fevil.example", "/..//evil.example", "/\\evil.example"])
+def test_nobody_is_sent_elsewhere(stack: RunningStack, shell: str, path: str) -> None:
+    """No path makes us redirect to another site."""
+    for asked in (path, f"/proxy/{shell}{path}", f"/proxy/{shell[:-2]}{path}"):
+        where: str = get(stack, asked).headers.get("location", "/")
+        target = urlsplit(where.replace("\\", "/")).netloc
+        assert target in ("", netloc_of(stack))
+        assert not where.startswith("//")
+
+
+def test_a_body_of_a_gigabyte(stack: RunningStack) -> None:
+    """Announced, it is refused at once; unannounced, as soon as it is too long; memory stays in any case."""
+    before = rss_mib(stack)
+    head = f"POST /api/v1/allocations HTTP/1.1\r\nHost: {netloc_of(stack)}\r\nContent-Type: application/json\r\n"
+    with raw(stack) as connection:
+        connection.sendall(f"{head}Content-Length: {1024 * MIB}\r\n\r\n".encode())
+        assert status_of(connection) == 413
+    with raw(stack) as connection:
+        connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        chunk, sent, answered_at = b"%x\r\n" % MIB + b"x" * MIB + b"\r\n", 0, 0
+        while sent < 256:
+            connection.sendall(chunk)
+            sent += 1
+            if not answered_at and select.select([connection], [], [], 0)[0]:
+                answered_at = sent
+        assert 0 < answered_at < 64
+        assert status_of(connection) == 413
+    assert rss_mib(stack) - before < GROWTH_MIB_MAX
+
+
+def test_a_user_name_of_a_megabyte(stack: RunningStack) -> None:
+    """Refused, and no log holds it."""
+    before, logged = rss_mib(stack), len(stack.log_tail("api"))
+    for size in (129, 5000, MIB):
+        with raw(stack) as connection:
+            netloc = netloc_of(stack)
+            try:
+                connection.sendall(f"GET /api/v1/me HTTP/1.1\r\nHost: {netloc}\r\nX-Slipway-User: ".encode())
+                connection.sendall(b"n" * size + b"\r\n\r\n")
+            except ConnectionError:
+                pass
+            assert status_of(connection) in (0, 400, 431)
+    assert "n" * 129 not in stack.log_tail("api")[logged:]
+    assert rss_mib(stack) - before < GROWTH_MIB_MAX
+
+
+def test_a_header_that_never_ends(stack: RunningStack) -> None:
+    """Many slow clients keep nobody from being served."""
+    parts = urlsplit(stack.url)
+    idle = [socket.create_connection((parts.hostname, parts.port), timeout=20) for _ in range(100)]
+    try:
+        for connection in idle:
+            connection.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        begun = time.monotonic()
+        assert get(stack, "/api/v1/me").status_code == 200
+        assert time.monotonic() - begun < 5
+    finally:
+        for connection in idle:
+            connection.close()

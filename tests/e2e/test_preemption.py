@@ -1,0 +1,198 @@
+"""Running work makes room for other work: real processes save what they have, give up their GPUs, and go on later."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.local_stack import RunningStack, running_stack
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+GPUS = 4
+POOL = "/apis/slipway.dev/v1alpha1/resourcepools/default"
+
+SAVES = """
+import os, pathlib, time
+from slipway.inside import client as library
+
+marks, name = pathlib.Path(os.environ["MARKS"]), os.environ["NAME"]
+rank, attempt = os.environ["SLIPWAY_RANK"], os.environ["SLIPWAY_ATTEMPT"]
+checkpoint = marks / f"{name}.checkpoint.{rank}"
+step = int(checkpoint.read_text()) if checkpoint.exists() else 0
+
+def keep(path):
+    fresh = marks / f".{path.name}"
+    fresh.write_text(str(step))
+    fresh.replace(path)
+
+keep(marks / f"{name}.began.{attempt}.{rank}")
+me = library.Client()
+me.ready()
+until = time.monotonic() + 120
+while not (marks / f"{name}.end").exists() and time.monotonic() < until:
+    step += 1
+    time.sleep(0.02)
+    if me.preempted() and not (marks / f"{name}.busy").exists():
+        keep(checkpoint)
+        me.progress(checkpoint=True)
+        me.ack()
+        break
+"""
+"""Counts on from its checkpoint; when asked, it saves its count and ends, but not while it is `busy`."""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
+    """One node with a few GPUs, and queues that preempt and reclaim."""
+    folder = tmp_path_factory.mktemp("preemption") / "data"
+    with running_stack(folder, nodes=1, gpus=GPUS, cpus=32, memory="64Gi") as running:
+        queue(running, "shared", {"preemption": {"withinQueue": "LowerPriority"}})
+        half = {"nominal": {"nvidia.com/gpu": str(GPUS // 2)}, "preemption": {"reclaim": "Any"}}
+        queue(running, "mine", half)
+        queue(running, "theirs", half)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(stack: RunningStack) -> Generator[None]:
+    """A test that fails half-way leaves no training on the GPUs of the next one."""
+    yield
+    stack.end_everything()
+
+
+def queue(stack: RunningStack, name: str, spec: Json) -> None:
+    body = {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"pool": "default", **spec},
+    }
+    stack.kubernetes("POST", "/apis/slipway.dev/v1alpha1/queues", body)
+
+
+def launch(stack: RunningStack, marks: Path, name: str, ranks: int = GPUS, **fields: Any) -> str:
+    """A training that saves its work when it is asked to; each rank has a GPU."""
+    asks = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": 1}
+    return stack.launch(
+        {
+            "name": name,
+            "kind": "training",
+            "image": "local",
+            "queue": "shared",
+            "preemptible": True,
+            "command": ["python", "-c", SAVES],
+            "env": {"MARKS": str(marks), "NAME": name},
+            "ranks": [{"name": "worker", "count": ranks, "resources": asks}],
+            **fields,
+        }
+    )
+
+
+def is_ready(stack: RunningStack, id_: str, attempt: int = 1) -> bool:
+    view = stack.view(id_)
+    return bool(view["ready"]) and view["attempt"] == attempt
+
+
+def count(marks: Path, what: str) -> int:
+    """The steps that rank 0 had done when it wrote this; one rank speaks for all, so that may be later than `ready`."""
+    written = marks / f"{what}.0"
+    wait_until(written.exists, f"rank 0 writes {what}")
+    return int(written.read_text())
+
+
+def finish(stack: RunningStack, marks: Path, name: str, id_: str) -> Json:
+    (marks / f"{name}.end").touch()
+    ended = stack.wait_for(id_, "Terminated")
+    assert ended["result"] == "Succeeded", ended
+    return ended
+
+
+def decisions(stack: RunningStack) -> list[tuple[str, str]]:
+    """(kind, allocation) of what stands in the ledger."""
+    status = stack.kubernetes("GET", POOL)["status"]
+    return [(item.get("kind", "admit"), item["allocation"]) for item in status.get("decisions", [])]
+
+
+def gpus_in_use(stack: RunningStack, *ids: str) -> int:
+    pods = [pod for id_ in ids for pod in stack.pods(id_)]
+    return sum(pod["phase"] in ("Pending", "Running") and bool(pod.get("node")) for pod in pods)
+
+
+def test_urgent_work_has_the_gpus_of_a_training_that_saves_its_work_and_goes_on_later(
+    stack: RunningStack, marks: Path
+) -> None:
+    """Checkpoint on the signal, within the grace; the next attempt begins where the first one stopped."""
+    low = launch(stack, marks, "low", priority=10, preemptionGrace="60s")
+    wait_until(lambda: is_ready(stack, low), "the training is ready")
+    high = launch(stack, marks, "high", priority=90)
+    assert stack.wait_for(high, "Running")["phase"] == "Running"
+    saved = count(marks, "low.checkpoint")
+    assert saved > 0
+    assert stack.view(low)["attempt"] == 2
+    assert gpus_in_use(stack, low, high) == GPUS
+    said = stack.command("describe", low).out
+    assert "for default/high" in said
+    finish(stack, marks, "high", high)
+    wait_until(lambda: is_ready(stack, low, attempt=2), "the training goes on", timeout_s=60)
+    assert count(marks, "low.began.2") == saved
+    ended = finish(stack, marks, "low", low)
+    assert ended["status"].get("restarts", 0) == 0
+    assert [item["by"] for item in ended["status"]["preemptions"]] == ["default/high"]
+
+
+def test_a_queue_takes_back_what_it_deserves(stack: RunningStack, marks: Path) -> None:
+    """Another queue has borrowed its half: what started last makes room, the rest stays."""
+    first, second = (launch(stack, marks, name, GPUS // 2, queue="theirs") for name in ("first", "second"))
+    for id_ in (first, second):
+        wait_until(lambda id_=id_: is_ready(stack, id_), "both run")
+    owner = launch(stack, marks, "owner", GPUS // 2, queue="mine")
+    assert stack.wait_for(owner, "Running")["phase"] == "Running"
+    attempts = sorted(stack.view(id_)["attempt"] for id_ in (first, second))
+    assert attempts == [1, 2]
+    finish(stack, marks, "owner", owner)
+    for name, id_ in (("first", first), ("second", second)):
+        finish(stack, marks, name, id_)
+
+
+def test_a_leader_that_is_killed_between_the_eviction_and_the_admission(stack: RunningStack, marks: Path) -> None:
+    """The place stays held: by its successor too, and against work that would fit as well."""
+    low = launch(stack, marks, "slow", priority=10, preemptionGrace="60s")
+    wait_until(lambda: is_ready(stack, low), "the training is ready")
+    (marks / "slow.busy").touch()
+    high = launch(stack, marks, "next", priority=90)
+    wait_until(lambda: ("nominate", "default/next") in decisions(stack), "its place is held")
+    wait_until(lambda: "preemption" in stack.view(low)["status"].get("deadlines", {}), "the training is told")
+    killed = stack.kill("scheduler")
+    wait_until(lambda: stack.pid("scheduler") not in (0, killed), "the scheduler is started again")
+    thief = launch(stack, marks, "thief", 1, priority=20)
+    wait_until(lambda: stack.view(thief)["status"].get("conditions"), "a new leader says why it waits", timeout_s=60)
+    assert ("nominate", "default/next") in decisions(stack)
+    why = stack.command("explain", high).out
+    assert "MakingRoom" in why
+    assert "default/slow" in why
+    (marks / "slow.busy").unlink()
+    assert stack.wait_for(high, "Running")["phase"] == "Running"
+    assert stack.view(thief)["phase"] == "Pending"
+    finish(stack, marks, "next", high)
+    for name, id_ in (("thief", thief), ("slow", low)):
+        finish(stack, marks, name, id_)
+
+
+def test_an_elastic_gang_gives_up_surplus_ranks_and_goes_on(stack: RunningStack, marks: Path) -> None:
+    """The same attempt, with fewer ranks: only their pods end, and their GPUs are somebody else's."""
+    gang = launch(stack, marks, "elastic", priority=10, minAvailable=1)
+    wait_until(lambda: is_ready(stack, gang), "the gang runs")
+    before = {pod["rank"]: pod["uid"] for pod in stack.pods(gang)}
+    high = launch(stack, marks, "half", GPUS // 2, priority=90)
+    assert stack.wait_for(high, "Running")["phase"] == "Running"
+    view = stack.view(gang)
+    assert (view["phase"], view["attempt"]) == ("Running", 1)
+    left = {pod["rank"]: pod["uid"] for pod in stack.pods(gang) if pod["phase"] == "Running"}
+    assert len(left) == GPUS // 2
+    assert left.items() <= before.items()
+    reasons = [rank.get("reason", "") for rank in view["status"]["ranks"]]
+    assert reasons.count("Preempted") == GPUS // 2
+    finish(stack, marks, "half", high)
+    finish(stack, marks, "elastic", gang)

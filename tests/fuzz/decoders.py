@@ -1,0 +1,317 @@
+"""Everything of ours that reads bytes or text of others: each either gives a value or raises what it says it raises.
+
+Owns the list. A `Decoder` is called with any bytes; `refusals` are the errors that its docstring promises. Any other
+error is a finding, as are a wrong round trip and a call that takes seconds. `seeds` show a fuzzer what sound input is.
+"""
+
+import contextlib
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.api import guard
+from slipway.api.job_schemas import BatchBody, JobBody
+from slipway.api.ordered import Sorting
+from slipway.api.proxy import headers
+from slipway.api.refusals import MalformedError
+from slipway.api.routes.simulate import SimulateBody
+from slipway.api.schemas import ChangeBody, GatherBody, LaunchBody
+from slipway.api.strict import checked, object_of
+from slipway.api.webhooks.addresses import parse_networks, parse_target
+from slipway.api.webhooks.hook import parse_key
+from slipway.crd import totals
+from slipway.crd.resolve import resolve
+from slipway.crd.v1alpha1 import ResourcePool
+from slipway.errors import ControlPlaneError, InvalidError
+from slipway.inside import fetch
+from slipway.kube import answers, extender_wire
+from slipway.kube.extender_wire import ExtenderFault
+from slipway.kube.facts import FEED_KINDS, decode_fact, encode_fact
+from slipway.kube.nesting import cut
+from slipway.kube.resources import ALLOCATIONS, NODES, PODS
+from slipway.kube.wire import codec_of
+from slipway.local.apiserver import jsonpath, selectors
+from slipway.local.apiserver import wire as envelope
+from slipway.local.apiserver.status import StatusError
+from slipway.model.duration import parse_duration
+from slipway.model.ids import AllocationId
+from slipway.model.quantity import parse_quantity
+from slipway.model.times import parse_time
+from slipway.runtime.listen import parse_listen
+from slipway.runtime.traceparent import parse_traceparent
+from slipway.scheduler.decisions import logfile, record
+from slipway.scheduler.simulate import changes, scenario
+from slipway.scheduler.simulate.reader import parse as parse_yaml
+from slipway.streams import codec, pages, routes
+from slipway.streams.decisions import DecisionEntry
+from slipway.streams.ports import FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
+from tests.support.redis import an_event
+
+Json = dict[str, Any]
+FIELD, VALUE = b"\x1e", b"\x1f"
+"""Between the fields of an entry, and between a field and its value: neither stands in any text of ours."""
+
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in. `call` is given anything at all."""
+
+    name: str
+    call: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...] = (InvalidError,)
+    seeds: tuple[bytes, ...] = ()
+
+    def __call__(self, data: bytes) -> None:
+        """Raises what is a finding."""
+        with contextlib.suppress(*self.refusals):
+            self.call(data)
+
+
+def entry_of(data: bytes) -> dict[str, bytes]:
+    """A stream entry: fields and values as a Redis has them."""
+    pairs = [part.partition(VALUE) for part in data.split(FIELD)]
+    return {name.decode("utf-8", "replace"): value for name, _, value in pairs}
+
+
+def bytes_of(entry: Mapping[str, bytes]) -> bytes:
+    """The bytes that give this entry."""
+    return FIELD.join(name.encode() + VALUE + value for name, value in entry.items())
+
+
+def _text(call: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: call(data.decode("utf-8", "surrogateescape"))
+
+
+def _entry(call: Callable[[dict[str, bytes]], object]) -> Callable[[bytes], object]:
+    return lambda data: call(entry_of(data))
+
+
+def _event(data: bytes) -> None:
+    event = codec.decode_event(entry_of(data))
+    assert codec.decode_event(codec.encode_event(event)) == event
+
+
+def _fact(data: bytes) -> None:
+    kind = sorted(FEED_KINDS)[len(data) % len(FEED_KINDS)]
+    fact = decode_fact(kind, data)
+    assert decode_fact(kind, encode_fact(fact)) == fact
+
+
+def _cut(data: bytes) -> None:
+    try:
+        before = json.loads(data)
+    except (ValueError, RecursionError):
+        cut(data)
+    else:
+        assert data.count(b"{") + data.count(b"[") > 100 or json.loads(cut(data)) == before
+
+
+def _body(kind: type[Any]) -> Callable[[bytes], object]:
+    return lambda data: checked(object_of(data), kind)
+
+
+def _resolved(data: bytes) -> None:
+    """A hand-applied object, as far as the schema of the API server would let it through."""
+    allocation = codec_of(ALLOCATIONS).decode(data)
+    first = resolve(allocation, _POOL)
+    if not first.errors:
+        again = resolve(msgspec.structs.replace(allocation, spec=first.spec), _POOL)
+        assert again.spec_hash == first.spec_hash, "resolving twice changes the hash"
+
+
+def _fields(data: bytes) -> list[tuple[str, str]]:
+    lines = data.decode("latin-1").split("\n")
+    return [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+
+
+def _proxied(data: bytes) -> None:
+    """What a client sends, and what a workload answers: never our credentials, never a cookie out of its place."""
+    sent = headers.request_fields(_fields(data), client="192.0.2.1", scheme="https", prefix="/proxy/a/8080")
+    assert not any(name.lower() in ("authorization", "connection", "upgrade") for name, _ in sent)
+    got = headers.response_fields(_fields(data), target="10.0.0.1:80", prefix="/proxy/a/8080", is_stripped=True)
+    for name, value in got:
+        if name.lower() == "set-cookie":
+            assert "Path=/proxy/a/8080/" in value
+
+
+async def _nobody(_address: object, _words: tuple[str, ...]) -> Any:
+    raise AssertionError
+
+
+_POOL = msgspec.convert({"metadata": {"name": "default"}, "spec": {}}, ResourcePool)
+_MAIN = {"name": "main", "image": "i", "command": ["true"]}
+_ALLOCATION: Json = {
+    "apiVersion": "slipway.dev/v1alpha1",
+    "kind": "Allocation",
+    "metadata": {"name": "job", "namespace": "default", "uid": "0123456789abcdef", "resourceVersion": "7"},
+    "spec": {
+        "kind": "command",
+        "ranks": [{"count": 2, "resources": {"cpu": "1"}}],
+        "template": {"spec": {"containers": [_MAIN]}},
+    },
+}
+_ONE = json.dumps(_ALLOCATION).encode()
+_TRAINING = AllocationId("train-01234567")
+_TICK = DecisionEntry(chain="c", number=1, tick=1, data=record.sealed(zlib.compress(b'{"format":1}')))
+_SOUND = {
+    "stream event": codec.encode_event(an_event()),
+    "work hint": codec.encode_hint(WorkHint(namespace="default", allocation=_TRAINING)),
+    "feed entry": codec.encode_feed(
+        [FeedEntry(epoch=1, number=2, kind="nodes", op=FeedOp.PUT, key="n", rv="7", data=b'{"name":"n"}')]
+    ),
+    "recorded tick": codec.encode_decision(_TICK),
+    "log line": codec.encode_line(
+        LogLine(attempt=1, rank=0, stream="stdout", time="2026-01-02T03:04:05Z", text="hello")
+    ),
+    "spans": codec.encode_spans(
+        [SpanRecord(trace_id="a" * 32, span_id="b" * 16, name="bind", service="podworker", start_ns=1, end_ns=2)]
+    ),
+    "dead letter": codec.encode_dead("work:3", "1-1", 5, "no such thing", {"key": b"default/x"}),
+}
+_SEEDS = {name: (bytes_of(entry),) for name, entry in _SOUND.items()}
+
+DECODERS: tuple[Decoder, ...] = (
+    Decoder(name="stream event", call=_event, seeds=_SEEDS["stream event"]),
+    Decoder(name="work hint", call=_entry(codec.decode_hint), seeds=_SEEDS["work hint"]),
+    Decoder(
+        name="claimed hint",
+        call=lambda data: codec.decode_claim(0, "1-1", 1, entry_of(data)),
+        seeds=_SEEDS["work hint"],
+    ),
+    Decoder(name="feed entry", call=_entry(codec.decode_feed), seeds=_SEEDS["feed entry"]),
+    Decoder(name="feed heartbeat", call=codec.decode_beat, seeds=(b'{"nodes":"12"}',)),
+    Decoder(name="feed fact", call=_fact, refusals=(msgspec.ValidationError,), seeds=(b'{"name":"n"}',)),
+    Decoder(name="recorded tick", call=_entry(codec.decode_decision), seeds=_SEEDS["recorded tick"]),
+    Decoder(name="decision record", call=record.unpack, seeds=(_TICK.data,)),
+    Decoder(
+        name="decision log file",
+        call=lambda data: list(logfile.entries_of(data.split(b"\n"))),
+        seeds=(logfile.line_of("default", _TICK),),
+    ),
+    Decoder(name="log line", call=_entry(codec.decode_line), seeds=_SEEDS["log line"]),
+    Decoder(name="spans", call=_entry(codec.decode_spans), seeds=_SEEDS["spans"]),
+    Decoder(
+        name="dead letter", call=lambda data: codec.decode_dead("1-1", entry_of(data)), seeds=_SEEDS["dead letter"]
+    ),
+    Decoder(name="activity", call=_entry(codec.decode_times)),
+    Decoder(name="cursor", call=_text(codec.cursor_parts), seeds=(b"1000-3",)),
+    Decoder(name="cursor of the firehose", call=_text(pages.firehose_positions), seeds=(b",".join([b"1-1"] * 16),)),
+    Decoder(
+        name="address of Redis",
+        call=_text(lambda text: routes.parse(text, ask=_nobody)),
+        seeds=(b"redis://u:p@h:6379/0", b"redis+sentinel://h:1,i:2/name", b"rediss+cluster://[::1]:7000"),
+    ),
+    Decoder(name="allocation", call=codec_of(ALLOCATIONS).decode, seeds=(_ONE,)),
+    Decoder(name="resolved allocation", call=_resolved, seeds=(_ONE,)),
+    Decoder(name="list of nodes", call=codec_of(NODES).decode_list, seeds=(b'{"metadata":{},"items":[]}',)),
+    Decoder(
+        name="watch of pods",
+        call=codec_of(PODS).decode_event,
+        refusals=(ControlPlaneError,),
+        seeds=(
+            b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"1"}}}',
+            b'{"type":"ERROR","object":{"code":410}}',
+        ),
+    ),
+    Decoder(name="cut", call=_cut, refusals=(), seeds=(b'{"a":[1,{"b":"\\""}]}',)),
+    Decoder(name="status of the API server", call=answers.read_status, refusals=(), seeds=(b'{"code":409}',)),
+    Decoder(name="Retry-After", call=_text(answers.read_retry_after), refusals=(), seeds=(b"3",)),
+    Decoder(
+        name="extender: filter",
+        refusals=(ExtenderFault,),
+        seeds=(b'{"NodeNames":["n"]}',),
+        call=lambda data: extender_wire.read_filter(data, ["n", "m"], names_only=len(data) % 2 == 0),
+    ),
+    Decoder(
+        name="extender: prioritize",
+        refusals=(ExtenderFault,),
+        seeds=(b'[{"Host":"n","Score":3}]',),
+        call=lambda data: extender_wire.read_scores(data, ["n", "m"]),
+    ),
+    Decoder(
+        name="extender: preempt",
+        refusals=(ExtenderFault,),
+        call=lambda data: extender_wire.read_preempt(data, {"n": ["u"]}),
+    ),
+    Decoder(name="extender: bind", call=extender_wire.read_bound, refusals=(ExtenderFault,)),
+    Decoder(
+        name="body: launch",
+        call=_body(LaunchBody),
+        refusals=(InvalidError, MalformedError),
+        seeds=(b'{"kind":"command","image":"i","command":["true"]}',),
+    ),
+    Decoder(
+        name="body: change", call=_body(ChangeBody), refusals=(InvalidError, MalformedError), seeds=(b'{"hold":true}',)
+    ),
+    Decoder(name="body: all-gather", call=_body(GatherBody), refusals=(InvalidError, MalformedError)),
+    Decoder(name="body: job", call=_body(JobBody), refusals=(InvalidError, MalformedError), seeds=(b'{"name":"j"}',)),
+    Decoder(name="body: batch", call=_body(BatchBody), refusals=(InvalidError, MalformedError)),
+    Decoder(name="body: simulate", call=_body(SimulateBody), refusals=(InvalidError, MalformedError)),
+    Decoder(
+        name="sorting", call=_text(Sorting.parse), refusals=(MalformedError, InvalidError), seeds=(b"-endedAt,name",)
+    ),
+    Decoder(
+        name="proxied header",
+        call=_proxied,
+        refusals=(),
+        seeds=(
+            b"Host: a\nCookie: a=b; slipway_x=y\nConnection: close, X-A\nSet-Cookie: a=b; Path=/\nLocation: http://10.0.0.1:80/x",
+        ),
+    ),
+    Decoder(
+        name="origin",
+        call=_text(lambda text: guard.is_foreign(text, "localhost:8080")),
+        refusals=(),
+        seeds=(b"http://a",),
+    ),
+    Decoder(name="webhook: key", call=_text(parse_key), seeds=(b"whsec_QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo=",)),
+    Decoder(name="webhook: target", call=_text(parse_target), seeds=(b"https://example.org:8443/a?b=c",)),
+    Decoder(
+        name="webhook: networks",
+        call=_text(lambda text: parse_networks(text.split(","))),
+        refusals=(ValueError,),
+        seeds=(b"10.0.0.0/8,::1/128",),
+    ),
+    Decoder(name="quantity", call=_text(parse_quantity), refusals=(ValueError,), seeds=(b"1.5Gi", b"500m", b"1e3")),
+    Decoder(name="duration", call=_text(parse_duration), refusals=(ValueError,), seeds=(b"2h45m", b"90s")),
+    Decoder(
+        name="time", call=_text(parse_time), refusals=(ValueError,), seeds=(b"2026-01-02T03:04:05.123456789+02:00",)
+    ),
+    Decoder(name="listen address", call=_text(parse_listen), refusals=(ValueError,), seeds=(b"[::1]:8080", b":80")),
+    Decoder(
+        name="traceparent",
+        call=_text(parse_traceparent),
+        refusals=(),
+        seeds=(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",),
+    ),
+    Decoder(name="scenario", call=_text(scenario.decode), seeds=(b"nodes: [{name: n, cpu: 4}]\nallocations: []\n",)),
+    Decoder(
+        name="scenario text",
+        call=_text(parse_yaml),
+        seeds=(b"a: &x [1, 2]\nb: *x\nc: !!str 1\n", b'{"a": "\\ud83d\\ude00"}'),
+    ),
+    Decoder(name="changes", call=lambda data: changes.decode(object_of(data)), refusals=(InvalidError, MalformedError)),
+    Decoder(
+        name="usage totals",
+        call=lambda data: totals.decode({"rows": data.decode("latin-1")}),
+        refusals=(msgspec.DecodeError,),
+    ),
+    Decoder(name="archive", call=lambda data: fetch.check(io.BytesIO(data)), refusals=(fetch.ArchiveError,)),
+    Decoder(
+        name="label selector", call=_text(selectors.parse_labels), refusals=(StatusError,), seeds=(b"a in (b,c),!d",)
+    ),
+    Decoder(
+        name="field selector", call=_text(selectors.parse_fields), refusals=(StatusError,), seeds=(b"status.phase!=X",)
+    ),
+    Decoder(name="JSONPath", call=_text(jsonpath.parse), refusals=(ValueError,), seeds=(b".spec.a[*].b",)),
+    Decoder(
+        name="protobuf envelope",
+        call=envelope.decode,
+        refusals=(StatusError,),
+        seeds=(envelope.MAGIC, envelope.MAGIC + b"\x08\x01"),
+    ),
+)
+BY_NAME = {each.name: each for each in DECODERS}

@@ -1,0 +1,195 @@
+"""The REST surface under schemathesis: every operation of the OpenAPI document, against a real api process.
+
+Owns the ground that is played on (a stack with work in every phase and something of every kind), the names that are put
+into paths, and what is a finding: a 5xx, an answer that the document does not promise, one that takes too long, a
+process that grows or dies. What is valid by the document and refused for its meaning is none: a schema can not say
+that a queue exists.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis.specs.openapi import checks
+
+from tests.support.local_stack import RunningStack, running_stack
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+CALL_S = 15.0
+"""Longer than any answer may take, a stream's first byte included."""
+KNOWN = 0.7
+"""The share of path parameters that name something which exists."""
+GROWTH_MIB_MAX = 24.0
+FINDINGS_MAX = 5
+"""Of one operation."""
+LAST = ("kill", "terminate", "preempt", "forget", "DELETE")
+"""What ends things comes last."""
+_accepts: Any = vars(checks)["positive_data_acceptance"]
+STREAMS = ("/events", "/logs")
+
+
+class Operated(msgspec.Struct, kw_only=True):
+    """What one operation answered."""
+
+    label: str
+    cases: int = 0
+    statuses: Counter[int] = msgspec.field(default_factory=Counter[int])
+    slowest_s: float = 0.0
+    findings: list[str] = []
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a run found. `rss_mib`: of the api, after each round."""
+
+    operations: dict[str, Operated] = {}
+    rss_mib: list[float] = []
+
+    @property
+    def findings(self) -> list[str]:
+        """All of them."""
+        found = [f"{each.label}: {what}" for each in self.operations.values() for what in each.findings]
+        grown = self.rss_mib[-1] - self.rss_mib[0] if self.rss_mib else 0.0
+        return [*found, f"the api grew by {grown:.0f} MiB: {self.rss_mib}"] if grown > GROWTH_MIB_MAX else found
+
+
+@contextmanager
+def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]:
+    """A stack with something of everything, and {parameter: names that exist}.
+
+    What is launched by chance never starts: the only node takes nothing new.
+    """
+    with running_stack(folder, nodes=1, cpus=8) as stack:
+        sleeps = {"image": "local", "command": ["sleep", "600"], "ranks": [{"count": 2, "resources": {"cpu": "1"}}]}
+        ids = [
+            stack.launch({"kind": "training", "preemptible": True, "maxRestarts": 3, **sleeps}),
+            stack.launch({"kind": "shell", **sleeps}),
+            stack.launch({"kind": "command", "image": "local", "command": ["true"]}),
+            stack.launch({"kind": "command", "image": "local", "command": ["false"]}),
+        ]
+        for id_, phase in zip(ids, ("Running", "Running", "Terminated", "Terminated"), strict=True):
+            stack.wait_for(id_, phase)
+        node = stack.ask(lambda api: api.get("/nodes"))["items"][0]["name"]
+        stack.ask(lambda api: api.post(f"/nodes/{node}/disable"))
+        ids += [stack.launch({"kind": kind, "image": "local"}) for kind in ("notebook", "tensorboard")]
+        stack.ask(lambda api: api.post("/jobs", {"name": "sweep"}))
+        stack.ask(lambda api: api.call("PUT", "/templates/base", body={"body": {"image": "local"}}))
+        stack.ask(lambda api: api.post("/workspaces", {"name": "victim"}))
+        names = ["default", "sweep", "base", "victim"]
+        yield stack, {"id": ids, "pool": ["default"], "name": names, "rank": ["0", "1"]}
+
+
+def fuzz(
+    stack: RunningStack,
+    known: dict[str, list[str]],
+    *,
+    cases: int,
+    rounds: int,
+    start: int,
+    tell: Callable[[Operated], None] = lambda _operated: None,
+) -> Report:
+    """Plays every operation `rounds` times with `cases` cases each; an equal `start` draws equal cases.
+
+    The firehose is left out: it only ever streams.
+    """
+    schema: Any = schemathesis.openapi.from_url(f"{stack.url}/openapi.json")
+    operations = _ordered(found.ok() for found in schema.exclude(path="/api/v1/events").get_all_operations())
+    report, pid = Report(), stack.pid("api")
+    for round_ in range(rounds):
+        for operation in operations:
+            operated = report.operations.setdefault(operation.label, Operated(label=operation.label))
+            _play(operation, known, operated, cases=cases, start=start + round_)
+            tell(operated)
+            if stack.pid("api") != pid:
+                operated.findings.append(f"the api died: {stack.log_tail('api')[-2000:]}")
+                pid = stack.pid("api")
+        _tidy(stack, keep=set(known["id"]))
+        report.rss_mib.append(round(_rss_mib(pid), 1))
+    return report
+
+
+def _ordered(operations: Iterable[Any]) -> list[Any]:
+    return sorted(operations, key=lambda operation: any(word in operation.label for word in LAST))
+
+
+def _play(operation: Any, known: dict[str, list[str]], operated: Operated, *, cases: int, start: int) -> None:
+    chance = random.Random(f"{start}-{operation.label}")
+
+    @seed(start)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        suppress_health_check=list[HealthCheck](HealthCheck),  # pyright: ignore[reportArgumentType] - it iterates itself
+        phases=[Phase.generate],
+    )
+    @given(case=operation.as_strategy())
+    def play(case: Any) -> None:
+        if len(operated.findings) < FINDINGS_MAX:
+            _call(case, known, chance, operated)
+
+    play()
+
+
+def _call(case: Any, known: dict[str, list[str]], chance: random.Random, operated: Operated) -> None:
+    parameters: dict[str, str] = case.path_parameters or {}
+    for name in parameters:
+        if known.get(name) and chance.random() < KNOWN and "/nodes/" not in case.path:
+            parameters[name] = chance.choice(known[name])
+    if case.method == "DELETE" and "default" in parameters.values():
+        return  # the ground itself
+    if case.path.endswith(STREAMS):
+        case.query = {**(case.query or {}), "follow": "false"}  # streams have tests of their own; here they take time
+    if case.path.endswith("/allgather"):
+        case.body = _alone(case.body)
+    operated.cases += 1
+    begun = time.monotonic()
+    try:
+        response = case.call(timeout=CALL_S)
+    except Exception as error:  # noqa: BLE001 - whatever keeps an answer from coming is a finding
+        operated.findings.append(f"no answer: {error!r} to {_shown(case)}")
+        return
+    operated.slowest_s = max(operated.slowest_s, time.monotonic() - begun)
+    operated.statuses[response.status_code] += 1
+    if response.status_code >= 500:
+        operated.findings.append(f"{response.status_code} {response.text[:300]} to {_shown(case)}")
+        return
+    try:
+        case.validate_response(response, excluded_checks=[_accepts])
+    except BaseExceptionGroup as found:
+        operated.findings += [f"{type(each).__name__} {each} to {_shown(case)}"[:1500] for each in found.exceptions]
+
+
+def _alone(body: Any) -> Any:
+    """An all-gather of one: it would wait for the others."""
+    return {**cast("Json", body), "numPeers": 1} if isinstance(body, dict) else body
+
+
+def _shown(case: Any) -> str:
+    return str(case.as_curl_command())[:600]
+
+
+def _tidy(stack: RunningStack, keep: set[str]) -> None:
+    """What was launched by chance goes, so that rounds are alike."""
+    listed: list[Json] = stack.ask(lambda api: api.get("/allocations", {"limit": 500}))["items"]
+    for id_ in {item["id"] for item in listed} - keep:
+        stack.ask(lambda api, id_=id_: api.call("DELETE", f"/allocations/{id_}"))
+
+    def is_tidy() -> bool:
+        left: list[Json] = stack.ask(lambda api: api.get("/allocations", {"limit": 500}))["items"]
+        return {item["id"] for item in left} <= keep
+
+    wait_until(is_tidy, "what was launched by chance is gone", timeout_s=120)
+
+
+def _rss_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

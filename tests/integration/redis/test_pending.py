@@ -1,0 +1,167 @@
+"""Consumer groups on a real server: lost groups without a hot loop, entries of the dead, work that takes long."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from slipway.errors import UnavailableError
+from slipway.runtime.clock import SystemClock
+from slipway.streams import keys
+from slipway.streams.consumer import ConsumerSettings, Handler, WorkConsumer
+from slipway.streams.ports import Claimed, WorkHint
+from slipway.streams.redis_work import RedisWorkQueue
+from tests.support.clock import wait_until
+from tests.support.redis import RedisBackend, an_id, server_process
+from tests.support.redis_workshop import Shop, a_shop
+
+# A connection that is cancelled while it is being made is left to the collector by asyncio.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+REST_S = 1.0
+LINES_MAX = 400
+"""Within `REST_S`, asked for by two workers, twelve readers and a relay."""
+PENDING = 50
+
+
+async def commands(shop: Shop, name: str = "") -> int:
+    """How many commands the server has had; or calls of one."""
+    section, key = ("commandstats", f"cmdstat_{name}:calls=") if name else ("stats", "total_commands_processed:")
+    lines = (await shop.command("INFO", section)).decode().splitlines()
+    return next((int(line.removeprefix(key).split(",")[0]) for line in lines if line.startswith(key)), 0)
+
+
+async def test_a_lost_group_is_created_once_and_nobody_spins() -> None:
+    """FLUSHALL, eviction and a lost group under load: nothing lost, nothing doubled, then as quiet as before. (V12)"""
+    async with a_shop() as shop:
+        await shop.work.moves()
+        await shop.work.until_whole()
+        before = await at_rest(shop)
+        for key in ("", keys.work(3), ""):
+            await shop.command("CONFIG", "RESETSTAT")
+            await (shop.command("DEL", key) if key else shop.command("FLUSHALL"))
+            await shop.work.moves()
+            await shop.work.until_whole()
+            # Each of two workers may find it missing, and makes all sixteen; so may the one who looks.
+            assert await commands(shop, "xgroup|create") <= 4 * keys.SHARDS
+        assert await at_rest(shop) < 2 * before
+        await shop.work.assert_whole()
+
+
+async def at_rest(shop: Shop) -> int:
+    """Commands within a while in which nothing moves."""
+    before = await commands(shop)
+    await asyncio.sleep(REST_S)
+    return await commands(shop) - before
+
+
+async def test_an_outage_costs_no_hot_loop() -> None:
+    """Everybody's calls fail, for long: the server is tried now and then, not all the time. (V12)"""
+    async with a_shop() as shop:
+        await shop.work.moves()
+        shop.switch.mode = "refuse"
+        shop.switch.cut()
+        before = shop.switch.accepted
+        await shop.work.moves(1)
+        await asyncio.sleep(REST_S)
+        assert shop.switch.accepted - before < LINES_MAX
+        shop.switch.mode = "pass"
+        await shop.work.assert_whole()
+
+
+async def pending(backend: RedisBackend) -> int:
+    """Entries that are pending with anybody."""
+    found = [await backend.command("XPENDING", key, keys.WORK_GROUP) for key in keys.WORK_KEYS]
+    return sum(row[0] for row in found)
+
+
+async def test_nothing_stays_pending_when_workers_die_shrink_to_none_and_come_back() -> None:
+    """50 in hand of one that dies; a trim; none left; others with new names: all is done, nobody is kept. (V13)"""
+    async with server_process("redis") as server:
+        backend = RedisBackend(server.url)
+        streams, done = backend.connect(), Counter[str]()
+        # Nobody is silent for so long who is only slow: what he has in hand would be done twice.
+        quick = ConsumerSettings(block_s=0.05, min_idle_s=2.0, heartbeat_s=0.2, sweep_s=0.1)
+
+        async def handler(hint: WorkHint) -> None:
+            done[hint.allocation] += 1
+
+        async def work(name: str, until: int) -> None:
+            stop = asyncio.Event()
+            worker = WorkConsumer(streams.work_queue(name), handler, SystemClock(), settings=quick)
+            async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+                group.create_task(worker.run(stop))
+                await wait_until(lambda: len(done) >= until, f"{until} done", timeout_s=20)
+                stop.set()
+
+        async def send(first: int) -> None:
+            names = [an_id(f"run-{number}") for number in range(first, first + PENDING)]
+            await streams.hints.send([WorkHint(namespace="ns", allocation=name) for name in names])
+
+        await send(0)
+        assert len(await streams.work_queue("dead").claim(limit=1_000, block_s=0)) == PENDING
+        assert await streams.work_queue("dead").trim() == 0  # what somebody has in hand stays
+        assert await pending(backend) == PENDING
+        await work("new-host", PENDING)
+        assert await pending(backend) == 0
+        await send(PENDING)  # while nobody works
+        await work("another-host", 2 * PENDING)
+        assert (await pending(backend), set(done.values())) == (0, {1})
+        await streams.work_queue("x").trim()  # what the workers themselves have not trimmed
+        assert max([await backend.command("XLEN", key, key=key) for key in keys.WORK_KEYS]) <= 1  # the last stays
+        await streams.work_queue("x").forget_consumers(idle_s=0)
+        assert [await backend.command("XINFO", "CONSUMERS", key, keys.WORK_GROUP) for key in keys.WORK_KEYS] == (
+            [[]] * keys.SHARDS
+        )
+        await backend.aclose()
+
+
+class DeafHeart(RedisWorkQueue):
+    """A worker whose heartbeats never arrive, and who looks for nobody's work: it would find its own."""
+
+    async def heartbeat(self, claimed: Sequence[Claimed]) -> None:
+        raise UnavailableError("the line is down")
+
+    async def claim_abandoned(self, *, min_idle_s: float, limit: int) -> list[Claimed]:
+        return []
+
+
+async def test_long_work_whose_heartbeats_are_lost_is_run_again_and_done_once() -> None:
+    """Another takes it over while the first is still at it: both look at the object first, so it is done once. (V14)"""
+    async with server_process("redis") as server:
+        backend = RedisBackend(server.url)
+        streams = backend.connect()
+        runs, effects, release = Counter[str](), list[str](), asyncio.Event()
+        quick = ConsumerSettings(block_s=0.05, min_idle_s=0.2, heartbeat_s=0.05, sweep_s=0.05)
+        is_done = False
+
+        def handler_of(name: str) -> Handler:
+            async def handler(hint: WorkHint) -> None:
+                nonlocal is_done
+                runs[name] += 1
+                if name == "slow":
+                    await release.wait()
+                if not is_done:  # a write with a fence: whoever comes second sees what the first has done
+                    is_done = True
+                    effects.append(name)
+
+            return handler
+
+        stop = asyncio.Event()
+        client = backend.client()
+        slow = WorkConsumer(DeafHeart(client, "slow"), handler_of("slow"), SystemClock(), settings=quick)
+        other = WorkConsumer(streams.work_queue("other"), handler_of("other"), SystemClock(), settings=quick)
+        await streams.hints.send([WorkHint(namespace="ns", allocation=an_id())])
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            group.create_task(slow.run(stop))
+            await wait_until(lambda: runs["slow"] == 1, "the slow one has it", timeout_s=10)
+            group.create_task(other.run(stop))
+            await wait_until(lambda: effects, "the other has done it", timeout_s=10)
+            release.set()
+            await wait_until(lambda: not slow.in_hand, "the slow one ends", timeout_s=10)
+            stop.set()
+        await client.aclose()
+        assert (runs, effects) == (Counter(slow=1, other=1), ["other"])
+        assert await pending(backend) == 0
+        await backend.aclose()

@@ -1,0 +1,232 @@
+"""What may be done with the event log, the firehose, the work queue and the feed in a differential run.
+
+Owns the random arguments of each operation and the form in which its answer is compared. An operation draws the same
+arguments on both sides, from ids that both were given.
+"""
+
+import random
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from slipway.errors import TransientError
+from slipway.model.lifecycle import Event
+from slipway.streams import keys
+from slipway.streams.ports import Entry, FeedEntry, FeedOp, WorkHint
+from tests.models.redis_player import CONSUMERS, NAMES, Operation, Player, alloc, claimed, some, stored
+from tests.support.redis import an_event, an_id, cursor
+
+IDLE_S = (0, 0, 5, 25, 35)
+LIVES_S = (None, None, None, 25, 105, 3_605)
+QUICK_S = 0.001
+LIMITS = (1, 3, 16, 40, 10_000)
+
+
+def _entry(chance: random.Random, name: str, seq: int) -> Entry:
+    mark = (
+        f"{chance.randrange(1, 6)}-{seq - chance.choice((1, 1, 1, 2))}" if chance.random() < 0.3 and seq > 7 else None
+    )
+    event = an_event(seq, name=name, truncated=mark, data={"ranks": chance.randrange(3)})
+    if chance.random() < 0.1:
+        event = msgspec.structs.replace(event, type=Event.TERMINATED)
+    if chance.random() < 0.02:
+        event = msgspec.structs.replace(event, created_ms=1_600_000_000_000)
+    return Entry(event=event, oldest_seq=chance.choice((None, None, 1, seq)), expire_s=chance.choice(LIVES_S))
+
+
+async def append(player: Player, chance: random.Random) -> Any:
+    """In order, with gaps, again, bridged, of another creation."""
+    last = await player.streams.events.last_seqs([an_id(name) for name in NAMES])
+    entries: list[Entry] = []
+    for _ in range(chance.randrange(1, 6)):
+        place = chance.randrange(len(NAMES))
+        near = (last[place] or 0) + chance.choice((-1, 0, 1, 1, 1, 1, 2, 7))
+        entries.append(_entry(chance, NAMES[place], max(1, near)))
+        last[place] = entries[-1].event.seq
+    return await player.streams.events.append(entries)
+
+
+async def append_many(player: Player, chance: random.Random) -> Any:
+    """A ring as long as a stream may be, and longer."""
+    name = chance.choice(NAMES)
+    [last] = await player.streams.events.last_seqs([an_id(name)])
+    first = (last or 0) + 1
+    return await player.streams.events.append([Entry(event=an_event(first + step, name=name)) for step in range(300)])
+
+
+async def last_seqs(player: Player, chance: random.Random) -> Any:
+    """Of all, and of one that never was."""
+    return await player.streams.events.last_seqs([an_id(each) for each in (*NAMES, "nobody")])
+
+
+async def read(player: Player, chance: random.Random) -> Any:
+    """From the start, from an entry, from beyond."""
+    after = chance.choice((None, cursor(chance.randrange(12)), cursor(chance.randrange(2_000))))
+    return stored(await player.streams.events.read(alloc(chance), after=after, limit=chance.choice((1, 5, 100))))
+
+
+async def follow(player: Player, chance: random.Random) -> Any:
+    """What is there, by the way that waits for more."""
+    allocation, after = alloc(chance), chance.choice((None, cursor(chance.randrange(12))))
+    there = await player.streams.events.read(allocation, after=after, limit=chance.choice((3, 300)))
+    following = player.streams.events.follow(allocation, after=after)
+    try:
+        return stored([await anext(following) for _ in there])
+    finally:
+        await following.aclose()
+
+
+async def hose_tail(player: Player, chance: random.Random) -> Any:
+    """The end of every shard."""
+    tail = await player.streams.firehose.tail()
+    return [player.label(key, part) for key, part in zip(keys.EVENT_KEYS, tail.split(","), strict=True)]
+
+
+async def hose_read(player: Player, chance: random.Random) -> Any:
+    """From a position of its own in every shard. Between shards the order is that of the servers' clocks."""
+    positions = [player.cursor(key, chance) or "0-0" for key in keys.EVENT_KEYS]
+    after = ",".join(positions) if chance.random() < 0.8 else None
+    found = await player.streams.firehose.read(
+        after=after, limit=chance.choice((1, 4, 500)), block_s=chance.choice((0.0, 0.0, 0.0, QUICK_S))
+    )
+    shards: dict[int, list[Any]] = defaultdict(list)
+    for each in found:
+        position = each.cursor.split(",")[each.shard]
+        shards[each.shard].append((player.label(keys.events(each.shard), position), each.event))
+    return dict(sorted(shards.items()))
+
+
+async def send(player: Player, chance: random.Random) -> Any:
+    """Hints for a few allocations."""
+    names = [f"run-{chance.randrange(12)}" for _ in range(chance.choice((1, 2, 5, 40)))]
+    await player.streams.hints.send([WorkHint(namespace="ns", allocation=an_id(name)) for name in names])
+
+
+async def claim(player: Player, chance: random.Random) -> Any:
+    """New entries."""
+    consumer, limit = chance.choice(CONSUMERS), chance.choice(LIMITS)
+    found = await player.queues[consumer].claim(limit=limit, block_s=chance.choice((0, 0, QUICK_S)))
+    return claimed(player, consumer, found)
+
+
+async def claim_abandoned(player: Player, chance: random.Random) -> Any:
+    """Entries that were left for some time, or for none."""
+    consumer, limit = chance.choice(CONSUMERS), chance.choice(LIMITS)
+    found = await player.queues[consumer].claim_abandoned(min_idle_s=chance.choice(IDLE_S), limit=limit)
+    return claimed(player, consumer, found)
+
+
+async def ack(player: Player, chance: random.Random) -> Any:
+    """Also of what another consumer has taken over since, or the server has lost."""
+    consumer = chance.choice(CONSUMERS)
+    return await player.queues[consumer].ack(some(chance, player.claims[consumer], 12))
+
+
+async def heartbeat(player: Player, chance: random.Random) -> Any:
+    """Of everything that a consumer ever claimed and did not acknowledge."""
+    consumer = chance.choice(CONSUMERS)
+    return await player.queues[consumer].heartbeat(player.claims[consumer][-20:])
+
+
+async def release(player: Player, chance: random.Random) -> Any:
+    """This delivery does not count."""
+    consumer = chance.choice(CONSUMERS)
+    return await player.queues[consumer].release(some(chance, player.claims[consumer], 8))
+
+
+async def dead_letter(player: Player, chance: random.Random) -> Any:
+    """Also of an entry that was trimmed."""
+    consumer = chance.choice(CONSUMERS)
+    for each in some(chance, player.claims[consumer], 2):
+        await player.queues[consumer].dead_letter(each, cause="x" * chance.choice((1, 2_000)))
+
+
+async def trim_work(player: Player, chance: random.Random) -> Any:
+    """What every group has acknowledged."""
+    return await player.queues["one"].trim()
+
+
+async def forget_consumers(player: Player, chance: random.Random) -> Any:
+    """How many there were depends on the server: one makes a consumer when it asks, another when it gets something.
+
+    So does whether there was anything to refuse.
+    """
+    with suppress(TransientError):
+        await player.queues["one"].forget_consumers(idle_s=chance.choice((0, 10**9)))
+
+
+async def backlog(player: Player, chance: random.Random) -> Any:
+    """What waits and what is in work."""
+    return await player.queues[chance.choice(CONSUMERS)].backlog()
+
+
+async def feed_append(player: Player, chance: random.Random) -> Any:
+    """By one of three publishers, who may have forgotten what it wrote."""
+    epoch = chance.randrange(1, 4)
+    if chance.random() < 0.2:
+        player.ends[epoch] = None
+    entries = [
+        FeedEntry(epoch=epoch, number=number, kind="pods", op=FeedOp.PUT, key=f"ns/{number}", rv=str(number))
+        for number in range(chance.choice((0, 1, 2, 3, 70, 150, 300)))
+    ]
+    end = await player.streams.feed.append(entries, after=player.ends.get(epoch))
+    player.ends[epoch] = end
+    return player.label(keys.CLUSTER.prefix, end)
+
+
+async def feed_read(player: Player, chance: random.Random) -> Any:
+    """A pack is never cut."""
+    found = await player.streams.feed.read(
+        player.cursor(keys.CLUSTER.prefix, chance),
+        limit=chance.choice((1, 3, 64, 5_000)),
+        block_s=chance.choice((0, 0, QUICK_S)),
+    )
+    return [(player.label(keys.CLUSTER.prefix, each), entry) for each, entry in found]
+
+
+async def feed_position(player: Player, chance: random.Random) -> Any:
+    """Where it ends."""
+    found = await player.streams.feed.position()
+    return found.epoch, found.number, found.cursor and player.label(keys.CLUSTER.prefix, found.cursor)
+
+
+async def ring(player: Player, chance: random.Random) -> Any:
+    """Once, or more often than the bell remembers."""
+    for number in range(chance.choice((1, 1, 1, 50))):
+        await player.streams.wake.ring(f"because {number}")
+
+
+async def wait(player: Player, chance: random.Random) -> Any:
+    """From now on, or after a ring that was heard."""
+    after = player.cursor(keys.WAKE.prefix, chance)
+    found = await player.streams.wake.wait(after, timeout_s=QUICK_S)
+    return found.reasons, found.cursor and player.label(keys.WAKE.prefix, found.cursor)
+
+
+OPERATIONS: dict[str, tuple[float, Operation]] = {
+    "append": (10, append),
+    "append_many": (0.15, append_many),
+    "last_seqs": (2, last_seqs),
+    "read": (3, read),
+    "follow": (1, follow),
+    "hose_tail": (1, hose_tail),
+    "hose_read": (2, hose_read),
+    "send": (7, send),
+    "claim": (7, claim),
+    "claim_abandoned": (5, claim_abandoned),
+    "ack": (5, ack),
+    "heartbeat": (2, heartbeat),
+    "release": (2, release),
+    "dead_letter": (1.5, dead_letter),
+    "trim_work": (2, trim_work),
+    "forget_consumers": (0.5, forget_consumers),
+    "backlog": (2, backlog),
+    "feed_append": (4, feed_append),
+    "feed_read": (2, feed_read),
+    "feed_position": (2, feed_position),
+    "ring": (2, ring),
+    "wait": (2, wait),
+}
+"""{name: (how often, in comparison; what is done)}"""

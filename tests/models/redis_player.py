@@ -1,0 +1,118 @@
+"""One side of a differential run: the ports of a server, and what their answers gave to go on with.
+
+Owns the names of ids: the two servers make different ones, so the n-th that is seen of a stream is called n on both.
+Must not know what is done with the ports; `redis_operations.py` and `redis_side_operations.py` are that.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from slipway.errors import ControlPlaneError, UnavailableError
+from slipway.streams import keys
+from slipway.streams.ports import Claimed, StoredEvent, Streams, WorkQueue
+from slipway.streams.webhooks import Delivery, Routable, Webhooks
+from tests.models.redis_sides import Side
+from tests.support.redis import an_id
+
+T = TypeVar("T")
+NAMES = ("a", "b", "c", "d")
+CONSUMERS = ("one", "three", "two")
+HOOKS = ("audit", "chat")
+ZERO = "0-0"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One operation: its name in the table, and what its choices are drawn from."""
+
+    name: str
+    salt: int
+
+    def chance(self) -> random.Random:
+        """The same choices on both sides, and when a shorter sequence is tried."""
+        return random.Random(self.salt)
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An error of ours."""
+
+    name: str
+
+
+def is_error(answer: object) -> bool:
+    """Whether a step was answered by an error."""
+    return isinstance(answer, Raised)
+
+
+class Player:
+    """Plays steps on one side."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.streams: Streams = side.connect()
+        self.queues: dict[str, WorkQueue] = {name: self.streams.work_queue(name) for name in CONSUMERS}
+        self.hooks: dict[str, Webhooks] = {name: self.streams.webhooks(name) for name in CONSUMERS}
+        self.claims: dict[str, list[Claimed]] = defaultdict(list)
+        self.taken: dict[str, list[Routable]] = defaultdict(list)
+        self.deliveries: dict[str, list[Delivery]] = defaultdict(list)
+        self.cursors: dict[str, list[str]] = defaultdict(list)
+        """{scope: ids that were answered, oldest first}"""
+        self.ends: dict[int, str | None] = {}
+        """{epoch of the feed: what its publisher wrote last}"""
+        self._labels: dict[tuple[str, str], int] = {}
+        self._counts: dict[str, int] = defaultdict(int)
+
+    async def play(self, step: Step, operation: "Operation") -> Any:
+        """What the step answers; an error of ours by its class."""
+        try:
+            return await operation(self, step.chance())
+        except ControlPlaneError as error:
+            # A server that is read-only makes the client look again who is who; for who asked it is away.
+            return Raised("UnavailableError" if isinstance(error, UnavailableError) else type(error).__name__)
+
+    def label(self, scope: str, entry_id: str) -> Any:
+        """What an id is called in the comparison; it can be resumed from afterwards."""
+        if entry_id == ZERO or scope.startswith(keys.ALLOCATION.prefix):
+            return entry_id  # the same on both sides
+        number = self._labels.get((scope, entry_id))
+        if number is None:
+            number = self._labels[scope, entry_id] = self._counts[scope]
+            self._counts[scope] += 1
+            self.cursors[scope].append(entry_id)
+        return number
+
+    def cursor(self, scope: str, chance: random.Random) -> str | None:
+        """Some id that was answered before; rather a late one."""
+        known = self.cursors[scope]
+        place = chance.random() ** 0.3
+        return known[int(place * len(known))] if known and chance.random() < 0.8 else None
+
+
+Operation = Callable[[Player, random.Random], Awaitable[Any]]
+
+
+def claimed(player: Player, consumer: str, found: list[Claimed]) -> list[Any]:
+    """Note what a consumer holds now; the claims as they are compared."""
+    player.claims[consumer] += found
+    return [
+        (each.shard, player.label(keys.work(each.shard), each.entry_id), each.deliveries, each.hint, each.problem)
+        for each in found
+    ]
+
+
+def some(chance: random.Random, held: list[T], most: int) -> list[T]:
+    """Takes up to `most` of what is held away."""
+    return [held.pop(chance.randrange(len(held))) for _ in range(min(len(held), chance.randrange(1, most + 1)))]
+
+
+def stored(found: list[StoredEvent]) -> list[Any]:
+    """Events as they are compared."""
+    return [(each.cursor, each.event) for each in found]
+
+
+def alloc(chance: random.Random) -> Any:
+    """One of a few allocations."""
+    return an_id(chance.choice(NAMES))

@@ -1,0 +1,113 @@
+"""Reservations and backfill, on random scenarios in virtual time."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.scheduler.simulate.run import Outcome, simulate
+from slipway.scheduler.simulate.scenario import Scenario
+
+SETTINGS = settings(max_examples=80, deadline=None)
+LENGTHS = st.sampled_from([10, 20, 30, 50])
+Part = dict[str, Any]
+
+
+@st.composite
+def a_rank(draw: st.DrawFn) -> Part:
+    rank: Part = {
+        "count": draw(st.integers(1, 3)),
+        "cpu": draw(st.integers(1, 4)),
+        "gpus": draw(st.sampled_from([0, 0, 1])),
+    }
+    if draw(st.integers(0, 3)) == 0:
+        rank["topology"] = {"key": "rack", "mode": draw(st.sampled_from(["required", "preferred"]))}
+    if draw(st.integers(0, 5)) == 0:
+        rank["nodeSelector"] = {"rack": "r1"}
+    return rank
+
+
+@st.composite
+def some_work(draw: st.DrawFn, name: str, *, queues: list[str], most: int, early: bool) -> list[Part]:
+    """Work with run limits that it may not use up, some without any."""
+    found: list[Part] = []
+    for index in range(draw(st.integers(0, most))):
+        part: Part = {
+            "name": f"{name}{index}",
+            "queue": draw(st.sampled_from(queues)),
+            "submit": draw(st.integers(0, 9) if early else st.integers(0, 60)),
+            "ranks": [draw(a_rank()) for _ in range(draw(st.integers(1, 2)))],
+        }
+        limit = draw(LENGTHS)
+        if draw(st.integers(0, 4)):
+            part["maxRuntime"] = limit
+        part["duration"] = draw(st.sampled_from([limit, max(1, limit - 7)]))
+        if draw(st.integers(0, 4)) == 0:
+            part["minAvailable"] = 1
+        found.append(part)
+    return found
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, queues: list[Part], work: st.SearchStrategy[list[Part]]) -> Part:
+    nodes = [
+        {
+            "name": f"n{index}",
+            "cpu": draw(st.integers(2, 6)),
+            "gpus": draw(st.sampled_from([0, 2])),
+            "labels": {"rack": draw(st.sampled_from(["r1", "r2"]))},
+        }
+        for index in range(draw(st.integers(1, 4)))
+    ]
+    return {"nodes": nodes, "queues": queues, "allocations": draw(work), "until": 500}
+
+
+def run(scenario: Part) -> Outcome:
+    return simulate(msgspec.convert(scenario, Scenario))
+
+
+def limits(scenario: Part) -> dict[str, Any]:
+    return {part["name"]: part.get("maxRuntime") for part in scenario["allocations"]}
+
+
+def assert_never_later(outcome: Outcome) -> None:
+    """No start that was kept once becomes later, and the head has really started by then."""
+    for name, noted in outcome.kept.items():
+        starts = [kept.start for _, kept in noted if kept.start is not None]
+        assert starts == sorted(starts, reverse=True), (name, starts)
+        started = outcome.world.lives[name].first_start
+        if starts and starts[-1] <= outcome.end:
+            assert started is not None, (name, starts)
+            assert started <= starts[-1], (name, starts, started)
+
+
+ONE = [{"name": "q", "ordering": "Backfill"}]
+
+
+@given(scenarios(ONE, some_work("a", queues=["q"], most=10, early=False)))
+@SETTINGS
+def test_the_start_of_a_head_never_moves_later(scenario: Part) -> None:
+    """In one queue, first come first served: what was promised once holds, whatever passes and ends early."""
+    assert_never_later(run(scenario))
+
+
+TWO = [{"name": "q", "ordering": "Backfill", "limit": {"cpu": 8}}, {"name": "other", "ordering": "Backfill"}]
+MIXED = st.tuples(
+    some_work("a", queues=["q"], most=5, early=True), some_work("low", queues=["q", "other"], most=6, early=False)
+).map(lambda parts: [{**part, "priority": 5} for part in parts[0]] + parts[1])
+
+
+@given(scenarios(TWO, MIXED))
+@SETTINGS
+def test_lower_priority_never_delays_a_reserved_head(scenario: Part) -> None:
+    """Of whichever queue, and whoever's turn comes first."""
+    outcome = run(scenario)
+    for name, noted in outcome.kept.items():
+        starts = [kept.start for when, kept in noted if kept.start is not None and when >= 9]
+        if name.startswith("a"):
+            assert starts == sorted(starts, reverse=True), (name, noted)
+            started = outcome.world.lives[name].first_start
+            if starts and starts[-1] <= outcome.end:
+                assert started is not None, (name, starts)
+                assert started <= starts[-1], (name, starts, started)

@@ -1,0 +1,75 @@
+"""The smallest change: true also where room is kept for heads, and no larger than it must be."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.model.reasons import Gate
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.outcome import Change
+from tests.property.planner.instances import Instance, instances
+from tests.property.planner.test_properties import apply_changes
+from tests.support.planner import admitted, planned
+
+SETTINGS = settings(max_examples=80, deadline=None)
+NOW = 5.0
+RAISING = ("free", "limit", "nominal", "borrowing", "maxSlots", "uncordon")
+
+
+@st.composite
+def with_run_limits(draw: st.DrawFn) -> Instance:
+    """An instance whose queues may keep room for their heads, and whose work mostly says how long it runs."""
+    instance = draw(instances())
+    ordering = st.sampled_from(["Backfill", "Backfill", "BestEffortFIFO", "StrictFIFO"])
+    limits = st.sampled_from([None, 10.0, 20.0, 50.0, 50.0])
+    return msgspec.structs.replace(
+        instance,
+        queues=[msgspec.structs.replace(queue, ordering=draw(ordering)) for queue in instance.queues],
+        allocations=[msgspec.structs.replace(fact, max_runtime=draw(limits)) for fact in instance.allocations],
+    )
+
+
+@given(with_run_limits())
+@SETTINGS
+def test_the_change_admits_beside_reservations(instance: Instance) -> None:
+    """Carry out the plan, make the change, plan again: it is admitted, also past what is kept for others. Where a bound
+    was raised, or there is more of a node, others may wait that never could: at worst room is kept for one of them."""
+    decided = planned(instance.snapshot(), NOW)
+    allocations = admitted(instance.allocations, decided)
+    for key, why in planned(instance.snapshot(allocations=allocations), NOW).explanations.items():
+        if not why.change:
+            continue
+        changed = planned(apply_changes(instance, allocations, key, why.change).snapshot(), NOW)
+        if not any(part.kind in RAISING for part in why.change) or key not in changed.explanations:
+            assert key in {admit.allocation for admit in changed.admits}, (key, why)
+        else:
+            assert changed.explanations[key].gate is Gate.BEHIND_RESERVATION, (key, why, changed.explanations[key])
+
+
+@given(with_run_limits())
+@SETTINGS
+def test_no_less_would_do(instance: Instance) -> None:
+    """A change for a single rank can not be cut by one unit of anything, nor by one of its parts."""
+    decided = planned(instance.snapshot(), NOW)
+    allocations = admitted(instance.allocations, decided)
+    ranks = {fact.key: fact.rank_count for fact in instance.allocations}
+    for key, why in planned(instance.snapshot(allocations=allocations), NOW).explanations.items():
+        if not why.change or ranks[key] != 1 or why.gate in (Gate.HELD, Gate.BEHIND_RESERVATION):
+            continue
+        for less in smaller(why.change):
+            changed = apply_changes(instance, allocations, key, less)
+            assert key not in {admit.allocation for admit in planned(changed.snapshot(), NOW).admits}, (why, less)
+
+
+def smaller(changes: tuple[Change, ...]) -> list[tuple[Change, ...]]:
+    """Each of the changes that is one step less."""
+    found: list[tuple[Change, ...]] = []
+    for index, change in enumerate(changes):
+        rest = changes[:index], changes[index + 1 :]
+        found.append((*rest[0], *rest[1]))
+        for name, amount in change.amounts.items():
+            less = Resources.of({**change.amounts, name: amount - 1}).amounts
+            found.append((*rest[0], msgspec.structs.replace(change, amounts=less), *rest[1]))
+        if change.slots > 1:
+            found.append((*rest[0], msgspec.structs.replace(change, slots=change.slots - 1), *rest[1]))
+    return found

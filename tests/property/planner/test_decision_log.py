@@ -1,0 +1,113 @@
+"""fold(decision log) == what the planner saw, and a replay says what was said, whatever has happened."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.model.facts import PoolFact
+from slipway.scheduler.decisions.fold import Fold
+from slipway.scheduler.decisions.record import unpack
+from slipway.scheduler.plan.snapshot import Snapshot
+from tests.property.planner.instances import Instance, instances
+from tests.support.decision_desk import POOL, Desk, replayed
+
+STEPS = st.lists(st.sampled_from(["tick", "tick", "end", "gone", "node", "node back", "hold", "refused"]), max_size=14)
+
+
+def furnished(instance: Instance) -> Desk:
+    """A leader that knows the instance but for its allocations."""
+    desk = Desk().furnish(*instance.nodes, pool=msgspec.structs.replace(instance.pool, name=POOL))
+    for queue in instance.queues:
+        desk.put("queues", queue.name, queue)
+    for job in instance.jobs:
+        desk.put("jobs", f"{job.namespace}/{job.name}", job)
+    for pod in instance.pods:
+        desk.put("pods", f"{pod.namespace}/{pod.name}", pod)
+    return desk
+
+
+def happen(desk: Desk, instance: Instance, steps: list[str], draw: Any) -> None:
+    """Allocations come one by one; between them, whatever the steps say."""
+    coming = list(instance.allocations)
+    for step in [*steps, *("tick" for _ in coming)]:
+        known = sorted(fact.name for fact in desk.cluster.allocations.values())
+        if coming:
+            desk.submit(coming.pop())
+        match step:
+            case "end" | "gone" | "hold" if known:
+                name = draw(st.sampled_from(known))
+                fact = desk.cluster.allocations.get(f"default/{name}")
+                if step == "end":
+                    desk.end(name)
+                elif step == "gone":
+                    desk.put("allocations", f"default/{name}", None)
+                elif fact is not None:
+                    desk.submit(msgspec.structs.replace(fact, hold=not fact.hold))
+            case "node":
+                desk.put("nodes", instance.nodes[0].name, None)
+            case "node back":
+                desk.put("nodes", instance.nodes[0].name, msgspec.structs.replace(instance.nodes[0], ready=True))
+            case _:
+                desk.tick(commits=step != "refused")
+
+
+def image(snapshot: Snapshot) -> list[Any]:
+    """Everything that a plan reads, without regard to the order in which it became known."""
+    table, usage = snapshot.table, snapshot.usage
+    return [
+        snapshot.pool,
+        table.facts,
+        usage.used.tolist(),
+        usage.scored.tolist(),
+        {port: counts.tolist() for port, counts in sorted(usage.ports.items()) if np.any(counts)},
+        [(group.key, [fact for _, fact in group.members]) for group in snapshot.groups],
+        {uid: (each.allocation, each.charges, each.admitted) for uid, each in sorted(snapshot.holdings.items())},
+        [each.allocation.uid for each in snapshot.broken],
+        sorted(snapshot.queues, key=lambda queue: queue.name),
+        sorted(snapshot.jobs.items()),
+        sorted(snapshot.workspaces),
+        _used(snapshot),
+        sorted((job, count) for job, count in snapshot.slots.items() if count),
+        snapshot.now,
+    ]  # fmt: skip
+
+
+def _used(snapshot: Snapshot) -> dict[str, Any]:
+    """What queues use, but for those that use nothing."""
+    return {
+        name: use for name, use in sorted(snapshot.use.items()) if any((*use.preemptible.values(), *use.fixed.values()))
+    }
+
+
+@given(instances(), STEPS, st.data())
+@settings(deadline=None, max_examples=60)
+def test_the_log_folds_to_what_was_seen(instance: Instance, steps: list[str], data: st.DataObject) -> None:
+    """Each recorded tick gives the very snapshot, and the very decisions."""
+    desk = furnished(instance)
+    happen(desk, instance, steps, data.draw)
+    asyncio.run(desk.recorder.flush())
+    if not desk.log:
+        return
+    fold: Fold | None = None
+    for packed, tick in desk.log:
+        record = unpack(packed)
+        fold = Fold(record) if fold is None or record.number == 0 else fold
+        assert image(fold.apply(record)) == image(desk.snapshots[tick])
+    report = replayed(desk.log)
+    assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))
+
+
+@given(instances(), STEPS, st.data())
+@settings(deadline=None, max_examples=15)
+def test_a_policy_of_its_own_is_no_other_policy(instance: Instance, steps: list[str], data: st.DataObject) -> None:
+    """Tried under the policy that was recorded, nothing would have been otherwise."""
+    desk = furnished(instance)
+    happen(desk, instance, steps, data.draw)
+    asyncio.run(desk.recorder.flush())
+    if desk.log:
+        same: PoolFact = msgspec.structs.replace(instance.pool, name=POOL)
+        assert replayed(desk.log, other=lambda _: same).would == []

@@ -1,0 +1,166 @@
+"""Devices, gangs and topology on random instances, recounted without the planner's help."""
+
+import random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, RoleFact, TopologyFact
+from slipway.model.resources import GPU, MILLI
+from slipway.scheduler.plan.invariants import lint
+from slipway.scheduler.plan.outcome import Plan
+from tests.property.planner.instances import Instance, instances
+from tests.support.planner import a_role, admitted, an_allocation, planned, running
+
+SETTINGS = settings(max_examples=80, deadline=None)
+Taken = dict[tuple[str, int], int]
+"""{(node, device): thousandths}"""
+MODES = [None, None, TopologyFact("rack"), TopologyFact("block"), TopologyFact("rack", "preferred")]
+
+
+@st.composite
+def shared_instances(draw: st.DrawFn) -> Instance:
+    """Some nodes share their GPUs, some ranks ask for parts of them, and some of that runs already."""
+    instance = draw(instances())
+    nodes = [_labelled(draw, node) for node in instance.nodes]
+    work = [
+        msgspec.structs.replace(fact, roles=tuple(_shared(draw, role) for role in fact.roles))
+        for fact in instance.allocations
+    ]
+    held = [fact for node in nodes for fact in _running(draw, node)]
+    pods = [pod for pod in instance.pods if GPU not in pod.requests.amounts or draw(st.integers(0, 3)) == 0]
+    pool = msgspec.structs.replace(instance.pool, topology=draw(st.sampled_from([(), ("block", "rack")])))
+    return msgspec.structs.replace(instance, nodes=nodes, allocations=[*work, *held], pods=pods, pool=pool)
+
+
+def _labelled(draw: st.DrawFn, node: NodeFact) -> NodeFact:
+    labels = dict(node.labels)
+    if draw(st.integers(0, 3)):
+        labels[SHARING_LABEL] = "true"
+    if draw(st.booleans()):
+        labels["block"] = draw(st.sampled_from(["b1", "b2"]))
+    return msgspec.structs.replace(node, labels=labels)
+
+
+def _shared(draw: st.DrawFn, role: RoleFact) -> RoleFact:
+    role = msgspec.structs.replace(role, topology=draw(st.sampled_from(MODES)))
+    if role.requests.get(GPU) or draw(st.booleans()):
+        return role
+    return msgspec.structs.replace(role, gpu_milli=draw(st.sampled_from([1, 200, 300, 500, 700, 1000])))
+
+
+def _running(draw: st.DrawFn, node: NodeFact) -> list[AllocationFact]:
+    """At most one share on each device of a node."""
+    found: list[AllocationFact] = []
+    if SHARING_LABEL not in node.labels:
+        return found
+    for device in range(node.allocatable.get(GPU)):
+        milli = draw(st.sampled_from([0, 0, 100, 600, 1000]))
+        if milli:
+            fact = an_allocation(f"held-{node.name}-{device}", a_role(cpu=0, gpu_milli=milli))
+            found.append(msgspec.structs.replace(running(fact, {0: node.name}), devices={0: (device,)}))
+    return found
+
+
+def counted(allocations: list[AllocationFact]) -> Taken:
+    """What is taken of each device that the planner hands out."""
+    taken: Taken = {}
+    for fact in allocations:
+        for rank, numbers in fact.devices.items():
+            role = fact.role_of(rank)
+            assert role is not None
+            assert len(numbers) == (1 if role.gpu_milli else role.requests.get(GPU))
+            for number in numbers:
+                key = (fact.placements[rank], number)
+                taken[key] = taken.get(key, 0) + (role.gpu_milli or MILLI)
+    return taken
+
+
+def after(instance: Instance, decided: Plan) -> list[AllocationFact]:
+    """The allocations once `decided` was carried out, with their devices."""
+    given_out = {admit.uid: admit.devices for admit in decided.admits}
+    return [
+        msgspec.structs.replace(fact, devices=given_out[fact.uid]) if fact.uid in given_out else fact
+        for fact in admitted(instance.allocations, decided)
+    ]
+
+
+@given(shared_instances())
+@SETTINGS
+def test_no_device_is_booked_twice(instance: Instance) -> None:
+    """Never more than a thousand of a device, and whole GPUs alone; every rank on a sharing node knows its own."""
+    snapshot = instance.snapshot()
+    decided = planned(snapshot)
+    assert lint(snapshot, decided) == ()
+    allocations = after(instance, decided)
+    taken = counted(allocations)
+    assert all(amount <= MILLI for amount in taken.values())
+    sizes = {node.name: node.allocatable.get(GPU) for node in instance.nodes if SHARING_LABEL in node.labels}
+    assert all(0 <= number < sizes[node] for node, number in taken)
+    for admit in decided.admits:
+        fact = next(item for item in allocations if item.uid == admit.uid)
+        for rank, node in admit.placements.items():
+            role = fact.role_of(rank)
+            assert role is not None
+            asks = bool(role.gpu_milli or role.requests.get(GPU))
+            assert (rank in admit.devices) == (asks and node in sizes)
+
+
+@given(shared_instances())
+@SETTINGS
+def test_nothing_is_opened_beside_unknown_devices(instance: Instance) -> None:
+    """Where pods of others use GPUs on a node that shares them, only devices that are ours in part are used further."""
+    strange = {pod.node for pod in instance.pods if pod.requests.get(GPU)}
+    known = counted([fact for fact in instance.allocations if fact.devices])
+    for admit in planned(instance.snapshot()).admits:
+        for rank, numbers in admit.devices.items():
+            if admit.placements[rank] in strange:
+                assert all((admit.placements[rank], number) in known for number in numbers)
+
+
+@given(shared_instances())
+@SETTINGS
+def test_gangs_keep_to_their_minima_and_domains(instance: Instance) -> None:
+    """Atomic per role and in all, never above the count; a required domain holds all ranks of its role."""
+    facts = {fact.uid: fact for fact in instance.allocations}
+    labels = {node.name: node.labels for node in instance.nodes}
+    for admit in planned(instance.snapshot()).admits:
+        fact = facts[admit.uid]
+        assert fact.minimum <= len(admit.placements) <= fact.rank_count
+        base = 0
+        for role in fact.roles:
+            nodes = [admit.placements[rank] for rank in range(base, base + role.count) if rank in admit.placements]
+            assert role.minimum <= len(nodes) <= role.count
+            if role.topology is not None and role.topology.mode == "required" and nodes:
+                domains = {labels[node].get(role.topology.key) for node in nodes}
+                assert len(domains) == 1
+                assert None not in domains
+            base += role.count
+
+
+@given(shared_instances())
+@SETTINGS
+def test_what_was_decided_is_what_is_counted_next(instance: Instance) -> None:
+    """Planning again on the state after a plan gives nothing more to what it has admitted, and breaks nothing."""
+    decided = planned(instance.snapshot())
+    snapshot = instance.snapshot(allocations=after(instance, decided))
+    again = planned(snapshot)
+    assert lint(snapshot, again) == ()
+    assert {(admit.uid, admit.attempt) for admit in again.admits}.isdisjoint(
+        {(admit.uid, admit.attempt) for admit in decided.admits}
+    )
+
+
+@given(shared_instances(), st.integers())
+@SETTINGS
+def test_devices_do_not_hang_on_the_order_of_the_input(instance: Instance, seed: int) -> None:
+    def shuffled(items: list[NodeFact] | list[AllocationFact] | list[PodFact]) -> list[object]:
+        copy: list[object] = list(items)
+        random.Random(seed).shuffle(copy)
+        return copy
+
+    other = instance.snapshot(
+        nodes=shuffled(instance.nodes), allocations=shuffled(instance.allocations), pods=shuffled(instance.pods)
+    )
+    assert planned(instance.snapshot()).admits == planned(other).admits

@@ -1,0 +1,98 @@
+"""Evictions over virtual time: the simulator with random arrivals comes to its end, and nobody goes in circles."""
+
+import json
+import random
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.scheduler.plan.preempt import guard
+from slipway.scheduler.simulate.run import Outcome, simulate
+from slipway.scheduler.simulate.scenario import decode
+
+SETTINGS = settings(max_examples=25, deadline=None)
+TICKS_PER_EVENT = 12
+
+
+def a_document(seed: int) -> dict[str, Any]:
+    """A few queues that may take from each other, on few nodes, with more work than there is room."""
+    chance = random.Random(seed)
+    queues = [a_queue(chance, name) for name in ("a", "b", "c")[: chance.randint(1, 3)]]
+    return {
+        "nodes": [{"name": "n", "count": chance.randint(1, 4), "cpu": 4, "gpus": 4, "memory": "64Gi"}],
+        "pool": {"scores": {chance.choice(["LeastAllocated", "MostAllocated"]): 1}},
+        "queues": queues,
+        "allocations": [an_allocation(chance, f"w{number}", queues) for number in range(chance.randint(4, 24))],
+    }
+
+
+def a_queue(chance: random.Random, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": name,
+        "weight": chance.randint(1, 3),
+        "priority": chance.randint(0, 1),
+        "ordering": chance.choice(["StrictFIFO", "BestEffortFIFO", "Backfill"]),
+        "preemption": {
+            "withinQueue": chance.choice(["Never", "LowerPriority", "LowerOrNewerEqual"]),
+            "reclaim": chance.choice(["Never", "LowerPriority", "Any", "Any"]),
+        },
+    }
+    if chance.random() < 0.4:
+        found["nominal"] = {"cpu": chance.randint(0, 8), "gpus": chance.randint(0, 8)}
+    return found
+
+
+def an_allocation(chance: random.Random, name: str, queues: list[dict[str, Any]]) -> dict[str, Any]:
+    count = chance.choice([1, 1, 1, 2, 4])
+    found: dict[str, Any] = {
+        "name": name,
+        "queue": chance.choice(queues)["name"],
+        "priority": chance.randint(0, 3),
+        "submit": chance.randint(0, 2000),
+        "duration": chance.choice([5, 100, 1000, 4000]),
+        "preemptible": chance.random() < 0.85,
+        "ranks": [{"count": count, "cpu": chance.randint(1, 4), "gpus": chance.choice([0, 1, 2, 4])}],
+    }
+    if count > 1 and chance.random() < 0.5:
+        found["minAvailable"] = chance.randint(1, count)
+    if chance.random() < 0.3:
+        found["checkpointEvery"] = chance.choice([10, 60])
+    return found
+
+
+def outcome_of(seed: int) -> Outcome:
+    """The run."""
+
+    return simulate(decode(json.dumps(a_document(seed))))
+
+
+def check(outcome: Outcome) -> None:
+    """What holds of any run."""
+    told: dict[str, list[float]] = defaultdict(list)
+    pairs: dict[tuple[str, str], float] = {}
+    for entry in outcome.world.evictions:
+        victim, by, at = entry["allocation"], entry["for"], entry["time"]
+        if by is None:
+            continue
+        assert outcome.world.lives[victim].fact.preemptible
+        assert outcome.world.lives[by].first_start is not None
+        if not told[victim] or told[victim][-1] != at:
+            told[victim].append(at)
+        back = pairs.get((victim, by))
+        assert back is None or at - back >= guard.TURN_WITHIN_S, (victim, by)
+        pairs[by, victim] = at
+    for times in told.values():
+        for first, fourth in zip(times, times[guard.MANY :], strict=False):
+            assert fourth - first >= guard.MANY_WITHIN_S
+    assert outcome.ticks <= TICKS_PER_EVENT * (2 * len(outcome.world.lives) + len(outcome.world.evictions) + 1)
+
+
+@given(st.integers(0, 2**32))
+@SETTINGS
+def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
+    """Whoever displaced somebody is not displaced by him for a while; nobody is preempted four times an hour; whoever
+    somebody made room for has started; and everything that can end does."""
+    outcome = outcome_of(seed)
+    check(outcome)

@@ -1,0 +1,94 @@
+"""A planner that has followed its pool for long plans like one that sees it for the first time."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.model.facts import AllocationFact, JobFact
+from slipway.model.lifecycle import Phase
+from slipway.scheduler.plan.backlog import Backlog
+from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.outcome import encoded
+from slipway.scheduler.plan.snapshot import Snapshot
+from tests.property.planner.instances import Instance, instances
+from tests.support.planner import WORKSPACES, planned
+
+SETTINGS = settings(max_examples=100, deadline=None)
+
+
+def columns_of(instance: Instance) -> Columns:
+    columns = Columns(instance.pool)
+    columns.set_nodes(instance.nodes)
+    for pod in instance.pods:
+        columns.set_pod(pod)
+    columns.set_queues(instance.queues)
+    columns.set_jobs(instance.jobs)
+    columns.set_workspaces(WORKSPACES)
+    return columns
+
+
+@given(instances())
+@SETTINGS
+def test_what_was_found_out_before_changes_no_plan(instance: Instance) -> None:
+    """Work arrives one by one, with a plan after each that is not carried out; some of it leaves again. The last plan
+    is bit for bit that of whoever sees it all at once."""
+    columns = columns_of(instance)
+    stays: list[AllocationFact] = []
+    for number, fact in enumerate(instance.allocations):
+        columns.set_allocation(fact)
+        planned(columns.snapshot())
+        if number % 3 == 2:
+            columns.drop_allocation(fact.uid)
+        else:
+            stays.append(fact)
+    assert encoded(planned(columns.snapshot())) == encoded(planned(instance.snapshot(allocations=stays)))
+
+
+@given(instances())
+@SETTINGS
+def test_following_its_own_plans_leads_where_a_fresh_look_does(instance: Instance) -> None:
+    """What a plan admits is carried out, and the next plan, also of an unmoved pool, is that of a fresh look."""
+    columns = columns_of(instance)
+    allocations = {fact.uid: fact for fact in instance.allocations}
+    for fact in allocations.values():
+        columns.set_allocation(fact)
+    for _ in range(4):
+        decided = planned(columns.snapshot())
+        for admit in decided.admits:
+            fact = allocations[admit.uid]
+            fact = msgspec.structs.replace(fact, placements=admit.placements, phase=Phase.ASSIGNED)
+            allocations[fact.uid] = fact
+            columns.set_allocation(fact)
+        fresh = instance.snapshot(allocations=list(allocations.values()))
+        assert encoded(planned(columns.snapshot())) == encoded(planned(fresh))
+
+
+def groups_of(snapshot: Snapshot) -> list[tuple[bytes, list[str]]]:
+    return [(group.key, [fact.uid for _, fact in group.members]) for group in snapshot.groups]
+
+
+@given(instances(), st.lists(st.integers(0, 9), max_size=12), st.lists(st.integers(0, 3), max_size=4))
+@SETTINGS
+def test_groups_are_those_of_a_fresh_backlog(instance: Instance, touched: list[int], moved: list[int]) -> None:
+    """Whatever was put in, taken out, and whichever jobs changed meanwhile."""
+    columns = columns_of(instance)
+    facts = {fact.uid: fact for fact in instance.allocations}
+    jobs = {(job.namespace, job.name): job for job in instance.jobs}
+    for fact in facts.values():
+        columns.set_allocation(fact)
+    columns.snapshot()
+    for number in touched:
+        for fact in list(facts.values())[number : number + 1]:
+            facts[fact.uid] = msgspec.structs.replace(fact, priority=fact.priority + 1, version=fact.version + 1)
+            columns.set_allocation(facts[fact.uid])
+            columns.snapshot()
+    for number in moved:
+        for key in list(jobs)[number : number + 1]:
+            jobs[key] = JobFact(namespace=key[0], name=key[1], priority=number, max_slots=number or None)
+            columns.set_jobs(jobs.values())
+    backlog = Backlog()
+    backlog.set_jobs(jobs, 0.0)
+    for fact in facts.values():
+        backlog.put(fact, 0.0)
+    fresh = backlog.groups(0.0)
+    assert groups_of(columns.snapshot()) == [(group.key, [fact.uid for _, fact in group.members]) for group in fresh]

@@ -1,0 +1,129 @@
+"""Seeded bugs of the api: keys, answers, reads of other replicas, other workspaces, secrets."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.api.changes import Changes
+from slipway.api.launch import Launched, Launcher, Order
+from slipway.api.lookup import Lookup
+from slipway.api.routes import launches
+from slipway.crd import transitions
+from slipway.crd.v1alpha1 import Allocation, RingEntry
+from slipway.errors import ControlPlaneError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.events import AllocationEvent
+from tests.simulation.bugs.bug import Bug
+
+
+def _remembers_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A replica answers from what it saw first."""
+    find = Lookup.find
+    seen: dict[tuple[int, str], Allocation] = {}
+
+    async def remembered(self: Lookup, text: str) -> Allocation:
+        key = (id(self), text)
+        if key not in seen:
+            seen[key] = await find(self, text)
+        return seen[key]
+
+    patch.setattr(Lookup, "find", remembered)
+
+
+def _overlooks_the_body(patch: pytest.MonkeyPatch) -> None:
+    """A key is enough, whatever is sent with it."""
+
+    def known(_self: Launcher, found: Allocation | None, _order: Order, error: ControlPlaneError) -> Launched:
+        if found is None:
+            raise error
+        return Launched(allocation=found, created=False)
+
+    patch.setattr(Launcher, "_same_key", known)
+
+
+def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
+    """The launch is answered when the server would have taken it."""
+
+    async def create(self: Any, manifest: dict[str, Any]) -> Allocation:
+        return await self._kube.create(ALLOCATIONS, manifest, dry_run=True)
+
+    patch.setattr(Launcher, "_create", create)
+
+
+def _lists_everything(patch: pytest.MonkeyPatch) -> None:
+    """The workspace that is asked for is not looked at."""
+    wanted = launches.Filter
+
+    def everything(**options: Any) -> launches.Filter:
+        given: dict[str, Any] = {**options, "workspace": ""}
+        return wanted(**given)
+
+    patch.setattr(launches, "Filter", everything)
+
+
+def _tells_the_environment(patch: pytest.MonkeyPatch) -> None:
+    """Events carry what the job was started with."""
+    event_of = transitions.event_of
+
+    def telling(allocation: Allocation, entry: RingEntry, **options: Any) -> AllocationEvent:
+        event = event_of(allocation, entry, **options)
+        return msgspec.structs.replace(event, data={**event.data, "env": str(allocation.spec.env)})
+
+    patch.setattr(transitions, "event_of", telling)
+
+
+def _answers_before_the_cancel(patch: pytest.MonkeyPatch) -> None:
+    """The kill is answered, and kept in memory until somebody has time for it."""
+
+    async def kill(_self: Changes, allocation: Allocation) -> Allocation:
+        spec = msgspec.structs.replace(allocation.spec, desired="Stopped")
+        return msgspec.structs.replace(allocation, spec=spec)
+
+    patch.setattr(Changes, "kill", kill)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="a replica answers from memory",
+        breaks="nobody sees an older state than they have seen, whichever replica answers",
+        install=_remembers_for_ever,
+        hunts=(("api-two-read", ""),),
+        told_by=("I19",),
+    ),
+    Bug(
+        name="the body is overlooked",
+        breaks="a key is for one body; another one is refused",
+        install=_overlooks_the_body,
+        hunts=(("api-retry", ""),),
+        told_by=("I2",),
+    ),
+    Bug(
+        name="answered before the create",
+        breaks="a launch is acknowledged after its Allocation is stored",
+        install=_answers_before_the_create,
+        hunts=(("api-two-tenants", ""),),
+        told_by=("I1",),
+    ),
+    Bug(
+        name="answered before the cancel",
+        breaks="a cancel is acknowledged after it is stored",
+        install=_answers_before_the_cancel,
+        hunts=(("api-cancel-running", ""),),
+        told_by=("I13", "I18", "I19"),
+    ),
+    Bug(
+        name="everything is listed",
+        breaks="nobody is told of another workspace",
+        install=_lists_everything,
+        hunts=(("api-two-tenants", ""),),
+        told_by=("I22",),
+    ),
+    Bug(
+        name="events tell the environment",
+        breaks="secrets stay where they were given",
+        install=_tells_the_environment,
+        hunts=(("api-launch", ""),),
+        told_by=("I23",),
+    ),
+)

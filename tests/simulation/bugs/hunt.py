@@ -1,0 +1,111 @@
+"""The hunt for one bug: the points of its hunts in order, until one of the invariants that may tell it does.
+
+Owns the order of the points and what is remembered of a find. Must not know the bugs.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.simulation.bugs.bug import Bug
+from tests.simulation.run import Outcome, run
+from tests.support.faults import Effect, Fault, Kind
+
+SEED = 1
+LEAST = "I18"
+KEPT = Path(__file__).with_name("found.json")
+"""Where each bug was found last: tried first, and shown in the documentation."""
+_NO_CONFLICT = ("create", "bind")
+"""Verbs that the API server does not answer with a conflict."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bug was found: `points` is how many were played until then, this one included."""
+
+    bug: str
+    invariant: str
+    scenario: str
+    fault: str = ""
+    replicas: int = 1
+    points: int = 1
+
+    @property
+    def replay(self) -> str:
+        """The arguments that run it again."""
+        fault = f" --crash {self.fault}" if self.fault else ""
+        replicas = f" --replicas {self.replicas}" if self.replicas > 1 else ""
+        return f"--scenario {self.scenario} --seed {SEED}{replicas}{fault}"
+
+
+def hunt(bug: Bug) -> tuple[Found | None, list[str]]:
+    """The first find, and what else was said until then. The bug is installed meanwhile."""
+    others: list[str] = []
+    points = 0
+    with pytest.MonkeyPatch.context() as patch:
+        bug.install(patch)
+        for scenario, pattern in bug.hunts:
+            for fault, outcome in _played(scenario, pattern, bug.replicas):
+                points += 1
+                told = told_by(bug, outcome)
+                if told:
+                    found = Found(
+                        bug=bug.name,
+                        invariant=told,
+                        scenario=scenario,
+                        fault=str(fault) if fault else "",
+                        replicas=bug.replicas,
+                        points=points,
+                    )
+                    return found, others
+                others += outcome.violations
+    return None, others
+
+
+def is_found_again(bug: Bug, found: Found) -> bool:
+    """Whether the very point of an earlier find is still told by the same invariant."""
+    faults = (Fault.parse(found.fault),) if found.fault else ()
+    with pytest.MonkeyPatch.context() as patch:
+        bug.install(patch)
+        return told_by(bug, run(found.scenario, SEED, faults, replicas=found.replicas)) == found.invariant
+
+
+def told_by(bug: Bug, outcome: Outcome) -> str:
+    """The invariant that tells this bug, if one does; that things are not as desired in the end (I18) says least."""
+    names = [name for name in said(outcome) if name in bug.told_by]
+    return min(names, key=lambda name: name == LEAST, default="")
+
+
+def said(outcome: Outcome) -> list[str]:
+    """The invariants that were found broken, in the order in which they are told."""
+    return [violation.split(" ", 1)[0] for violation in outcome.violations]
+
+
+def kept() -> dict[str, Found]:
+    """{bug: its last find}."""
+    if not KEPT.exists():
+        return {}
+    return {item.bug: item for item in msgspec.json.decode(KEPT.read_bytes(), type=list[Found])}
+
+
+def _played(scenario: str, pattern: str, replicas: int) -> Iterator[tuple[Fault | None, Outcome]]:
+    if not pattern:
+        yield None, run(scenario, SEED, replicas=replicas)
+        return
+    kind, _, point = pattern.rpartition("@")
+    role, number, moment = point.rsplit(":", 2)
+    if not number.startswith("*"):
+        yield Fault.parse(pattern), run(scenario, SEED, (Fault.parse(pattern),), replicas=replicas)
+        return
+    for effect in run(scenario, SEED, replicas=replicas).effects:
+        is_meant = effect.role.rstrip("0123456789") == role and number[1:] in effect.label
+        if is_meant and _may(effect, Kind(kind), moment):
+            fault = Fault.parse(f"{kind}@{effect.role}:{effect.number}:{moment}")
+            yield fault, run(scenario, SEED, (fault,), replicas=replicas)
+
+
+def _may(effect: Effect, kind: Kind, moment: str) -> bool:
+    if kind is Kind.CONFLICT and (effect.verb in _NO_CONFLICT or not effect.is_kube):
+        return False
+    return effect.has_before or moment == "after"

@@ -1,0 +1,126 @@
+"""Seeded bugs of preemption: decisions, beneficiaries, rooms and graces."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.ledger import DecisionKind, Ledger
+from slipway.podworker import intent, worker
+from slipway.podworker.intent import Shed
+from slipway.scheduler import entries, ledger
+from slipway.watcher import ends
+from tests.simulation.bugs.bug import Bug
+
+
+def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
+    sound = entries.of
+
+    def hasty(plan: Any) -> list[ledger.Placed]:
+        found = sound(plan)
+        return [
+            msgspec.structs.replace(item, kind=DecisionKind.ADMIT) if item.kind is DecisionKind.NOMINATE else item
+            for item in found
+        ]
+
+    patch.setattr(entries, "of", hasty)
+
+
+def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
+    sound = entries.of
+
+    def without(plan: Any) -> list[ledger.Placed]:
+        return [item for item in sound(plan) if item.kind is not DecisionKind.NOMINATE]
+
+    def none(_ledger: Ledger) -> frozenset[str]:
+        return frozenset()
+
+    patch.setattr(ledger, "pointless", none)
+    patch.setattr(entries, "of", without)
+
+
+def _victims_are_told_without_a_decision(patch: pytest.MonkeyPatch) -> None:
+    sound = ledger.commit
+
+    def forgetful(*given: Any, **more: Any) -> tuple[Ledger, tuple[Any, ...]]:
+        made, decided = sound(*given, **more)
+        kept = tuple(item for item in made.decisions if item.kind is not DecisionKind.EVICT)
+        return msgspec.structs.replace(made, decisions=kept), decided
+
+    patch.setattr(ledger, "commit", forgetful)
+
+
+def _grace_is_cut_short(patch: pytest.MonkeyPatch) -> None:
+    def short(_allocation: Allocation, _policy: Any) -> float:
+        return 1.0
+
+    patch.setattr(ends, "preemption_grace_s", short)
+
+
+def _evictions_are_repeated(patch: pytest.MonkeyPatch) -> None:
+    """Who was evicted does not come back."""
+    sound = ends.preemption
+
+    def final(allocation: Allocation) -> Any:
+        found = sound(allocation)
+        return msgspec.structs.replace(found, requeue=False) if found is not None else None
+
+    patch.setattr(ends, "preemption", final)
+
+
+def _the_whole_gang_makes_room(patch: pytest.MonkeyPatch) -> None:
+    """Of a gang that is to shrink every rank is deleted."""
+    sound = intent.decide
+
+    def greedy(allocation: Allocation, **more: Any) -> Any:
+        found = sound(allocation, **more)
+        return Shed(tuple(range(4))) if isinstance(found, Shed) else found
+
+    patch.setattr(worker, "decide", greedy)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="room is taken before it is free",
+        breaks="what takes the room of an eviction is admitted after that room is there",
+        install=_room_is_taken_before_it_is_free,
+        hunts=(("preempt-unheard", ""),),
+        told_by=("I10",),
+    ),
+    Bug(
+        name="nobody holds the room",
+        breaks="an eviction is committed together with the place that it is for",
+        install=_nobody_holds_the_room,
+        hunts=(("preempt-in-queue", ""),),
+        told_by=("I21",),
+    ),
+    Bug(
+        name="victims are told without a decision",
+        breaks="a preemption stands in the ledger before anybody is told",
+        install=_victims_are_told_without_a_decision,
+        hunts=(("reclaim", ""),),
+        told_by=("I21",),
+    ),
+    Bug(
+        name="grace is cut short",
+        breaks="who is preempted has its whole grace",
+        install=_grace_is_cut_short,
+        hunts=(("preempt-unheard", ""),),
+        told_by=("I21",),
+    ),
+    Bug(
+        name="who was evicted does not come back",
+        breaks="an eviction is followed by another attempt",
+        install=_evictions_are_repeated,
+        hunts=(("evict", ""),),
+        told_by=("I18",),
+    ),
+    Bug(
+        name="the whole gang makes room",
+        breaks="only the ranks that were decided make room",
+        install=_the_whole_gang_makes_room,
+        hunts=(("shrink", ""),),
+        told_by=("I18", "I21"),
+    ),
+)

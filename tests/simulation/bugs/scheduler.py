@@ -1,0 +1,127 @@
+"""Seeded bugs of the scheduler: what it sees, plans, explains and fires."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.scheduler import ledger
+from slipway.scheduler.apply import Applier
+from slipway.scheduler.cycle import Cycle
+from slipway.scheduler.follow import Follower
+from slipway.streams.feed import FeedBatch, FeedReader
+from tests.simulation.bugs.bug import Bug
+
+
+def _capacity_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    commit = ledger.commit
+
+    def crowded(stored: Any, placed: Any, **how: Any) -> Any:
+        crowd = [msgspec.structs.replace(item, placements=dict.fromkeys(item.placements, "n0")) for item in placed]
+        return commit(stored, crowd, **how)
+
+    patch.setattr(ledger, "commit", crowded)
+
+
+def _first_epoch_is_joined(patch: pytest.MonkeyPatch) -> None:
+    """A reader of an empty feed takes its first entry for the one after its LIST."""
+    take = FeedReader._take  # pyright: ignore[reportPrivateUsage]
+
+    def trusting(self: Any, page: Any) -> Any:
+        if self._epoch == 0 and page and page[0][1].number == 1:
+            self._epoch = page[0][1].epoch
+        return take(self, page)
+
+    patch.setattr(FeedReader, "_take", trusting)
+
+
+def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:
+    """After a gap the reader goes on where the feed ends now, without a LIST."""
+
+    async def follow(self: Any) -> None:
+        while True:
+            batch = await self._reader.read(timeout_s=1.0)
+            if isinstance(batch, FeedBatch):
+                if self._take(batch.deltas):
+                    self._changed.set()
+                continue
+            await self._clock.sleep(0.2)
+            await self._reader.start()
+
+    patch.setattr(Follower, "follow", follow)
+
+
+def _explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
+    """The text says when it was found."""
+    explain: Any = Applier.explain
+
+    async def dated(self: Any, *given: Any) -> Any:
+        *what, message = given
+        return await explain(self, *what, f"{message} (at {self._clock.now():.0f})")
+
+    patch.setattr(Applier, "explain", dated)
+
+
+def _fired_once(patch: pytest.MonkeyPatch) -> None:
+    """A deadline whose write failed is not fired again."""
+    fire = Cycle._fire  # pyright: ignore[reportPrivateUsage]
+
+    async def once(self: Any, item: Any) -> bool:
+        fired = await fire(self, item)
+        self._deadlines.again(item.allocation, float("inf"))
+        return fired
+
+    patch.setattr(Cycle, "_fire", once)
+
+
+def _admitted_without_finalizer(patch: pytest.MonkeyPatch) -> None:
+    async def same(_self: Any, found: Any) -> Any:
+        return found
+
+    patch.setattr(Applier, "_finalize", same)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="capacity is ignored",
+        breaks="no node is given more than it has",
+        install=_capacity_is_ignored,
+        hunts=(("node-lost", ""),),
+        told_by=("I10",),
+    ),
+    Bug(
+        name="the first epoch is joined",
+        breaks="a reader LISTs after every epoch that it has not seen begin",
+        install=_first_epoch_is_joined,
+        hunts=(("compete", ""),),
+        told_by=("I18",),
+    ),
+    Bug(
+        name="a broken feed is joined again",
+        breaks="a gap in the feed, another epoch or silence means LIST",
+        install=_a_broken_feed_is_joined_again,
+        hunts=(("compete", "flush@watcher:*:after"),),
+        told_by=("I10", "I18"),
+    ),
+    Bug(
+        name="explained again and again",
+        breaks="at rest nobody writes: a condition is written when its text changes",
+        install=_explained_again_and_again,
+        hunts=(("wait", ""),),
+        told_by=("I18", "I24"),
+    ),
+    Bug(
+        name="a deadline is fired once",
+        breaks="a deadline stands in the object until its stop is written",
+        install=_fired_once,
+        hunts=(("time-is-up", "server-error@scheduler:*update allocations:before"),),
+        told_by=("I18",),
+    ),
+    Bug(
+        name="admitted without finalizer",
+        breaks="nothing is admitted that does not carry the finalizer",
+        install=_admitted_without_finalizer,
+        hunts=(("launch-1", ""),),
+        told_by=("I18", "I11"),
+    ),
+)

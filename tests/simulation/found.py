@@ -1,0 +1,56 @@
+"""What was ever found: the lines that replay it, kept in a file beside this one and played by the tests for ever.
+
+Owns the file's form: one line each, as the failure was printed; a `#` begins a remark.
+"""
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tests.support.faults import Fault
+
+KEPT = Path(__file__).with_name("found.txt")
+KEPT_MAX = 300
+"""A sweep that finds more has one cause or two; these tell enough."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of a run."""
+
+    scenario: str
+    seed: int
+    replicas: int = 1
+    faults: tuple[Fault, ...] = ()
+
+
+def parse(text: str) -> Line:
+    """Raises ValueError, KeyError for what is no replay line."""
+    words = iter(shlex.split(text))
+    options: dict[str, list[str]] = {}
+    for word in words:
+        options.setdefault(word.removeprefix("--"), []).append(next(words, ""))
+    return Line(
+        scenario=options["scenario"][0],
+        seed=int(options["seed"][0]),
+        replicas=int(options.get("replicas", ["1"])[0]),
+        faults=tuple(map(Fault.parse, options.get("crash", []))),
+    )
+
+
+def lines(path: Path = KEPT) -> list[str]:
+    """Every line that is kept."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def keep(replays: Iterable[str], path: Path = KEPT) -> int:
+    """Adds those that are not there; how many."""
+    before = lines(path)
+    fresh = [line for line in dict.fromkeys(replays) if line not in before][: max(0, KEPT_MAX - len(before))]
+    if fresh:
+        with path.open("a") as file:
+            file.writelines(f"{line}\n" for line in fresh)
+    return len(fresh)

@@ -1,0 +1,106 @@
+"""Stories of each kind of work: notebook, shell, tensorboard, training with roles."""
+
+import asyncio
+
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.reasons import Result
+from tests.simulation.scenario import DONE, RUNS_S, STOPPED, Scenario, ended, has_begun, has_ended, is_running
+from tests.support.kubelet import Script
+from tests.support.small_cluster import a_manifest
+from tests.support.world import World
+
+
+async def _notebook(world: World) -> None:
+    """Started, used when it is ready, and stopped by its owner."""
+    await world.launch(kind="notebook", idleTimeout="1h")
+    await world.when(is_running)
+    await _signal(world, {"ready": True})
+    await world.when(lambda found: found.status.ready)
+    await world.cancel()
+    await world.when(has_ended)
+
+
+async def _shell(world: World) -> None:
+    """Somebody opens a terminal, leaves it, and it is closed for them."""
+    await world.launch(kind="shell", idleTimeout="5s")
+    await world.when(is_running)
+    await _signal(world, {"ready": True})
+    await world.when(has_ended)
+
+
+async def _tensorboard(world: World) -> None:
+    """It waits for files, then answers, and is stopped."""
+    await world.launch(kind="tensorboard", cpu="100m")
+    await world.when(is_running)
+    await _signal(world, {"waiting": True})
+    await world.when(lambda found: found.status.waiting)
+    await _signal(world, {"waiting": False, "ready": True})
+    await world.when(lambda found: found.status.ready and not found.status.waiting)
+    await world.cancel()
+    await world.when(has_ended)
+
+
+async def _training(world: World) -> None:
+    """A launcher and two workers that serve it: when the launcher is done, all are."""
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=None if rank else RUNS_S)
+    manifest = a_manifest()
+    manifest["spec"] |= {
+        "kind": "training",
+        "ranks": [
+            {"name": "launcher", "count": 1, "resources": {"cpu": "500m"}},
+            {"name": "worker", "count": 2, "daemon": True, "resources": {"cpu": "1"}},
+        ],
+    }
+    await world.apply(manifest)
+    await world.when(has_ended)
+
+
+async def _launch_eight(world: World) -> None:
+    """As large a gang as there is room for."""
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=RUNS_S + 0.1 * (rank % 3))
+    await world.launch(ranks=8)
+    await world.when(has_ended)
+
+
+async def _held(world: World) -> None:
+    """Held before it starts, let go, held again when it is too late to matter."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await world.launch(hold=True)
+    await asyncio.sleep(1.0)
+    await _change(world, {"hold": False})
+    await world.when(has_begun)
+    await _change(world, {"hold": True})
+    await world.when(has_ended)
+
+
+async def _given_up(world: World) -> None:
+    """Rank 0 fails in each attempt that it is granted."""
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=0.4, code=0 if rank else 9)
+    await world.launch(ranks=2, maxRestarts=1)
+    await world.when(has_ended)
+
+
+async def _waited_too_long(world: World) -> None:
+    """There is no room for it, and it says how long it waits."""
+    await world.launch(ranks=9, pendingTimeout="3s")
+    await world.when(has_ended)
+
+
+async def _signal(world: World, signals: dict[str, object]) -> None:
+    await _change(world, {"signals": {"attempt": 1, **signals}})
+
+
+async def _change(world: World, spec: dict[str, object]) -> None:
+    await world.kube.patch(ALLOCATIONS, "job", {"spec": spec}, namespace="default")
+
+
+KINDS = (
+    Scenario(name="notebook", story=_notebook, ends=STOPPED),
+    Scenario(name="shell", story=_shell, ends={"job": ended(Result.TIMED_OUT)}),
+    Scenario(name="tensorboard", story=_tensorboard, ends=STOPPED),
+    Scenario(name="training", story=_training, ends=DONE),
+    Scenario(name="launch-8", story=_launch_eight, ends=DONE),
+    Scenario(name="held", story=_held, ends=DONE),
+    Scenario(name="given-up", story=_given_up, ends={"job": ended(Result.FAILED, 2)}),
+    Scenario(name="waited-too-long", story=_waited_too_long, ends={"job": ended(Result.TIMED_OUT)}),
+)

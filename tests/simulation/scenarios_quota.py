@@ -1,0 +1,104 @@
+"""Stories of limits: of a queue, of what it borrows, of its budget, of Kubernetes itself; and of many on little."""
+
+import asyncio
+
+from slipway.kube.resources import QUEUES, RESOURCE_QUOTAS
+from slipway.model.reasons import Result
+from tests.simulation.scenario import DONE, RUNS_S, Ending, Scenario, ended, has_ended, is_running
+from tests.support.kubelet import Script
+from tests.support.small_cluster import add_node
+from tests.support.world import Setup, World
+
+MANY = 12
+
+
+async def _limit(world: World) -> None:
+    """The queue may use half of the cluster: the second waits for the first, though there is room."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await world.kube.patch(QUEUES, "default", {"spec": {"limit": {"cpu": "2"}}})
+    for name in ("first", "second"):
+        await world.launch(name, ranks=2)
+    for name in ("first", "second"):
+        await world.when(has_ended, name=name)
+
+
+async def _borrow(world: World) -> None:
+    """A queue borrows as far as it may; what is beyond waits until something of its own has ended."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    for name, limit in (("theirs", "8"), ("mine", "2")):
+        spec = {"pool": "default", "nominal": {"cpu": "2"}, "borrowingLimit": {"cpu": limit}}
+        await world.kube.create(QUEUES, {"metadata": {"name": name}, "spec": spec})
+    for name in ("own", "borrowed", "beyond"):
+        await world.launch(name, ranks=2, queue="mine", preemptible=True)
+    for name in ("own", "borrowed", "beyond"):
+        await world.when(has_ended, name=name)
+
+
+async def _budget(world: World) -> None:
+    """The first uses the GPU time of the day up; the second waits for another day, until its owner gives up."""
+    await add_node(world.kube, "gpu", cpus=4, gpus=2)
+    await world.kube.patch(QUEUES, "default", {"spec": {"budgets": [{"gpuHours": 0.0005, "window": "1d"}]}})
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=3.0)
+    template = {"spec": {"containers": [{"name": "main", "image": "python:3.11", "command": ["true"]}]}}
+    gpus = {"ranks": [{"name": "worker", "count": 1, "resources": {"cpu": "1", "nvidia.com/gpu": "1"}}]}
+    spec = {"kind": "command", "template": template, **gpus}
+    await world.apply({"metadata": {"name": "first", "namespace": "default"}, "spec": spec})
+    await world.when(has_ended, name="first")
+    await asyncio.sleep(1.0)
+    await world.apply({"metadata": {"name": "second", "namespace": "default"}, "spec": spec})
+    await asyncio.sleep(2.0)
+    await world.cancel("second")
+    await world.when(has_ended, name="second")
+
+
+async def _kubernetes_quota(world: World) -> None:
+    """The namespace has room for two pods, and the gang has three: it waits until somebody grants more."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"pods": "2"}}}
+    await world.kube.create(RESOURCE_QUOTAS, quota, namespace="default")
+    await world.launch(ranks=3)
+    await world.created("pods")
+    await asyncio.sleep(3.0)
+    await world.kube.patch(RESOURCE_QUOTAS, "team", {"spec": {"hard": {"pods": "5"}}}, namespace="default")
+    await world.when(has_ended)
+
+
+async def _many(world: World) -> None:
+    """Twelve for four places: each has its turn, once."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=0.4)
+    for number in range(MANY):
+        await world.launch(f"job{number}", priority=50 + number % 3)
+    for number in range(MANY):
+        await world.when(has_ended, name=f"job{number}")
+
+
+async def _freed(world: World) -> None:
+    """The one that waits begins when the one that runs is stopped, and not before its pods are gone."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=None, term_s=2.0)
+    await world.launch("first", ranks=4)
+    await world.when(is_running, name="first")
+    second = await world.launch("second", ranks=4)
+    await world.cancel("first")
+    await world.when(is_running, name="second")
+    for container in world.kubelets.live(second.metadata.uid):
+        world.kubelets.exit(container.pod_uid, 0)
+    await world.when(has_ended, name="second")
+
+
+def _all(names: list[str]) -> dict[str, Ending]:
+    return {name: ended(Result.SUCCEEDED) for name in names}
+
+
+QUOTA = (
+    Scenario(name="queue-limit", story=_limit, ends=_all(["first", "second"])),
+    Scenario(name="borrow", story=_borrow, ends=_all(["own", "borrowed", "beyond"])),
+    Scenario(name="budget", story=_budget, ends={"first": ended(Result.SUCCEEDED), "second": ended(Result.CANCELED)}),
+    Scenario(name="kubernetes-quota", story=_kubernetes_quota, ends=DONE),
+    Scenario(name="many", story=_many, ends=_all([f"job{n}" for n in range(MANY)]), setup=Setup(nodes=1)),
+    Scenario(
+        name="freed",
+        story=_freed,
+        ends={"first": ended(Result.CANCELED), "second": ended(Result.SUCCEEDED)},
+        setup=Setup(nodes=1),
+    ),
+)

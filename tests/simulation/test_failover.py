@@ -1,0 +1,135 @@
+"""Two schedulers in virtual time: to the second, who leads after a crash, after an orderly end, and after a pause.
+
+Work arrives all the while, so that each tick has something to commit. The lease is 15 s, as it is by default.
+"""
+
+import asyncio
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.fault_kinds import Fault, Kind
+from tests.support.world import Setup, World, run_world
+
+LEASE_S = 15.0
+SECOND_S = 1.0
+ARRIVALS = 8
+EVERY_S = 0.3
+SELDOM_S = 0.9
+BOUNDARIES = range(1, 21)
+"""The effects of the first leader while that work arrives: from its lease to its last ticks."""
+POOLS = "resourcepools.slipway.dev"
+
+
+def a_pair(*, has_redis: bool = True) -> Setup:
+    # What has its place stays as it is: there is enough to look at.
+    return Setup(nodes=4, cpus=32, has_redis=has_redis, replicas={"scheduler": 2, "podworker": 0})
+
+
+async def arrivals(world: World) -> None:
+    """Something to decide every moment, until a while after the last fault."""
+    number = 0
+    while number < ARRIVALS or world.clock.now() < world.last_fault_at + LEASE_S + 3 * SECOND_S:
+        await world.launch(f"job{number}", cpu="100m")
+        number += 1
+        await asyncio.sleep(EVERY_S if number < ARRIVALS else SELDOM_S)
+
+
+def ledgers(world: World) -> Iterator[tuple[float, str, int, int]]:
+    """(time, writer, epoch, tick) of each ledger that was committed."""
+    for at, writer, change in world.changes:
+        if change.resource == POOLS and writer:
+            status: dict[str, Any] = change.record.obj.get("status", {})
+            yield at, writer, int(status.get("epoch", 0)), int(status.get("tick", 0))
+
+
+def next_tick_at(world: World, moment: float) -> float:
+    """When the first tick was committed by an epoch that was not there at `moment`."""
+    epoch, tick = 0, 0
+    for at, _, now_epoch, now_tick in ledgers(world):
+        if at > moment and now_epoch > epoch and now_tick > tick:
+            return at
+        if at <= moment:
+            epoch, tick = now_epoch, now_tick
+    raise AssertionError("nobody went on")
+
+
+@functools.cache
+def leader() -> str:
+    """Who leads first; it is the same in each of these runs."""
+
+    async def play(world: World) -> str:
+        await asyncio.sleep(SECOND_S)
+        return next(writer for _, writer, _, _ in ledgers(world)).split("-")[0]
+
+    found: str = run_world(play, a_pair())
+    return found
+
+
+def written_by(world: World, name: str, since: float) -> list[str]:
+    """What a process has committed since then, but leases."""
+    return [
+        f"{at:.3f} {change.resource} {change.key[1]}"
+        for at, writer, change in world.changes
+        if writer == name and at > since and not change.resource.startswith("leases")
+    ]
+
+
+@pytest.mark.parametrize("number", BOUNDARIES)
+def test_after_a_crash_the_next_tick_is_committed_within_the_lease_and_a_second(number: int) -> None:
+    """Wherever it dies, between any two of its effects: 16 s later at most another epoch has committed a tick."""
+
+    async def play(world: World) -> float:
+        await arrivals(world)
+        (struck,) = world.trouble.struck
+        return next_tick_at(world, struck[0]) - struck[0]
+
+    took_s: float = run_world(play, a_pair(), faults=(Fault(Kind.CRASH, leader(), number, "after"),))
+    assert took_s <= LEASE_S + SECOND_S
+
+
+@pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])
+def test_after_an_orderly_end_the_next_tick_is_committed_within_a_second(has_redis: bool) -> None:
+    """SIGTERM at many moments: the lease is given back, and the other is warm and looks soon, also without Redis."""
+
+    async def play(world: World) -> list[float]:
+        working = asyncio.create_task(arrivals_for_ever(world))  # noqa: TID251 - a client of the world, until its end
+        took: list[float] = []
+        for round_ in range(8):
+            await asyncio.sleep(4.0 + 0.31 * round_)
+            leads = [writer for _, writer, _, _ in ledgers(world)][-1].split("-")[0]
+            stopped_at = world.clock.now()
+            await world.restart(leads)
+            await asyncio.sleep(3 * SECOND_S)
+            took.append(next_tick_at(world, stopped_at) - stopped_at)
+        working.cancel()
+        return took
+
+    took: list[float] = run_world(play, a_pair(has_redis=has_redis))
+    assert max(took) <= SECOND_S, took
+
+
+async def arrivals_for_ever(world: World) -> None:
+    number = 0
+    while True:
+        await world.launch(f"job{number}", cpu="10m")
+        number += 1
+        await asyncio.sleep(0.4)
+
+
+@pytest.mark.parametrize("number", BOUNDARIES)
+def test_a_zombie_commits_nothing(number: int) -> None:
+    """Frozen on the way to any of its effects for twice its lease: thawed, not one write of it takes effect."""
+
+    async def play(world: World) -> tuple[list[str], list[int]]:
+        await arrivals(world)
+        (struck,) = world.trouble.struck
+        # The standby has led since; the zombie has had time to do its worst.
+        epochs = [epoch for at, _, epoch, _ in ledgers(world) if at >= struck[0]]
+        return written_by(world, f"{leader()}-1", world.last_fault_at), epochs
+
+    written, epochs = run_world(play, a_pair(), faults=(Fault(Kind.FREEZE, leader(), number, "before"),))
+    assert written == []
+    assert epochs == sorted(epochs)

@@ -1,0 +1,33 @@
+"""The table at the end of a sweep: nothing that was to be played is passed over in silence."""
+
+import pytest
+
+from tests.simulation.plan import Planned
+from tests.simulation.report import Report
+from tests.simulation.run import Outcome
+from tests.support.faults import Fault
+
+FAULT = "crash@watcher:3:before"
+
+
+def test_what_was_not_heard_of_is_lost() -> None:
+    """An undisturbed run as well as a point, until its outcome has come."""
+    report = Report()
+    report.expect_bases([("launch-1", 1, 1), ("launch-1", 1, 2)])
+    report.expect([Planned("crash", ("launch-1", 1, 1), (Fault.parse(FAULT),))])
+    report.take(Outcome(scenario="launch-1", seed=1))
+    assert report.lost == [
+        "--scenario launch-1 --seed 1 --replicas 2",
+        f"--scenario launch-1 --seed 1 --crash {FAULT}",
+    ]
+    report.take(Outcome(scenario="launch-1", seed=1, replicas=2))
+    report.take(Outcome(scenario="launch-1", seed=1, faults=(FAULT,)))
+    assert report.lost == []
+
+
+def test_what_is_lost_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the line that plays the first of it."""
+    report = Report()
+    report.expect_bases([("launch-1", 1, 1)])
+    report.show()
+    assert "points that were lost: 1, the first of them --scenario launch-1 --seed 1" in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""Redis as the simulation breaks it: a server that tells of what is added, and can lose, refuse and go back.
+
+Owns what happens to the server's state. A failover is to a replica that lacks the last additions and all that came
+after them (acknowledgements, deliveries, expiries), on a machine whose clock is behind. Must not know what entries
+mean, nor who asks.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from slipway.runtime.clock import Clock
+from slipway.streams.memory_server import MemoryServer, Stream
+from slipway.streams.pages import Id
+
+REPLICA_LAG_MAX = 8
+"""So many additions a replica may lack."""
+BEHIND_S = 7.0
+"""How far the clock of the next replica is behind."""
+
+
+class _Behind:
+    """A clock whose `now` is behind."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.monotonic = clock.monotonic
+        self.sleep = clock.sleep
+
+    def now(self) -> float:
+        return self._clock.now() - BEHIND_S
+
+
+_State = tuple[dict[str, Stream], dict[str, dict[str, bytes]], dict[str, float]]
+
+
+class FaultyServer(MemoryServer):
+    """The model of Redis, with a replica."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.on_add: Callable[[str, dict[str, bytes], Id], None] = lambda _key, _fields, _id: None
+        self.is_replicated: Callable[[], bool] = lambda: True
+        """Whether a replica may ever take over: to keep one costs more than the rest of the model."""
+        self._replica: deque[_State] = deque(maxlen=REPLICA_LAG_MAX)
+
+    def add(self, key: str, fields: Mapping[str, bytes], *, entry_id: Id | None = None, length_max: int = 0) -> Id:
+        if self.is_replicated():
+            self._replica.append(self._copy())
+        added = super().add(key, fields, entry_id=entry_id, length_max=length_max)
+        self.on_add(key, dict(fields), added)
+        return added
+
+    def fail_over(self, lost: int) -> None:
+        """The replica takes over; it lacks the last `lost` additions."""
+        for _ in range(min(lost, len(self._replica))):
+            self._streams, self._hashes, self._expires = self._replica.pop()
+        self.clock = _Behind(self.clock)
+        self.notify()
+
+    def evict(self, turn: int) -> str:
+        """One key goes, as under maxmemory; the name of it."""
+        found = sorted(self.keys())
+        if not found:
+            return ""
+        key = found[turn % len(found)]
+        self.drop(key)
+        self.notify()
+        return key
+
+    def ungroup(self) -> None:
+        """Every consumer group is destroyed, as by hand, or by a server that was made anew from its streams."""
+        for stream in self._streams.values():
+            stream.groups.clear()
+        self.notify()
+
+    def trim(self) -> None:
+        """Every stream is emptied, as by XTRIM; its last id stays, and what is pending stays pending."""
+        for stream in self._streams.values():
+            stream.entries = {}
+
+    def _copy(self) -> _State:
+        streams = {key: _copied(stream) for key, stream in self._streams.items()}
+        return streams, {key: dict(values) for key, values in self._hashes.items()}, dict(self._expires)
+
+
+def _copied(stream: Stream) -> Stream:
+    groups = {
+        name: dataclasses.replace(
+            group,
+            pending={entry_id: dataclasses.replace(item) for entry_id, item in group.pending.items()},
+            heard=dict(group.heard),
+        )
+        for name, group in stream.groups.items()
+    }
+    return dataclasses.replace(stream, entries=dict(stream.entries), groups=groups)

@@ -1,0 +1,140 @@
+"""`Streams` as one simulated process sees them: each call is numbered, and faults strike there.
+
+Owns which calls are effects, and what may happen to what the feed delivers (the scheduler's view of the cluster): it
+stalls, lags, comes twice or is lost. Must not know what entries mean.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from slipway.streams.ports import FeedEntry, FeedOp
+from tests.support.faults import Effect, Kind, Process, Trouble, noted
+
+STREAM_EFFECTS = frozenset(
+    {"append", "send", "ring", "ack", "release", "dead_letter", "heartbeat", "touch", "replay", "drop"}
+)
+STREAM_TAKES = frozenset({"claim", "claim_abandoned", "trim"})
+"""Calls that change something only when they answer something: known afterwards, so there is no "before"."""
+
+FEED_FAULTS = (Kind.STALL, Kind.LAG, Kind.DUPLICATE, Kind.LOSE)
+_LATE_S = {Kind.STALL: 20.0, Kind.LAG: 3.0}
+
+
+class ProcessPort:
+    """Any one port of the streams as one process sees it: the same methods, with faults."""
+
+    def __init__(self, inner: Any, name: str, process: Process, trouble: Trouble) -> None:
+        self._inner = inner
+        self._name = name
+        self._process = process
+        self._trouble = trouble
+        self._count = 0
+
+    def __getattr__(self, method: str) -> Any:
+        inner = getattr(self._inner, method)
+        if method == "follow":
+            return inner
+        return self._call(method, inner)
+
+    def _call(self, method: str, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        trouble, process = self._trouble, self._process
+
+        async def called(*args: Any, **options: Any) -> Any:
+            trouble.check(process)
+            await trouble.latency()
+            effect = self._effect(method)
+            if method in STREAM_EFFECTS:
+                trouble.number(process, effect)
+                if method == "ack":
+                    trouble.acking(process, list(args[0]))
+                await trouble.strike(process, effect, "before")
+                with noted(effect):
+                    answer = await inner(*args, **options)
+                await trouble.strike(process, effect, "after")
+            else:
+                await self._asked(method)
+                answer = await inner(*args, **options)
+                if method in STREAM_TAKES and answer:
+                    effect.has_before = False
+                    if method != "trim":
+                        trouble.claimed(answer)
+                    trouble.number(process, effect)
+                    await trouble.strike(process, effect, "after")
+                elif self._name == "feed" and method == "read":
+                    answer = await self._heard(answer)
+            await trouble.latency()
+            return answer
+
+        return called
+
+    async def _asked(self, method: str) -> None:
+        effect = self._effect(method)
+        effect.role = f"{self._process.role}.reads"
+        self._trouble.number_read(self._process, effect)
+        await self._trouble.strike(self._process, effect, "before")
+
+    async def _heard(self, page: list[tuple[str, FeedEntry]]) -> list[tuple[str, FeedEntry]]:
+        """What the feed delivers, entry by entry: it may come late, twice, or never."""
+        trouble, process = self._trouble, self._process
+        heard: list[tuple[str, FeedEntry]] = []
+        for cursor, entry in page:
+            effect = self._effect("watch")
+            effect.role = f"{process.role}.feed"
+            if entry.op is not FeedOp.BEAT:
+                self._count += 1
+                trouble.number_delivery(effect, self._count)
+            kind = await trouble.strike(process, effect, "before")
+            if kind is not None and kind in _LATE_S:
+                trouble.lasts(_LATE_S[kind])
+                await asyncio.sleep(_LATE_S[kind])
+            if kind is not Kind.LOSE:
+                heard.append((cursor, entry))
+            if kind is Kind.DUPLICATE:
+                heard.append((cursor, entry))
+        return heard
+
+    def _effect(self, method: str) -> Effect:
+        return Effect(
+            role=self._process.role,
+            process=self._process.name,
+            number=0,
+            verb=method,
+            target=self._name,
+            is_kube=False,
+            is_recurring=self._name == "feed" or method in ("heartbeat", "trim"),
+        )
+
+
+_PORTS = (
+    "events",
+    "firehose",
+    "hints",
+    "wake",
+    "feed",
+    "logs",
+    "traces",
+    "activity",
+    "dead",
+    "health",
+    "decisions",
+    "gatherings",
+)
+
+
+class ProcessStreams:
+    """`Streams` as one process sees them."""
+
+    def __init__(self, inner: Any, process: Process, trouble: Trouble) -> None:
+        self._inner, self._process, self._trouble = inner, process, trouble
+        for name in _PORTS:
+            setattr(self, name, ProcessPort(getattr(inner, name), name, process, trouble))
+
+    def webhooks(self, consumer: str) -> Any:
+        return ProcessPort(self._inner.webhooks(consumer), "webhooks", self._process, self._trouble)
+
+    def work_queue(self, consumer: str) -> Any:
+        return ProcessPort(self._inner.work_queue(consumer), "queue", self._process, self._trouble)
+
+    async def aclose(self) -> None:
+        return None

@@ -1,0 +1,73 @@
+"""One story on one world, judged: for tests that want to look at what happened, and not only at what the audit says.
+
+Owns the order: start, story, rest, evidence, audit. A scenario (`tests/simulation`) adds an ending and faults at any
+point; a play adds nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from slipway.audit.check import audit
+from slipway.audit.evidence import Evidence, Version
+from slipway.kube.objects import Pod
+from tests.support.faults import Fault
+from tests.support.witness import Witness
+from tests.support.world import Setup, World, run_world
+
+REST_S = 60.0
+"""What is granted for everything to come to rest."""
+Story = Callable[[World], Awaitable[None]]
+
+
+class Played:
+    """What there was: `violations` of the audit, and the evidence that it had."""
+
+    def __init__(self, evidence: Evidence, violations: list[str]) -> None:
+        self.evidence = evidence
+        self.violations = violations
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Every pod that was ever created, as it was created."""
+        return [change.pod for change in self.evidence.pods if change.before is None]
+
+    def deletions(self, resource: str, *, since: float = 0.0) -> list[Version]:
+        """Who of us deleted objects of that kind, or asked for it."""
+        return [
+            version
+            for version in self.evidence.of(resource)
+            if version.writer and version.at >= since and _is_doomed(version)
+        ]
+
+
+def play(
+    story: Story,
+    setup: Setup | None = None,
+    *,
+    seed: int = 1,
+    faults: Iterable[Fault] = (),
+    is_at_rest: bool = True,
+    without: str = "\0",
+) -> Played:
+    """Plays it to its end, and a little longer. What is named `without...` is left out of the evidence."""
+
+    async def played(world: World) -> Played:
+        witness = Witness(world)
+        await story(world)
+        await asyncio.sleep(REST_S)
+        evidence = witness.evidence(is_at_rest=is_at_rest)
+        evidence.versions = [each for each in evidence.versions if not each.name.startswith(without)]
+        return Played(evidence, [*map(str, audit(evidence)), *world.broken])
+
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return run_world(played, setup or Setup(), seed=seed, faults=tuple(faults))
+    finally:
+        logging.disable(before)
+
+
+def _is_doomed(version: Version) -> bool:
+    was_asked = version.before is not None and version.before["metadata"].get("deletionTimestamp")
+    return version.is_deletion or bool(version.obj["metadata"].get("deletionTimestamp") and not was_asked)

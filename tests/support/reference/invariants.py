@@ -1,0 +1,73 @@
+"""The invariants reference: what a program checks, what it has to know for it, and where it does."""
+
+import inspect
+
+from slipway.audit.check import INVARIANTS, Check, Invariant
+from slipway.audit.needs import Need
+from tests.support.reference.markdown import table
+
+TOP = """# What is checked
+
+One register (`shared/slipway/audit/check.py`) holds every invariant; the [simulation](../reliability.md#simulation)
+runs it after each run, [chaos](../reliability.md#chaos) at the end, and [`slipway audit`](../reliability.md#audit) all
+the time against a live system. The ids are stable: gauges and reports are named by them.
+"""
+CHECKS = """## The checks, one by one
+
+A check runs where its needs are met. Where they are not, the audit says what it lacked instead of "holds". Of a history
+that began with a listing, or that has gaps, a check that runs all the same judges less, and never more.
+"""
+TESTS = """Each check is shown the smallest history that breaks it, beside one that does not, in
+`tests/unit/audit/test_lives.py`, `tests/unit/audit/test_clients.py`.
+"""
+CHAOS = frozenset(Need) - {
+    Need.ACKS,
+    Need.DELIVERIES,
+    Need.CONSUMERS,
+    Need.SECRETS,
+    Need.TENANTS,
+    Need.SPOKEN,
+    Need.SIZES,
+    Need.RESTARTS,
+    Need.RULES,
+    Need.SILENCE,
+}
+SIMULATION = frozenset(Need) - {Need.CONSUMERS, Need.RULES}
+LIVE = frozenset({Need.EVERY_VERSION, Need.REST, Need.STREAMS, Need.CONSUMERS, Need.RULES, Need.SIZES})
+PLACES = (("simulation", SIMULATION), ("chaos", CHAOS), ("slipway audit", LIVE))
+"""What each place knows at best."""
+
+
+def page() -> str:
+    """The promises, then the checks behind them."""
+    return "\n".join(
+        [
+            TOP,
+            table(("id", "promise", "checks"), [_promise(each) for each in INVARIANTS]),
+            CHECKS,
+            table(("id", "what it looks for", "needs", "where"), _checks()),
+            TESTS,
+        ]
+    )
+
+
+def _promise(invariant: Invariant) -> tuple[str, ...]:
+    return invariant.id, invariant.promise, str(len(invariant.checks))
+
+
+def _checks() -> list[tuple[str, ...]]:
+    return [
+        (invariant.id, _sentence(check), "; ".join(check.needs) or "the history", ", ".join(_places(check)))
+        for invariant in INVARIANTS
+        for check in invariant.checks
+    ]
+
+
+def _sentence(check: Check) -> str:
+    text = " ".join((inspect.getdoc(check.find) or "").split("\n\n")[0].split())
+    name, _, rest = text.partition(": ")
+    return rest if name.isupper() or name[1:].isdigit() else text
+
+
+def _places(check: Check) -> list[str]:
+    return [name for name, known in PLACES if known.issuperset(check.needs)]

@@ -1,0 +1,29 @@
+"""What is said of work that makes room for other work, and for whom."""
+
+from slipway.api.explain import standing
+from slipway.crd.v1alpha1 import Shrink
+from slipway.model.lifecycle import Event
+from tests.support.builders import an_allocation
+
+RUNNING = an_allocation(3, minAvailable=1).assigned().released().running()
+TOLD = RUNNING.stopped("Preempted", requeue=True, by="default/urgent")
+
+
+def test_a_victim_says_until_when_and_for_whom() -> None:
+    """While it has its grace, and while its pods go."""
+    deadline = {"preemption": "2026-01-02T04:04:05Z"}
+    told = TOLD.recorded(Event.PREEMPTING, at_s=6, reason="Preempted", deadlines=deadline)
+    said = standing(told.it)
+    assert "told to save its work by 2026-01-02T04:04:05Z (Preempted for default/urgent)" in said
+    assert said.endswith("then it comes back as the next attempt")
+    assert standing(TOLD.it) == "stopping (Preempted for default/urgent): waiting for its pods to be gone"
+
+
+def test_a_gang_that_shrinks_says_so_until_its_ranks_have_gone() -> None:
+    """Counted without those that are told of already."""
+    shrink = Shrink(ranks=[0, 1, 2], attempt=1, by="default/urgent", told=1)
+    assert standing(RUNNING.with_status(shrink=shrink).it) == "running; 2 of its ranks make room for default/urgent"
+    one = Shrink(ranks=[2], attempt=1, by="default/urgent")
+    assert standing(RUNNING.with_status(shrink=one).it).endswith("one of its ranks makes room for default/urgent")
+    gone = Shrink(ranks=[2], attempt=1, by="default/urgent", told=1)
+    assert standing(RUNNING.with_status(shrink=gone).it) == "running"

@@ -1,0 +1,205 @@
+"""`POST /api/v1/simulate`: what would be otherwise. Each answer comes from a real process."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.api.simulation import Simulator
+from slipway.errors import PermanentError
+from slipway.kube.resources import ALLOCATIONS, NODES, QUEUES
+from tests.support.api_world import ApiWorld
+
+Json = dict[str, Any]
+
+
+async def asked(world: ApiWorld, **body: Any) -> Json:
+    """A question that must be answered."""
+    answer = await world.post("/simulate", body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def refused(world: ApiWorld, **body: Any) -> Json:
+    """A question that must be refused; the first error."""
+    answer = await world.post("/simulate", body)
+    assert answer.status_code == 422, answer.text
+    problem = answer.json()
+    return problem["errors"][0] if problem.get("errors") else {"pointer": "", "detail": problem["detail"]}
+
+
+def ranks(count: int = 1, **resources: Any) -> list[Json]:
+    return [{"count": count, "resources": resources}]
+
+
+async def test_as_things_stand(world: ApiWorld) -> None:
+    """Without changes nothing differs; the summary says what will happen."""
+    await world.launch(name="small")
+    await world.launch(name="large", ranks=ranks(cpu="64"))
+    answer = await asked(world)
+    assert (answer["differences"], answer["same"], answer["before"]) == ([], 2, answer["after"])
+    assert (answer["before"]["startedAtOnce"], answer["before"]["pending"]) == (1, 1)
+
+
+async def test_another_node(world: ApiWorld) -> None:
+    """What waits for room starts on the node that was added; what it said before is there too."""
+    launched = await world.launch(name="large", ranks=ranks(cpu="64"))
+    assert (await asked(world, allocations=[{"id": launched["id"], "hold": False}]))["differences"] == []
+    answer = await asked(world, addNodes=[{"name": "big", "cpu": 96, "memory": "256Gi"}])
+    [difference] = answer["differences"]
+    assert difference["allocation"] == "default/large"
+    before, after = difference["before"], difference["after"]
+    assert (before["id"], before["phase"], before["explain"]["code"]) == (launched["id"], "Pending", "NoFit")
+    assert (after["phase"], after["start"], after["placements"][0]["node"]) == ("Running", 0.0, "big")
+
+
+async def test_nodes_that_go(world: ApiWorld) -> None:
+    """What runs on a node that is taken away waits again and goes elsewhere; a cordon moves nothing."""
+    await world.launch(name="runs", ranks=ranks(cpu="6"))
+    running = await world.run("runs")
+    assert running.status.admission is not None
+    node = running.status.admission.placements[0].node
+    other = "n2" if node == "n1" else "n1"
+    [moved] = (await asked(world, removeNodes=[node]))["differences"]
+    assert moved["before"]["placements"][0]["node"] == node
+    assert moved["after"]["placements"][0]["node"] == other
+    assert (await asked(world, cordonNodes=[node]))["differences"] == []
+    await world.launch(name="next", ranks=ranks(cpu="6"))
+    [waits] = (await asked(world, cordonNodes=[other]))["differences"]
+    assert (waits["before"]["phase"], waits["after"]["phase"]) == ("Running", "Pending")
+
+
+async def test_another_priority_and_another_order(world: ApiWorld) -> None:
+    """Two that exclude each other change places; what is held stays; what is removed makes room."""
+    for name, priority in (("first", 60), ("second", 40)):
+        await world.launch(name=name, priority=priority, ranks=ranks(2, cpu="8"))
+    answer = await asked(world, allocations=[{"allocation": "second", "priority": 70}])
+    phases = {each["allocation"]: each["after"]["phase"] for each in answer["differences"]}
+    assert phases == {"default/first": "Pending", "default/second": "Running"}
+    for change in ({"hold": True}, {"remove": True}):
+        answer = await asked(world, allocations=[{"allocation": "default/first", **change}])
+        after = {each["allocation"]: each["after"] for each in answer["differences"]}
+        assert after["default/second"]["phase"] == "Running"
+        assert (after["default/first"] or {"phase": "gone"})["phase"] in ("Pending", "gone")
+
+
+async def test_start_times_follow_from_run_limits(world: ApiWorld) -> None:
+    """What waits for a limited one starts when that must have ended; a shorter limit brings it forward."""
+    await world.launch(name="limited", priority=60, ranks=ranks(2, cpu="8"), maxRuntime="1h")
+    await world.launch(name="waits", priority=40, ranks=ranks(2, cpu="8"))
+    answer = await asked(world, allocations=[{"allocation": "limited", "maxRuntime": "30m"}])
+    [of_limited, of_waits] = answer["differences"]
+    assert (of_limited["before"]["end"], of_limited["after"]["end"]) == (3600.0, 1800.0)
+    assert (of_waits["before"]["start"], of_waits["after"]["start"]) == (3600.0, 1800.0)
+
+
+async def test_another_quota(world: ApiWorld) -> None:
+    """A limit of a queue keeps work out; null takes one away; only what is named changes."""
+    await world.launch(name="a", ranks=ranks(cpu="4"))
+    [kept_out] = (await asked(world, queues=[{"name": "default", "limit": {"cpu": 2}}]))["differences"]
+    assert (kept_out["before"]["phase"], kept_out["after"]["phase"]) == ("Running", "Pending")
+    stored = await world.kube.get(QUEUES, "default")
+    limited = msgspec.structs.replace(stored.spec, limit={"cpu": 2})
+    await world.kube.replace(QUEUES, msgspec.structs.replace(stored, spec=limited))
+    [let_in] = (await asked(world, queues=[{"name": "default", "limit": None}]))["differences"]
+    assert (let_in["before"]["phase"], let_in["after"]["phase"]) == ("Pending", "Running")
+    assert (await asked(world, queues=[{"name": "default", "weight": 2}]))["differences"] == []
+
+
+async def test_another_policy(world: ApiWorld) -> None:
+    """Spread or packed."""
+    for name in ("a", "b"):
+        await world.launch(name=name, ranks=ranks(cpu="2"))
+    [moved] = (await asked(world, policy={"scores": {"MostAllocated": 1}}))["differences"]
+    nodes = [moved[side]["placements"][0]["node"] for side in ("before", "after")]
+    assert nodes == ["n2", "n1"]
+
+
+async def test_work_that_is_only_supposed(world: ApiWorld) -> None:
+    """As in a scenario file; it has no id; it may keep others waiting."""
+    await world.launch(name="later", ranks=ranks(2, cpu="8"))
+    ask = {"name": "urgent", "priority": 90, "duration": 60, "ranks": [{"count": 2, "cpu": 8}]}
+    answer = await asked(world, addAllocations=[ask])
+    of = {each["allocation"]: each for each in answer["differences"]}
+    assert of["default/urgent"]["before"] is None
+    assert (of["default/urgent"]["after"]["id"], of["default/urgent"]["after"]["end"]) == ("supposed", 60.0)
+    assert (of["default/later"]["before"]["start"], of["default/later"]["after"]["start"]) == (0.0, 60.0)
+
+
+BAD: list[tuple[Json, str]] = [
+    ({"addNode": []}, "/addNode"),
+    ({"pool": "nope"}, "/pool"),
+    ({"addNodes": [{"name": "x", "cpus": 1}]}, "/addNodes/0/cpus"),
+    ({"addNodes": [{"name": "x", "cpu": "much"}]}, "/addNodes/0/cpu"),
+    ({"addNodes": [{"name": "n1", "cpu": 1}]}, "/addNodes"),
+    ({"removeNodes": ["n1", "n9"]}, "/removeNodes/1"),
+    ({"cordonNodes": ["n9"]}, "/cordonNodes/0"),
+    ({"allocations": [{"allocation": "nobody"}]}, "/allocations/0/allocation"),
+    ({"allocations": [{"priority": 1}]}, "/allocations/0/allocation"),
+    ({"allocations": [{"allocation": "a", "prio": 1}]}, "/allocations/0/prio"),
+    ({"allocations": [{"allocation": "a", "maxRuntime": "soon"}]}, "/allocations/0/maxRuntime"),
+    ({"addAllocations": [{"name": "x", "ranks": []}]}, "/addAllocations/0/ranks"),
+    ({"addAllocations": [{"name": "x", "job": "j", "ranks": [{"cpu": 1}]}]}, "/addAllocations/0/job"),
+    ({"addAllocations": [{"name": "x", "ranks": [{"cpu": 1}]}], "workspace": "no"}, "/workspace"),
+    ({"queues": [{"limit": {"cpu": 1}}]}, "/queues/0/name"),
+    ({"queues": [{"name": "default", "limit": {"cpu": "x"}}]}, "/queues/0/limit/cpu"),
+    ({"queues": [{"name": "q", "parent": "nope"}]}, "/queues/0/parent"),
+    ({"policy": {"scores": {"Nope": 1}}}, "/policy/scores/Nope"),
+    ({"policy": {"aging": "soon"}}, "/policy/aging"),
+    ({"until": -1}, "/until"),
+    ({"until": 1e12}, "/until"),
+    ({"scenario": {"nodes": [{"name": "n", "cpus": 1}]}}, "/scenario/nodes/0/cpus"),
+    ({"scenario": {"nodes": []}, "until": 5}, "/until"),
+]
+
+
+@pytest.mark.parametrize(("body", "where"), BAD)
+async def test_bad_questions(world: ApiWorld, body: Json, where: str) -> None:
+    """Each is refused with the place of what is wrong."""
+    await world.launch(name="a")
+    assert (await refused(world, **body))["pointer"] == where
+
+
+async def test_a_scenario(world: ApiWorld) -> None:
+    """The whole answer of `slipway simulate -o json`, whatever the cluster is."""
+    scenario = {
+        "nodes": [{"name": "n", "cpu": 4, "memory": "8Gi"}],
+        "allocations": [{"name": name, "duration": 10, "ranks": [{"cpu": 3}]} for name in ("a", "b")],
+    }
+    answer = await asked(world, scenario=scenario)
+    assert (answer["allocations"]["b"]["start"], answer["metrics"]["makespan"]) == (10.0, 20.0)
+
+
+async def test_what_is_there_stays_as_it_is(world: ApiWorld) -> None:
+    """A simulation writes nothing."""
+    await world.launch(name="a")
+    before = [each.metadata for each in (await world.kube.list(ALLOCATIONS)).items]
+    await asked(world, addNodes=[{"name": "x", "cpu": 1}], allocations=[{"allocation": "a", "remove": True}])
+    assert [each.metadata for each in (await world.kube.list(ALLOCATIONS)).items] == before
+    assert {each.metadata.name for each in (await world.kube.list(NODES)).items} == {"n1", "n2"}
+
+
+async def test_only_so_many_at_a_time(world: ApiWorld) -> None:
+    """More are told to come again; when one is done, the next may come."""
+    answers = await asyncio.gather(*(world.post("/simulate", {}) for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 429, 429]
+    assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
+    assert (await world.post("/simulate", {})).status_code == 200
+
+
+async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:
+    """It ends its own process, and nothing else."""
+    small = Simulator(world.kube, world.clock, most=1, timeout_s=60.0, memory_bytes=96 << 20)
+    with pytest.raises(PermanentError, match="more memory"):
+        await small.ask({"scenario": {"nodes": [{"name": "n", "count": 90_000, "cpu": 1, "labels": {"a": "b"}}]}})
+    assert (await small.ask({"scenario": {"nodes": []}}))["ticks"] == 0
+
+
+async def test_what_takes_too_long_is_ended(world: ApiWorld) -> None:
+    """It is said so, and its process is gone."""
+    hasty = Simulator(world.kube, world.clock, most=1, timeout_s=0.05, memory_bytes=0)
+    with pytest.raises(PermanentError, match="not done within"):
+        await hasty.ask({"scenario": {"nodes": []}})
+    patient = Simulator(world.kube, world.clock, most=1, timeout_s=20.0, memory_bytes=0)
+    assert (await patient.ask({"scenario": {"nodes": []}}))["ticks"] == 0

@@ -1,0 +1,238 @@
+"""Invariants of what clients are told, of hints, of secrets and of sizes: what breaks each, beside what does not."""
+
+from typing import Any
+
+import msgspec
+
+from slipway.audit.check import audit
+from slipway.audit.evidence import (
+    EVENT,
+    LOG,
+    REDIS,
+    RSS_BYTES,
+    STREAM_BYTES,
+    AckedHint,
+    Answered,
+    Canary,
+    Consumer,
+    Delivered,
+    Measured,
+    Restarted,
+    Spoken,
+)
+from slipway.crd.hashing import key_hash
+from slipway.crd.meta import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_USER
+from slipway.crd.transitions import id_of
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Event
+from tests.support.history import BEGUN, History, running
+
+
+def told(history: History, **known: Any) -> list[str]:
+    """The invariants that an audit finds broken, once each."""
+    return list(dict.fromkeys(violation.invariant for violation in audit(history.evidence(**known))))
+
+
+def keyed(history: History, name: str = "job", key: str = "k") -> Answered:
+    """A launch with a key, and its answer."""
+    notes = {ANNOTATION_IDEMPOTENCY_KEY: key_hash(key), ANNOTATION_USER: "ada"}
+    made = history.launch(name, meta={"annotations": notes})
+    return Answered(
+        at=history.now,
+        asked_at=history.now - 1,
+        client="c1",
+        user="ada",
+        replica="api-1",
+        workspace="default",
+        verb="launch",
+        idempotency_key=key,
+        body_hash="b1",
+        status=201,
+        allocation=str(id_of(made)),
+        uid=made.metadata.uid,
+        desired="Running",
+    )
+
+
+def test_one_key_makes_one_allocation() -> None:
+    """I2: also when the first answer was lost, and when two replicas are asked at once."""
+    history = History()
+    answer = keyed(history)
+    lost = msgspec.structs.replace(answer, status=0, allocation="", uid="")
+    again = msgspec.structs.replace(answer, asked_at=answer.at + 1, at=answer.at + 2, status=200)
+    assert told(history, answers=[lost, answer, again]) == []
+    keyed(history, "other")
+    assert told(history, answers=[lost, answer]) == ["I2"]
+
+
+def test_a_key_is_for_one_body() -> None:
+    """I2: another body is refused with 422, the same one never."""
+    history = History()
+    answer = keyed(history)
+    later = {"asked_at": answer.at + 1, "at": answer.at + 2}
+    other = msgspec.structs.replace(answer, body_hash="b2", status=422, uid="", **later)
+    assert told(history, answers=[answer, other]) == []
+    assert told(history, answers=[answer, msgspec.structs.replace(other, status=409)]) == ["I2"]
+    assert told(history, answers=[answer, msgspec.structs.replace(other, status=200)]) == ["I2"]
+    refused = msgspec.structs.replace(answer, status=409, uid="", **later)
+    assert told(history, answers=[answer, refused]) == ["I2"]
+
+
+def test_an_acknowledged_launch_exists() -> None:
+    """I1 by the clients' own log."""
+    history = History()
+    answer = keyed(history)
+    assert told(history, answers=[msgspec.structs.replace(answer, uid="nobody", idempotency_key="")]) == ["I1"]
+
+
+def read(seq: int, at: float, **changes: Any) -> Answered:
+    """A read of the job."""
+    known = Answered(
+        at=at + 0.5,
+        asked_at=at,
+        client="c1",
+        verb="get",
+        status=200,
+        allocation="a",
+        uid="u",
+        seq=seq,
+        phase="Running",
+        desired="Running",
+    )
+    return msgspec.structs.replace(known, **changes)
+
+
+def test_nobody_reads_an_older_state() -> None:
+    """I19: of one client, one after the other; what was asked side by side may cross."""
+    history = History()
+    assert told(history, answers=[read(3, 1), read(3, 2), read(4, 3)]) == []
+    assert told(history, answers=[read(4, 1), read(3, 2)]) == ["I19"]
+    assert told(history, answers=[read(4, 1), read(3, 2, client="c2")]) == []
+    assert told(history, answers=[read(4, 1), read(3, 1.2)]) == []
+    assert told(history, answers=[read(4, 1, phase="Terminated"), read(4, 2)]) == ["I19"]
+
+
+def test_a_cancel_is_seen_by_all() -> None:
+    """I19: after the 2xx every replica tells every client."""
+    history = History()
+    cancel = read(3, 1, verb="cancel", desired="Stopped")
+    stopped = read(3, 2, client="c2", replica="api-2", desired="Stopped")
+    assert told(history, answers=[cancel, stopped]) == []
+    assert told(history, answers=[cancel, msgspec.structs.replace(stopped, desired="Running")]) == ["I19"]
+    before = read(3, 1, client="c2")
+    assert told(history, answers=[cancel, before]) == []
+
+
+def test_a_launch_is_found_by_all() -> None:
+    """I19: nobody is told that there is none while it exists."""
+    history = History()
+    answer = keyed(history)
+    missing = msgspec.structs.replace(answer, verb="get", status=404, uid="", asked_at=answer.at + 1, at=answer.at + 2)
+    assert told(history, answers=[answer, missing]) == ["I19"]
+    assert told(history, answers=[missing]) == []
+
+
+def test_workspaces_keep_apart() -> None:
+    """I22: no string of one in an answer to the other, nor in what is kept for it."""
+    history = History()
+    canary = Canary(text="canary-of-a", workspace="a", planted="a label")
+    to_a = Answered(at=1, client="c1", workspace="a", verb="list", status=200, text="... canary-of-a ...")
+    assert told(history, canaries=[canary], answers=[to_a]) == []
+    assert told(history, canaries=[canary], answers=[msgspec.structs.replace(to_a, workspace="b")]) == ["I22"]
+    kept = Spoken(place=REDIS, name="slipway:alloc:x", text="canary-of-a", workspace="b")
+    assert told(history, canaries=[canary], spoken=[kept]) == ["I22"]
+
+
+def test_secrets_stay_where_they_are() -> None:
+    """I23: not in ConfigMaps, logs, urls, events; and what tells of it does not tell it."""
+    history = History()
+    canary = Canary(text="hunter2hunter2", is_secret=True, planted="env of job")
+    history.launch(env={"PASSWORD": canary.text})
+    assert told(history, canaries=[canary]) == []
+    for place in (LOG, EVENT, REDIS):
+        spoken = Spoken(place=place, name="x", text=f"PASSWORD={canary.text}")
+        assert told(history, canaries=[canary], spoken=[spoken]) == ["I23"]
+    url = Answered(at=1, verb="get", url=f"/x?token={canary.text}", status=404)
+    found = audit(history.evidence(canaries=[canary], answers=[url]))
+    assert [violation.invariant for violation in found] == ["I23"]
+    assert canary.text not in str(found)
+    history.config_map("run", {"env": canary.text})
+    assert told(history, canaries=[canary]) == ["I23"]
+
+
+def hint(number: int, **changes: Any) -> Delivered:
+    """A hint that was done at once."""
+    at = BEGUN + number
+    known = Delivered(hint=f"0:{number}-0", allocation="a", times=1, added_at=at, done_at=at + 0.1)
+    return msgspec.structs.replace(known, **changes)
+
+
+def test_nothing_is_left_of_hints() -> None:
+    """I16: pending ones, members that went long ago, dead letters that nothing explains."""
+    history = History()
+    assert told(history, pending_hints=1) == ["I16"]
+    member = Consumer(stream="slipway:work:0", group="podworker", name="w1", pending=0, idle_s=30.0)
+    assert told(history, consumers=[member]) == []
+    assert told(history, consumers=[msgspec.structs.replace(member, idle_s=4_000.0)]) == ["I16"]
+    name = str(id_of(history.launch()))
+    dead = hint(1, allocation=name, times=5, done_at=None, dead_at=BEGUN + 9)
+    assert told(history, deliveries=[dead]) == ["I16"]
+
+
+def test_poison_is_set_aside_and_delays_nobody() -> None:
+    """I17: five deliveries, then a dead letter; the others take what they always take."""
+    history = History()
+    poison = hint(50, is_poison=True, times=5, done_at=None, dead_at=BEGUN + 80)
+    others = [hint(number) for number in range(100)]
+    assert told(history, deliveries=[poison, *others]) == []
+    assert told(history, deliveries=[msgspec.structs.replace(poison, times=6)]) == ["I17"]
+    assert "I17" in told(history, deliveries=[msgspec.structs.replace(poison, dead_at=None)])
+    slow = [hint(number, done_at=BEGUN + number + (5 if 50 <= number < 80 else 0.1)) for number in range(100)]
+    assert told(history, deliveries=[poison, *slow]) == ["I17"]
+
+
+def test_an_early_acknowledgement_is_told() -> None:
+    """ACK: nothing else asks for what is still to be done."""
+    history = History()
+    ack = AckedHint(allocation=AllocationId("a"), demands="the pods", others=0, process="podworker-1")
+    assert told(history, acked=[ack]) == ["ACK"]
+    assert told(history, acked=[msgspec.structs.replace(ack, others=1)]) == []
+
+
+def test_whoever_writes_at_rest_is_told() -> None:
+    """I18: after the rest begins there are leases only."""
+    history = History()
+    history.run()
+    assert told(history, rest_from=history.now) == []
+    history.put("leases", "scheduler", {"spec": {}}, writer="scheduler-1")
+    assert told(history, rest_from=BEGUN + 30) == []
+    history.ledger()
+    assert told(history, rest_from=history.now - 2) == ["I18"]
+
+
+def test_a_restart_changes_nothing() -> None:
+    """I25: no pod is written and no phase moves between its begin and its end; what nodes say of pods is not ours."""
+    history = History()
+    history.run()
+    begun = history.now
+    history.pod(0, node="n1", **running(begun))
+    spans = [Restarted(begun_at=begun, ended_at=begun + 10)]
+    assert told(history, restarts=spans) == ["I25"]
+    assert told(history, restarts=spans, has_writers=False) == []
+    later = [Restarted(begun_at=history.now, ended_at=history.now + 10)]
+    assert told(history, restarts=later) == []
+    history.step(Event.TERMINATING)
+    assert "I25" in told(history, restarts=later)
+
+
+def test_sizes_are_bounded() -> None:
+    """I24: the stream of a live allocation, and the memory of a process over time."""
+    history = History()
+    name = str(id_of(history.launch()))
+    sample = Measured(kind=STREAM_BYTES, subject=name, at=1, value=8_000)
+    assert told(history, measures=[sample]) == []
+    assert told(history, measures=[msgspec.structs.replace(sample, value=9_000)]) == ["I24"]
+    flat = [Measured(kind=RSS_BYTES, subject="watcher", at=60 * count, value=1e8) for count in range(20)]
+    assert told(history, measures=flat) == []
+    steep = [msgspec.structs.replace(each, value=1e8 + each.at * 1e5) for each in flat]
+    assert told(history, measures=steep) == ["I24"]

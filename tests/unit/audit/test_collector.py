@@ -1,0 +1,156 @@
+"""What a live audit records: every version from its beginning on, and whether that is so."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from slipway.audit.evidence import ALLOCATIONS as ALLOCATIONS_NAME
+from slipway.audit.evidence import PODS as PODS_NAME
+from slipway.audit.live.collector import Collector
+from slipway.audit.live.objects import Metadata, Observed, changed_at
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
+from slipway.local.apiserver.store import Change
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core, furnish, launch
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+KINDS = ("allocations", "pods", "configmaps", "services", "nodes", "resourcepools", "queues")
+OURS = {"slipway.dev/allocation-uid": "u"}
+
+
+class Bench:
+    """A collector beside a cluster whose every commit is known."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.core = a_core(self.clock.now)
+        self.kube = a_client(self.core)
+        self.its: CoreKube = a_client(self.core, seed=2)
+        self.changes: list[Change] = []
+        self.core.subscribe(self.changes.append)
+        self.collector = Collector(self.its, self.clock)
+
+    def committed(self, since: int) -> list[tuple[int, str, bool]]:
+        """(version, name, is it a deletion) of what was committed after `since`, of the kinds that are recorded."""
+        return [
+            (change.version, change.key[1], change.type == "DELETED")
+            for change in self.changes
+            if change.version > since and change.resource.split(".")[0] in KINDS
+        ]
+
+    def recorded(self, since: int) -> list[tuple[int, str, bool]]:
+        found = self.collector.evidence().versions
+        return [(each.number, each.name, each.is_deletion) for each in found if each.number > since]
+
+    async def busy(self, name: str) -> None:
+        """An allocation comes, changes and goes, and a pod and a ConfigMap of ours with it."""
+        await launch(self.kube, name)
+        pod = {"metadata": {"name": name, "labels": OURS}, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+        await self.kube.create(PODS, pod, namespace="default")
+        await self.kube.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": OURS}}, namespace="default")
+        await self.kube.patch(ALLOCATIONS, name, {"spec": {"priority": 7}}, namespace="default")
+        await self.kube.delete(PODS, name, namespace="default", grace_s=0)
+        await self.kube.delete(CONFIG_MAPS, name, namespace="default")
+
+
+@asynccontextmanager
+async def following(bench: Bench) -> AsyncGenerator[None]:
+    await furnish(bench.kube)
+    await bench.collector.begin()
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(bench.collector.follow())
+        await asyncio.sleep(1)
+        yield
+        following.cancel()
+
+
+def on_a_bench(test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        async with following(bench):
+            await test(bench)
+
+    run_virtual(main)
+
+
+def test_every_version_is_recorded_in_order() -> None:
+    """What is committed after the beginning is there once, with what it replaced; what was there before, once."""
+
+    async def test(bench: Bench) -> None:
+        begun = bench.changes[-1].version
+        for number in range(5):
+            await bench.busy(f"job{number}")
+            await asyncio.sleep(1)
+
+        evidence = bench.collector.evidence()
+        assert bench.recorded(begun) == bench.committed(begun)
+        assert [version.number for version in evidence.versions] == sorted({each.number for each in evidence.versions})
+        assert (evidence.is_sampled, evidence.starts_late, evidence.listed_to) == (False, True, begun)
+        changed = [each for each in evidence.of(ALLOCATIONS_NAME) if each.before is not None]
+        assert [(each.before or {})["spec"].get("priority") for each in changed] == [50] * 5
+        assert {each.obj["spec"].get("priority") for each in changed} == {7}
+        assert len(evidence.last([ALLOCATIONS_NAME])) == 5
+        assert not evidence.last([PODS_NAME])
+
+    on_a_bench(test)
+
+
+def test_watches_that_end_lose_nothing() -> None:
+    """A watch that is closed goes on where it was."""
+
+    async def test(bench: Bench) -> None:
+        begun = bench.changes[-1].version
+        for number in range(5):
+            bench.its.closes_watches = True
+            await bench.busy(f"job{number}")
+            bench.its.closes_watches = False
+            await asyncio.sleep(2)
+        assert bench.recorded(begun) == bench.committed(begun)
+        assert not bench.collector.is_sampled
+
+    on_a_bench(test)
+
+
+def test_a_history_that_was_cut_is_said_to_be() -> None:
+    """After a compaction the kind is listed again: what is gone is told as gone, and nothing claims to be complete."""
+
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, "gone")
+        await asyncio.sleep(1)
+        bench.its.is_stalled = True
+        await bench.kube.delete(ALLOCATIONS, "gone", namespace="default")
+        await launch(bench.kube, "new")
+        bench.core.store.compact()
+        bench.its.is_stalled = False
+        bench.its.closes_watches = True
+        await asyncio.sleep(1)
+        bench.its.closes_watches = False
+        await asyncio.sleep(5)
+        evidence = bench.collector.evidence()
+        assert evidence.is_sampled
+        assert [key[2] for key in evidence.last([ALLOCATIONS_NAME])] == ["new"]
+
+    on_a_bench(test)
+
+
+def test_an_object_is_as_old_as_its_server_notes() -> None:
+    """To the second, by the latest note; without notes by the latest time in it; one that is to stop is never old."""
+
+    def changed(**fields: object) -> float:
+        return changed_at(msgspec.convert({"metadata": {}, **fields}, Observed), 1_000_000.0)
+
+    created = {"creationTimestamp": "1970-01-01T00:01:00Z"}
+    noted = {**created, "managedFields": [{"time": "1970-01-01T00:02:00Z"}, {"time": "1970-01-01T00:03:00Z"}]}
+    assert changed(metadata=noted) == 181.0
+    assert changed(metadata=created, status={"conditions": [{"lastTransitionTime": "1970-01-01T00:05:00Z"}]}) == 300.0
+    assert changed(metadata=created, spec={"desired": "Stopped"}, status={"phase": "Running"}) == 1_000_000.0
+    assert changed() == 1_000_000.0
+
+
+def test_what_a_config_map_holds_is_not_kept() -> None:
+    """Evidence is about objects, not about what users put into them."""
+    read = msgspec.convert({"metadata": {"name": "x"}, "data": {"secret": "s"}}, Observed)
+    assert read.body == {"metadata": {"name": "x"}}
+    assert Metadata(name="x").version == 0

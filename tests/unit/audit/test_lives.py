@@ -1,0 +1,380 @@
+"""Invariants of lives, gangs and ledgers: the smallest history that breaks each, beside one that does not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.audit.check import BY_ID, INVARIANTS, audit, verdicts
+from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, Promised, Ran, Request
+from slipway.audit.needs import Need
+from slipway.crd.rules import RULES
+from slipway.crd.transitions import event_of, ring_of
+from slipway.crd.v1alpha1 import Preempted, Release, Stop
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.times import format_time
+from tests.support.history import BEGUN, History, exited, running
+
+Story = Callable[[History], None]
+
+
+def told(history: History, **known: Any) -> set[str]:
+    """The invariants that an audit finds broken."""
+    return {violation.invariant for violation in audit(history.evidence(**known))}
+
+
+def test_a_good_life_breaks_nothing() -> None:
+    """Launched, run, ended, gone; and beside it one that still runs, one that failed and one that waits."""
+    history = History()
+    history.queue(limit={"cpu": "8"}, nominal={"cpu": "4"}, borrowingLimit={"cpu": "4"})
+    history.run("done")
+    history.finish("done")
+    history.run("broken")
+    history.finish("broken", code=3)
+    history.run("busy")
+    history.launch("waits")
+    assert audit(history.evidence()) == []
+    assert audit(history.evidence(is_sampled=True, starts_late=True, listed_to=5)) == []
+
+
+def _starts_twice(history: History) -> None:
+    history.run()
+    history.pod(0, node="n1", uid="again", **running(history.now))
+
+
+def _bound_unreleased(history: History) -> None:
+    history.launch()
+    history.ledger(history.decision())
+    history.admit()
+    history.pod(0)
+    history.pod(0, node="n1")
+
+
+def _half_a_gang(history: History) -> None:
+    history.run()
+    history.pod(1, node="n2", **exited(history.now, 1))
+
+
+def _leaves_its_end(history: History) -> None:
+    history.run()
+    history.finish()
+    history.status(phase=Phase.RUNNING)
+
+
+def _rewrites_its_result(history: History) -> None:
+    history.run()
+    history.finish()
+    history.status(result="Failed")
+
+
+def _skips_the_table(history: History) -> None:
+    history.launch()
+    history.step(Event.ASSIGNED)
+    history.status(phase=Phase.PENDING)
+
+
+def _epoch_falls(history: History) -> None:
+    history.ledger(epoch=3)
+    history.ledger(epoch=2)
+
+
+def _undecided(history: History) -> None:
+    history.launch()
+    history.admit()
+
+
+def _drops_a_decision(history: History) -> None:
+    history.launch()
+    history.ledger(history.decision())
+    history.ledger()
+
+
+def _over_a_node(history: History) -> None:
+    for name in ("a", "b", "c"):
+        history.launch(name, ranks=[{"name": "worker", "count": 1, "resources": {"cpu": "2"}}])
+    history.ledger(*(history.decision(name, id_=name, nodes=(0,)) for name in ("a", "b", "c")))
+
+
+def _over_a_limit(history: History) -> None:
+    history.queue(limit={"cpu": "1"})
+    history.now += 60
+    history.launch()
+    history.ledger(history.decision())
+
+
+def _over_what_it_may_borrow(history: History) -> None:
+    history.queue("above", nominal={"cpu": "1"}, borrowingLimit={"cpu": "0"})
+    history.queue("below", parent="above")
+    history.now += 60
+    history.launch(queue="below")
+    history.ledger(history.decision())
+
+
+def _leaves_a_config_map(history: History) -> None:
+    history.run()
+    history.config_map("job-1", {}, of="job")
+    history.finish()
+
+
+def _keeps_its_finalizer(history: History) -> None:
+    history.launch()
+    history.step(Event.TERMINATED, result="Canceled", ended_at=format_time(history.now))
+
+
+def _releases_after_a_cancel(history: History) -> None:
+    history.launch()
+    history.ledger(history.decision())
+    history.admit()
+    history.spec(desired="Stopped")
+    history.release()
+
+
+def _succeeds_although_cancelled(history: History) -> None:
+    history.run()
+    history.spec(desired="Stopped")
+    history.finish()
+
+
+def _another_exit(history: History) -> None:
+    history.run()
+    for rank in (0, 1):
+        history.pod(rank, node=f"n{rank + 1}", **exited(history.now, 7))
+    ranks = [msgspec.structs.replace(rank, exit_code=0) for rank in history.allocation().status.ranks or []]
+    history.step(Event.TERMINATED, ranks=ranks, result="Succeeded")
+
+
+def _let_go_unrecorded(history: History) -> None:
+    history.run()
+    history.pod(0, node="n1", **exited(history.now, 0))
+    history.let_go(0)
+
+
+def _failed_for_no_exit(history: History) -> None:
+    history.run()
+    history.step(Event.TERMINATED, reason="RankFailed", result="Failed")
+
+
+def _evicted_by_nobody(history: History) -> None:
+    history.run()
+    stop = Stop(reason="Preempted", at=format_time(history.now), by="default/high", attempt=1)
+    history.status(writer="scheduler-1", stop=stop)
+
+
+def _is_deleted_alive(history: History) -> None:
+    history.run()
+    history.remove(ALLOCATIONS, "job", writer="watcher-1")
+
+
+def _makes_room_untold(history: History) -> None:
+    history.run()
+    history.remove(PODS, "job-1-1", writer="podworker-1")
+
+
+def _evicted_for_nothing(history: History) -> None:
+    history.run()
+    history.ledger(history.decision(id_="e1", nodes=(), kind="evict", by="default/high"))
+
+
+def _evicted_too_often(history: History) -> None:
+    history.run()
+    times = [Preempted(at=format_time(BEGUN + 60 * count), by="default/high") for count in range(4)]
+    history.status(preemptions=times)
+
+
+def _away_from_home(history: History) -> None:
+    history.run()
+    history.config_map("job-1", {}, of="job", space="elsewhere")
+
+
+def _half_way(history: History) -> None:
+    history.launch()
+    history.ledger(history.decision())
+    history.admit()
+
+
+def _does_not_stop(history: History) -> None:
+    history.run()
+    history.spec(desired="Stopped")
+
+
+def _grows(history: History) -> None:
+    history.run()
+    history.status(message="x" * 20_000)
+
+
+def _writes_too_much(history: History) -> None:
+    history.run()
+    for count in range(20):
+        history.status(message=str(count))
+
+
+def _counts_twice(history: History) -> None:
+    history.run()
+    history.finish()
+    history.remove(CONFIG_MAPS, "slipway-usage-2023-11-14")
+
+
+@pytest.mark.parametrize(
+    ("story", "invariant"),
+    [
+        (_is_deleted_alive, "I1"),
+        (_starts_twice, "I3"),
+        (_starts_twice, "I4"),
+        (_bound_unreleased, "I5"),
+        (_half_a_gang, "I6"),
+        (_leaves_its_end, "I7"),
+        (_rewrites_its_result, "I7"),
+        (_skips_the_table, "I8"),
+        (_epoch_falls, "I9"),
+        (_undecided, "I9"),
+        (_drops_a_decision, "I9"),
+        (_over_a_node, "I10"),
+        (_over_a_limit, "I10"),
+        (_over_what_it_may_borrow, "I10"),
+        (_leaves_a_config_map, "I11"),
+        (_keeps_its_finalizer, "I11"),
+        (_releases_after_a_cancel, "I13"),
+        (_succeeds_although_cancelled, "I13"),
+        (_half_way, "I18"),
+        (_does_not_stop, "I18"),
+        (_another_exit, "I20"),
+        (_let_go_unrecorded, "I20"),
+        (_failed_for_no_exit, "I20"),
+        (_evicted_by_nobody, "I21"),
+        (_makes_room_untold, "I21"),
+        (_evicted_for_nothing, "I21"),
+        (_evicted_too_often, "I21"),
+        (_away_from_home, "I22"),
+        (_grows, "I24"),
+        (_writes_too_much, "I24"),
+        (_counts_twice, "I26"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_").replace("_", "-"),
+)
+def test_what_breaks_it_is_told(story: Story, invariant: str) -> None:
+    """One thing goes wrong, and the invariant about it says so."""
+    history = History()
+    story(history)
+    assert invariant in told(history)
+
+
+def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
+    """I9: an API server that dies before it has answered does not tell who wrote; two who are known are told apart."""
+    for second, found in (("", set[str]()), ("scheduler-2", {"I9"})):
+        history = History()
+        for _ in range(3):
+            history.ledger()
+        history.versions[-2].writer = second
+        assert told(history) == found
+
+
+def test_a_promised_launch_that_is_nowhere_is_told() -> None:
+    """I1: it never existed, or it is gone although nobody deleted it; one that was deleted is not missed."""
+    history = History()
+    uid = history.launch().metadata.uid
+    promise = Promised(kind="launched", uid=uid, version=3, at=history.now)
+    assert told(history, promises=[promise]) == set()
+    lost = msgspec.structs.replace(promise, uid="nobody")
+    assert told(history, promises=[lost]) == {"I1"}
+    history.remove(ALLOCATIONS, "job")
+    assert told(history, promises=[promise]) == {"I1"}
+    assert told(history, promises=[promise, msgspec.structs.replace(promise, kind="deleted")]) == set()
+
+
+def test_what_runs_on_after_its_end_is_told() -> None:
+    """I12, I13: a container that outlives its allocation, and one that outlives the cancel, by more than its grace."""
+    history = History()
+    history.run()
+    uid = history.allocation().metadata.uid
+    history.spec(desired="Stopped")
+    history.finish(result="Canceled", reason="Killed")
+    ran = Ran(allocation_uid=uid, attempt=1, rank=0, pod_uid="p", started_at=BEGUN, ended_at=history.now + 20, code=0)
+    other = msgspec.structs.replace(ran, rank=1, pod_uid="q")
+    usual = [ran, other]
+    assert not told(history, containers=usual) & {"I12", "I13"}
+    late = [msgspec.structs.replace(ran, ended_at=history.now + 200), other]
+    assert {"I12", "I13"} <= told(history, containers=late)
+
+
+def test_a_stream_is_the_objects_own_history() -> None:
+    """I14, I15: an entry that never was, a hole, a second payload, and a stream that lacks its end."""
+    history = History()
+    history.run()
+    found = history.allocation()
+    good = [event_of(found, entry) for entry in ring_of(found)]
+    name = str(good[0].allocation_id)
+
+    def broken(*events: object, appended: object = good) -> set[str]:
+        return told(history, has_streams=True, streams={name: list(events)}, appended=appended)
+
+    assert broken(*good) == set()
+    assert broken(*good[:-1]) == {"I15"}
+    assert broken(good[0], *good[2:]) == {"I14"}
+    other = msgspec.structs.replace(good[1], reason="Other")
+    assert broken(*good, appended=[*good, other]) == {"I14"}
+
+
+@pytest.mark.parametrize(("deleter", "expected"), [("", set[str]()), ("podworker-1", {"I5"})])
+def test_a_release_of_a_pod_that_is_gone(deleter: str, expected: set[str]) -> None:
+    """I5: ours when one of us took it away; when somebody else did, whoever released could not know."""
+    history = History()
+    history.launch()
+    history.ledger(history.decision())
+    history.admit()
+    uids = [history.pod(rank) for rank in (0, 1)]
+    history.remove(PODS, "job-1-1", writer=deleter)
+    history.status(writer="podworker-1", release=Release(attempt=1, pod_uids=uids))
+    assert told(history) & {"I5"} == expected
+
+
+def test_the_rules_have_to_be_installed() -> None:
+    """I7: the API server itself holds the fences."""
+    history = History()
+    rules = [rule.rule for rule in RULES]
+    assert told(history, crd_rules=rules) == set()
+    assert told(history, crd_rules=rules[:3]) == {"I7"}
+
+
+def test_fences_are_looked_for() -> None:
+    """A bind or a delete without a uid and a replacement without a version are told."""
+    history = History()
+    good = Request(process="watcher-1", verb="delete", resource="pods", name="p", uid="u", outcome="ok")
+    assert told(history, requests=[good]) == set()
+    assert told(history, requests=[msgspec.structs.replace(good, uid="")]) == {"FENCE"}
+    assert told(history, requests=[msgspec.structs.replace(good, verb="update", uid="")]) == {"FENCE"}
+
+
+def test_two_looks_may_hide_steps() -> None:
+    """A history that was sampled is judged by what can be seen of it: several attempts may have passed."""
+    history = History()
+    history.launch()
+    before = len(history.versions)
+    history.admit()
+    history.step(Event.RESTARTED, reason="NodeLost")
+    history.admit(id_="d2")
+    del history.versions[before : before + 2]
+    assert "I8" not in told(history, is_sampled=True)
+    assert "I8" in told(history)
+
+
+def test_what_can_not_be_judged_is_said() -> None:
+    """A verdict names what it lacked; silence about it is no promise."""
+    found = {verdict.invariant.id: verdict for verdict in verdicts(History().evidence())}
+    assert list(found) == [invariant.id for invariant in INVARIANTS]
+    assert found["I2"].judged == ()
+    assert found["I2"].missing == (Need.ANSWERS,)
+    assert found["I3"].judged == ("one live pod per rank",)
+
+
+def test_ids_are_stable() -> None:
+    """Gauges are named by them: I1 to I26 and our own."""
+    assert list(BY_ID) == [*(f"I{number}" for number in range(1, 27)), "ACK", "FENCE"]
+
+
+def test_an_interruption_may_cost_an_attempts_work_again() -> None:
+    """I24: who was held does what others have done, and undoes it; that is no storm."""
+    history = History()
+    _writes_too_much(history)
+    assert told(history) == {"I24"}
+    assert told(history, interruptions=2) == set()

@@ -1,0 +1,117 @@
+"""What placement is told of labels, spreading, volumes and images, of our roles and of all pods."""
+
+from typing import Any
+
+import msgspec
+
+from slipway.crd.facts import allocation_fact
+from slipway.crd.meta import (
+    LABEL_ALLOCATION,
+    LABEL_ALLOCATION_UID,
+    LABEL_MANAGED_BY,
+    LABEL_ROLE,
+    MANAGED_BY,
+    ObjectMeta,
+)
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleSpec
+from slipway.kube.facts import pod_fact
+from slipway.kube.objects import Pod
+from slipway.model.facts import RoleFact
+from slipway.model.lifecycle import Kind
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY
+
+MEBI = 1024 * 1024
+SPREAD: dict[str, Any] = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+
+
+def _role(template: dict[str, Any], **role: Any) -> RoleFact:
+    spec = AllocationSpec(kind=Kind.COMMAND, template=template, ranks=[RoleSpec(**role)])
+    meta = ObjectMeta(name="job", namespace="team", uid="u")
+    fact = allocation_fact(Allocation(metadata=meta, spec=spec), ResourcePool(metadata=ObjectMeta(name="default")))
+    assert not fact.invalid
+    return fact.roles[0]
+
+
+def _pod(meta: dict[str, Any], spec: dict[str, Any]) -> Pod:
+    return msgspec.convert({"metadata": {"name": "p", "namespace": "team", **meta}, "spec": spec}, Pod)
+
+
+def test_labels_of_a_role_are_those_that_its_pods_get() -> None:
+    """The template's; with the namespace they say whom others mean."""
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [_main()]}}
+    role = _role(template)
+    assert (role.namespace, role.labels) == ("team", {"app": "web"})
+
+
+def test_role_spreads_as_it_says_else_as_its_template_says() -> None:
+    """`topologySpreadConstraints` of a role replace the template's."""
+    template = {"spec": {"containers": [_main()], "topologySpreadConstraints": [SPREAD]}}
+    assert _role(template).spread == (SPREAD,)
+    other = {**SPREAD, "maxSkew": 2}
+    assert _role(template, topology_spread_constraints=[other]).spread == (other,)
+
+
+def test_claims_and_images_of_a_role_are_told() -> None:
+    """Claims by name; an image per container, init containers first."""
+    volumes: list[dict[str, Any]] = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "set"}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    pod: dict[str, Any] = {
+        "containers": [_main()],
+        "initContainers": [{"name": "i", "image": "init:1"}],
+        "volumes": volumes,
+    }
+    role = _role({"spec": pod})
+    assert (role.claims, role.images) == (("set",), ("init:1", "i:1"))
+
+
+def test_containers_without_requests_count_in_scores_only() -> None:
+    """Each as 100m and 200 Mi; where every container says what it needs, nothing is told beside the requests."""
+    said = {"requests": {"cpu": 1, "memory": "1Gi"}}
+    both = _pod({}, {"containers": [{"name": "a", "resources": said}, {"name": "b"}]})
+    fact = pod_fact(both)
+    assert (fact.requests.get(CPU), fact.scored.get(CPU)) == (1000, 1100)
+    assert fact.scored.get(MEMORY) == 1224 * MEBI
+    assert not pod_fact(_pod({}, {"containers": [{"name": "a", "resources": said}]})).scored.amounts
+
+
+def test_pods_tell_what_they_want_beside_them() -> None:
+    """podAffinity and podAntiAffinity, not the node's; labels without ours; whether they are being deleted."""
+    beside = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
+    affinity = {"podAntiAffinity": beside, "nodeAffinity": {}, "podAffinity": None}
+    labels = {"app": "web", LABEL_ALLOCATION_UID: "u", LABEL_ROLE: "worker", LABEL_MANAGED_BY: "slipway"}
+    fact = pod_fact(_pod({"labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z"}, {"affinity": affinity}))
+    assert (fact.affinity, fact.labels, fact.role) == ({"podAntiAffinity": beside}, {"app": "web"}, "worker")
+    assert fact.leaving
+    assert pod_fact(_pod({"labels": {LABEL_MANAGED_BY: "Helm"}}, {})).labels == {LABEL_MANAGED_BY: "Helm"}
+
+
+def _main() -> dict[str, Any]:
+    return {"name": "main", "image": "i:1", "command": ["x"]}
+
+
+def test_chosen_devices_of_our_pods_are_what_they_use() -> None:
+    """They ask the device plugin for none; what others write on their pods says nothing."""
+    marks = {"slipway.dev/devices": "0,3"}
+    labels = {LABEL_ALLOCATION_UID: "u"}
+    whole = pod_fact(_pod({"labels": labels, "annotations": marks}, {"containers": []}))
+    assert (whole.devices, whole.requests.amounts) == ((0, 3), {GPU: 2})
+    marks = {"slipway.dev/devices": "1", "slipway.dev/gpu-milli": "300"}
+    part = pod_fact(_pod({"labels": labels, "annotations": marks}, {"containers": []}))
+    assert (part.devices, part.requests.amounts) == ((1,), {GPU_MILLI: 300})
+    stranger = pod_fact(_pod({"annotations": marks}, {"containers": []}))
+    assert (stranger.devices, stranger.requests.amounts) == ((), {})
+
+
+def test_labels_that_every_rank_gets_are_told_where_a_role_names_them() -> None:
+    """By `matchLabelKeys` ranks of one allocation are told from those of others; the rest look alike."""
+    own: dict[str, Any] = {**SPREAD, "labelSelector": {}, "matchLabelKeys": [LABEL_ALLOCATION_UID]}
+    told = _role({"spec": {"containers": [_main()]}}, topology_spread_constraints=[own]).labels
+    assert told == {
+        LABEL_ALLOCATION_UID: "u",
+        LABEL_ALLOCATION: "job-u",
+        LABEL_ROLE: "worker",
+        LABEL_MANAGED_BY: MANAGED_BY,
+    }
+    assert _role({"spec": {"containers": [_main()]}}, topology_spread_constraints=[SPREAD]).labels == {}

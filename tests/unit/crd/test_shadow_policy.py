@@ -1,0 +1,34 @@
+"""A shadow policy is the pool's own, but for what it names."""
+
+import msgspec
+
+from slipway.crd.facts import policy_changed, pool_fact
+from slipway.crd.meta import ObjectMeta
+from slipway.crd.v1alpha1 import PolicySpec, ResourcePool, ResourcePoolSpec
+from slipway.kube.facts import decode_fact, encode_fact
+
+
+def a_pool(shadow: PolicySpec | None) -> ResourcePool:
+    spec = ResourcePoolSpec(scores={"LeastAllocated": 2}, topology=["rack"], node_selector={"a": "b"}, shadow=shadow)
+    return ResourcePool(metadata=ObjectMeta(name="p"), spec=spec)
+
+
+def test_what_it_does_not_name_is_the_pools() -> None:
+    """Nodes, topology and everything else stay; a shadow has no shadow."""
+    fact = pool_fact(a_pool(PolicySpec(scores={"MostAllocated": 1}, aging="1h", backfill=False)))
+    plain = msgspec.structs.replace(fact, shadow=None)
+    assert plain == pool_fact(a_pool(None))
+    assert fact.shadow == msgspec.structs.replace(plain, scores={"MostAllocated": 1}, aging=3600.0, backfill=False)
+
+
+def test_an_empty_one_is_the_pool_itself() -> None:
+    """Also what is empty may be named: no topology is another policy than the pool's."""
+    fact = pool_fact(a_pool(PolicySpec()))
+    assert fact.shadow == pool_fact(a_pool(None))
+    assert policy_changed(fact, PolicySpec(topology=[])).topology == ()
+
+
+def test_it_travels_in_the_feed() -> None:
+    """As part of its pool's fact."""
+    fact = pool_fact(a_pool(PolicySpec(topology=["block", "rack"])))
+    assert decode_fact("resourcepools", encode_fact(fact)) == fact

@@ -1,0 +1,148 @@
+"""Pools with an extender that binds: it is asked pod by pod, and the pods themselves say whether it has."""
+
+import json
+from typing import Any
+
+import pytest
+
+from slipway.errors import InvalidError, UnavailableError
+from slipway.kube.extender_wire import ExtenderFault
+from slipway.kube.resources import RESOURCE_POOLS
+from slipway.model.extenders import ExtenderFact
+from slipway.podworker.main import make_worker
+from slipway.runtime.clock import SeededRandom
+from tests.support.podworker_desk import SETTINGS, Desk, at_a_desk
+from tests.support.small_cluster import a_client, look
+
+GANG = ("n0", "n1")
+
+
+class Binder:
+    """An extender that binds where it is told, or to `elsewhere`, or only says so."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.kube = a_client(desk.core, seed=9)
+        self.bodies: list[dict[str, Any]] = []
+        self.fault = ""
+        self.binds = True
+        self.elsewhere = ""
+
+    async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
+        asked = json.loads(body)
+        self.bodies.append(asked)
+        if self.binds:
+            node = self.elsewhere or asked["Node"]
+            await self.kube.bind(asked["PodNamespace"], asked["PodName"], asked["PodUID"], node)
+        if self.fault:
+            raise ExtenderFault(self.fault)
+        return b'{"Error": ""}'
+
+
+async def bound_by(desk: Desk, binder: Binder, **spec: Any) -> None:
+    """An admitted gang in a pool whose extender binds, handled once."""
+    extender = {"urlPrefix": "http://binder", "bindVerb": "bind", **spec}
+    await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"extenders": [extender]}})
+    await desk.assign(*GANG)
+    worker = make_worker(a_client(desk.core, seed=2), SETTINGS, desk.clock, SeededRandom(7), extenders=binder)
+    await desk.handle(worker=worker)
+
+
+async def places(desk: Desk) -> list[str]:
+    return [pod.spec.node_name for pod in await desk.pods()]
+
+
+async def stuck(desk: Desk) -> list[str]:
+    conditions = (await look(desk.kube)).status.conditions
+    return [item.message for item in conditions if item.type == "Stuck" and item.status == "True"]
+
+
+def test_the_extender_binds_every_pod_to_the_node_that_was_decided() -> None:
+    """PodName, PodNamespace, PodUID and Node of the release; we bind none."""
+
+    async def story(desk: Desk) -> None:
+        binder = Binder(desk)
+        await bound_by(desk, binder)
+        assert await places(desk) == list(GANG)
+        release = (await look(desk.kube)).status.release
+        assert release is not None
+        assert sorted((body["PodUID"], body["Node"]) for body in binder.bodies) == sorted(
+            zip(release.pod_uids, GANG, strict=True)
+        )
+        assert {body["PodNamespace"] for body in binder.bodies} == {"default"}
+
+    at_a_desk(story)
+
+
+def test_an_answer_that_got_lost_is_no_harm() -> None:
+    """It bound the pod and failed to say so: the pod says it."""
+
+    async def story(desk: Desk) -> None:
+        binder = Binder(desk)
+        binder.fault = "no answer within 5 s"
+        await bound_by(desk, binder)
+        assert await places(desk) == list(GANG)
+        assert not await stuck(desk)
+
+    at_a_desk(story)
+
+
+def test_one_that_only_says_that_it_has_bound_is_asked_again() -> None:
+    """And nobody else binds its pods: the work stays where it is, and the error names the extender."""
+
+    async def story(desk: Desk) -> None:
+        binder = Binder(desk)
+        binder.binds = False
+        with pytest.raises(UnavailableError, match="extender binder has not bound pod"):
+            await bound_by(desk, binder)
+        assert await places(desk) == ["", ""]
+        assert len(binder.bodies) > 2
+
+    at_a_desk(story)
+
+
+def test_an_ignorable_one_that_fails_is_passed_over() -> None:
+    """We bind."""
+
+    async def story(desk: Desk) -> None:
+        binder = Binder(desk)
+        binder.binds, binder.fault = False, "it answers 500"
+        await bound_by(desk, binder, ignorable=True)
+        assert await places(desk) == list(GANG)
+
+    at_a_desk(story)
+
+
+def test_one_that_binds_elsewhere_has_broken_the_attempt() -> None:
+    """What was decided holds: a pod on another node is not what was admitted."""
+
+    async def story(desk: Desk) -> None:
+        binder = Binder(desk)
+        binder.elsewhere = "n1"
+        await bound_by(desk, binder)
+        [message] = await stuck(desk)
+        assert "is bound to n1, not to n0" in message
+
+    at_a_desk(story)
+
+
+def test_it_binds_only_what_it_manages() -> None:
+    """Work without its resource is ours to bind."""
+
+    async def story(desk: Desk) -> None:
+        binder = Binder(desk)
+        await bound_by(desk, binder, managedResources=[{"name": "example.com/fpga"}])
+        assert not binder.bodies
+        assert await places(desk) == list(GANG)
+
+    at_a_desk(story)
+
+
+def test_a_pool_has_one_binder_at_most() -> None:
+    """The API server refuses a second."""
+
+    async def story(desk: Desk) -> None:
+        two = [{"urlPrefix": f"http://binder-{index}", "bindVerb": "bind"} for index in range(2)]
+        with pytest.raises(InvalidError, match="one extender at most may bind"):
+            await desk.kube.patch(RESOURCE_POOLS, "default", {"spec": {"extenders": two}})
+
+    at_a_desk(story)

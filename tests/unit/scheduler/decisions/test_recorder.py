@@ -1,0 +1,306 @@
+"""What is recorded is replayed bit for bit; what is lost costs a chain and never a tick."""
+
+import zlib
+
+import msgspec
+import pytest
+
+from slipway.errors import InvalidError, UnavailableError
+from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import BudgetFact, PoolFact, QueueFact
+from slipway.scheduler import recorder
+from slipway.scheduler.decisions import record
+from slipway.scheduler.plan.budgets import Accounts
+from slipway.scheduler.plan.extenders import Answer, Key
+from tests.support.decision_desk import Desk, ListSink, replayed
+from tests.support.planner import a_node, a_role, an_allocation
+
+
+def a_desk(sink: ListSink | None = None, *, epoch: int = 1) -> Desk:
+    return Desk(sink, epoch=epoch).furnish(*(a_node(f"n{index}", cpu=4, gpus=2) for index in range(3)))
+
+
+async def run_some(desk: Desk, count: int = 4, *, prefix: str = "a") -> None:
+    """So many ticks that each decide something, while other work waits."""
+    for number in range(count):
+        desk.submit(an_allocation(f"{prefix}{number}", a_role(2)), an_allocation(f"big{number}", a_role(1, cpu=64)))
+        assert desk.tick().admits
+        if number:
+            desk.end(f"{prefix}{number - 1}")
+    await desk.recorder.flush()
+
+
+def chains(sink: ListSink) -> list[tuple[str, int]]:
+    return [(each.chain, each.number) for each in sink.entries]
+
+
+async def test_recorded_ticks_are_reproduced() -> None:
+    """Decisions, order, scores, waiting and reasons; and the log says what was decided."""
+    desk = a_desk()
+    await run_some(desk)
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences, report.skipped) == (4, [], [])
+    assert (report.first, report.last, report.decisions, report.same) == (1, 4, 4, 4)
+    first = record.unpack(desk.log[0][0])
+    assert [admit.allocation for admit in first.decided.admits] == ["default/a0"]
+    assert first.decided.waiting == {"NoFit": 1}
+    assert first.decided.reasons["default/big0"]["code"] == "NoFit"
+    assert first.decided.looked[0] == "default/a0"
+    assert first.decided.scores["default/a0"]["n0"]["total"] > 0
+    assert chains(desk.sink_list) == [("1-1", number) for number in range(4)]
+
+
+async def test_only_what_changed_is_written() -> None:
+    """A tick after the base holds the facts that it needed, and no others."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    base, second = (record.unpack(data) for data, _ in desk.log)
+    assert set(base.facts) >= {"nodes", "queues", "namespaces", "resourcepools", "allocations"}
+    assert set(second.facts) == {"allocations"}
+    assert set(second.facts["allocations"]) == {"default/a0", "default/a1", "default/big1"}
+
+
+async def test_a_tick_that_decides_nothing_is_not_recorded() -> None:
+    """What it saw goes with the next that does; so does what a tick saw whose decisions were refused."""
+    desk = a_desk()
+    desk.submit(an_allocation("big", a_role(1, cpu=64)))
+    assert desk.tick().is_empty
+    desk.submit(an_allocation("a"))
+    desk.tick(commits=False)
+    desk.submit(an_allocation("b"))
+    desk.tick()
+    await desk.recorder.flush()
+    assert len(desk.log) == 1
+    assert not replayed(desk.log).differences
+
+
+async def test_a_lost_log_begins_again() -> None:
+    """After a FLUSHALL the next tick is a base, with everything in it."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    desk.sink_list.lose()
+    await run_some(desk, 2, prefix="b")
+    assert chains(desk.sink_list) == [("1-3", 0), ("1-3", 1)]
+    assert replayed(desk.log).ticks == 2
+
+
+async def test_an_outage_costs_no_tick_and_a_base_follows() -> None:
+    """While the log can not be written nothing is packed; then it begins again with all that was missed."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    desk.sink_list.fault = UnavailableError("away")
+    await run_some(desk, 2, prefix="b")
+    assert chains(desk.sink_list) == [("1-1", 0), ("1-1", 1)]
+    desk.clock.advance(recorder.AWAY_S)
+    await run_some(desk, 2, prefix="c")
+    assert chains(desk.sink_list)[2:] == [("1-5", 0), ("1-5", 1)]
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences) == (4, [])
+
+
+async def test_what_does_not_fit_is_dropped() -> None:
+    """A writer that is behind takes no more than it may; what the dropped ticks saw is not lost."""
+    desk = a_desk()
+    for number in range(recorder.WAITING_MAX + 3):
+        desk.submit(an_allocation(f"a{number}"))
+        desk.tick()
+        desk.end(f"a{number}")
+    await desk.recorder.flush()
+    assert len(desk.log) == recorder.WAITING_MAX
+    await run_some(desk, 1, prefix="b")
+    assert chains(desk.sink_list)[-1] == (f"1-{recorder.WAITING_MAX + 4}", 0)
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences) == (recorder.WAITING_MAX + 1, [])
+
+
+async def test_a_chain_is_not_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base comes so often that a reader who comes late finds one."""
+    monkeypatch.setattr(recorder, "CHAIN_MAX", 2)
+    desk = a_desk()
+    await run_some(desk, 5)
+    assert [number for _, number in chains(desk.sink_list)] == [0, 1, 0, 1, 0]
+    assert replayed(desk.log).ticks == 5
+
+
+async def test_two_leaders_and_a_zombie() -> None:
+    """The chains of an old and a new leader are told apart, however their entries are mixed."""
+    sink = ListSink()
+    old, new = a_desk(sink), a_desk(sink, epoch=2)
+    await run_some(old, 2)
+    await run_some(new, 2)
+    await run_some(old, 1, prefix="late")
+    report = replayed(old.log)
+    assert (report.ticks, report.differences, report.skipped) == (5, [], [])
+
+
+async def test_a_trimmed_log_is_read_from_its_first_base() -> None:
+    """What has lost its base is passed over and said so."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    desk.sink_list.lose()
+    await run_some(desk, 2, prefix="b")
+    orphan = (desk.log[1][0], desk.log[1][1])
+    report = replayed([orphan, *desk.log])
+    assert [each.tick for each in report.skipped] == [4]
+    assert report.ticks == 2
+
+
+async def test_a_gap_in_a_chain_ends_it() -> None:
+    """Nothing is replayed on inputs that are not whole."""
+    desk = a_desk()
+    await run_some(desk, 4)
+    log = desk.log
+    report = replayed([log[0], *log[2:]])
+    assert [each.tick for each in report.skipped] == [3, 4]
+    assert (report.ticks, report.differences) == (1, [])
+
+
+async def test_an_entry_of_another_version_is_passed_over() -> None:
+    """It is no damage."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    foreign = record.sealed(zlib.compress(b'{"format": 99, "news": true}'))
+    report = replayed([(foreign, 7), *desk.log])
+    assert [(each.tick, "99" in each.why) for each in report.skipped] == [(7, True)]
+    assert report.ticks == 2
+
+
+async def test_any_byte_that_is_changed_is_found() -> None:
+    """Every byte of every record counts: a changed one is refused, or shown as a difference."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    for place in range(len(desk.log[0][0])):
+        log = desk.log
+        data = bytearray(log[0][0])
+        data[place] ^= 1
+        with pytest.raises(InvalidError):
+            replayed([(bytes(data), log[0][1]), *log[1:]])
+
+
+async def test_a_fact_that_was_changed_is_found() -> None:
+    """Also when it is packed again: the hash of the inputs says that these are not they."""
+    desk = a_desk()
+    await run_some(desk, 1)
+    text = zlib.decompress(desk.log[0][0][: -record.SEAL_BYTES])
+    changed = text.replace(b'"name":"n1","uid":"n1"', b'"name":"n1","uid":"nx"')
+    assert changed != text
+    with pytest.raises(InvalidError, match="not those that were recorded"):
+        replayed([(record.sealed(zlib.compress(changed)), 1)])
+
+
+async def test_a_decision_that_was_changed_is_a_difference() -> None:
+    """It names the tick, the allocation, and both sides."""
+    desk = a_desk()
+    await run_some(desk, 1)
+    made = record.unpack(desk.log[0][0])
+    [admit] = made.decided.admits
+    other = msgspec.structs.replace(admit, placements={0: "n2", 1: "n2"})
+    forged = msgspec.structs.replace(made, decided=msgspec.structs.replace(made.decided, admits=(other,)))
+    report = replayed([(record.pack(forged), 1)])
+    [difference] = report.differences
+    assert (difference.tick, difference.what, difference.allocation) == (1, "admit", "default/a0")
+    assert difference.recorded["placements"] == {"0": "n2", "1": "n2"}
+    assert difference.replayed["placements"] == {str(rank): node for rank, node in admit.placements.items()}
+
+
+async def test_another_policy_says_what_it_would_have_done() -> None:
+    """By default work without GPUs is spread; packed, it would have gone to one node."""
+    desk = a_desk()
+    desk.submit(*(an_allocation(f"a{number}") for number in range(3)))
+    desk.tick()
+    await desk.recorder.flush()
+    report = replayed(desk.log, other=lambda pool: msgspec.structs.replace(pool, scores={"MostAllocated": 1}))
+    [would] = report.would
+    assert {each.allocation for each in would.different} == {"default/a1", "default/a2"}
+    assert {each.other["placements"]["0"] for each in would.different} == {"n0"}
+    assert (report.differences, would.same) == ([], 1)
+    assert not replayed(desk.log, other=lambda pool: pool).would
+
+
+async def test_a_part_of_the_log_is_replayed() -> None:
+    """What comes before is folded and not planned."""
+    desk = a_desk()
+    await run_some(desk, 4)
+    report = replayed(desk.log, first=2, last=3)
+    assert (report.first, report.last, report.ticks) == (2, 3, 2)
+
+
+def test_an_empty_log_is_refused() -> None:
+    """There is nothing that could be said of it."""
+    with pytest.raises(InvalidError):
+        replayed([])
+
+
+async def test_work_of_other_pools_is_not_kept() -> None:
+    """Nor what has ended."""
+    desk = a_desk()
+    desk.put("resourcepools", "other", PoolFact(name="other", node_selector={"x": "y"}))
+    desk.submit(an_allocation("foreign", pool="other"))
+    await run_some(desk, 2)
+    assert all("default/foreign" not in record.unpack(data).facts["allocations"] for data, _ in desk.log)
+
+
+async def test_what_budgets_have_used_is_kept() -> None:
+    """A queue whose budget is used up keeps its work waiting, also in a replay; a later reading is another fact."""
+    desk = a_desk()
+    budget = BudgetFact(3_600_000, 86_400.0)
+    desk.put("queues", "gpus", QueueFact(name="gpus", budgets=(budget,)))
+    day = desk.clock.now() // 86_400 * 86_400
+    for number, used in enumerate((3_600_000, 0)):
+        desk.cluster.set_accounts(Accounts(at=desk.clock.now(), days={day: {"gpus": used}}))
+        desk.submit(an_allocation(f"g{number}", a_role(1, gpus=1), queue="gpus"), an_allocation(f"c{number}"))
+        admits = {admit.allocation for admit in desk.tick().admits}
+        assert ("default/g0" in admits) == (used == 0)
+    await desk.recorder.flush()
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences) == (2, [])
+
+
+async def test_what_extenders_have_said_is_kept() -> None:
+    """A replay asks nobody: it knows the answers of that time."""
+    desk = a_desk()
+    extender = ExtenderFact(url="http://e", filter_verb="filter")
+    desk.put("resourcepools", "default", PoolFact(name="default", extenders=(extender,)))
+    desk.submit(an_allocation("a"))
+    [question] = desk.tick(answers={}).questions
+    desk.tick(answers={question.key: Answer(asked=frozenset(question.nodes), passed=frozenset({"n2"}))})
+    await desk.recorder.flush()
+    [admit] = record.unpack(desk.log[0][0]).decided.admits
+    assert set(admit.placements.values()) == {"n2"}
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences) == (1, [])
+
+
+async def test_what_extenders_have_said_about_who_goes_is_kept() -> None:
+    """A replay evicts the same, and asks nobody."""
+    desk = a_desk()
+    guard = ExtenderFact(url="http://e", preempt_verb="preempt")
+    desk.put("resourcepools", "default", PoolFact(name="default", extenders=(guard,)))
+    desk.put("queues", "default", QueueFact(name="default", within_queue="LowerPriority"))
+    answers: dict[Key, Answer] = {}
+    fillers = [an_allocation(f"low{number}", a_role(1, cpu=4), preemptible=True) for number in range(3)]
+    desk.submit(*fillers)
+    assert len(desk.tick(answers=answers).admits) == 3
+    desk.submit(an_allocation("urgent", a_role(1, cpu=4), priority=9))
+    [question] = desk.tick(answers=answers).questions
+    chosen = question.offers[-1]
+    answers[question.key] = Answer(
+        asked=frozenset(question.nodes),
+        passed=frozenset({chosen.node}),
+        offered={offer.node: offer.ids for offer in question.offers},
+    )
+    [evict] = desk.tick(answers=answers).evictions
+    assert evict.uid == chosen.leavers[0].allocation.uid
+    await desk.recorder.flush()
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences) == (2, [])
+
+
+async def test_a_fact_that_can_not_be_written_ends_the_recording_and_nothing_else() -> None:
+    """What is recorded is whole, or not at all; the ticks go on."""
+    desk = a_desk()
+    await run_some(desk, 2)
+    desk.submit(an_allocation("odd", hold=True, gate_message="\ud800"))
+    await run_some(desk, 2, prefix="b")
+    assert len(desk.log) == 2
+    assert not replayed(desk.log).differences

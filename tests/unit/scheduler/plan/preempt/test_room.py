@@ -1,0 +1,165 @@
+"""Who is evicted for whom."""
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, JobFact, PoolFact, QueueFact, TopologyFact
+from slipway.scheduler.plan.invariants import Broken, lint
+from slipway.scheduler.plan.outcome import Evict, Plan
+from slipway.scheduler.plan.snapshot import Snapshot
+from tests.support.planner import a_role, a_snapshot, an_allocation, gates, nodes, places, planned, running
+
+EAGER = QueueFact(name="default", within_queue="LowerPriority")
+
+
+def work(name: str, *where: str, cpu: int = 1, minimum: int | None = None, **more: object) -> AllocationFact:
+    """Work that can be preempted, a rank of `cpu` on each of `where`; a role of one if it waits."""
+    count = max(1, len(where))
+    fact = an_allocation(name, a_role(count, minimum, cpu=cpu), preemptible=True, **more)
+    return running(fact, dict(enumerate(where))) if where else fact
+
+
+def evicted(decided: Plan) -> dict[str, tuple[int, ...]]:
+    """{name: ranks; none for all}."""
+    return {evict.allocation.partition("/")[2]: evict.ranks for evict in decided.evictions}
+
+
+def crowded(*facts: AllocationFact, queue: QueueFact = EAGER, count: int = 2) -> Snapshot:
+    """Nodes of 4 cpu."""
+    return a_snapshot(nodes(count, cpu=4), facts, queues=[queue])
+
+
+def test_what_leaves_already_is_waited_for() -> None:
+    """Its room is enough: nobody else is evicted, and the explanation names it."""
+    leaving = msgspec.structs.replace(work("leaving", "n0", cpu=4), stopping=True)
+    snapshot = crowded(leaving, work("low", "n1", cpu=4), work("high", cpu=4, priority=9))
+    decided = planned(snapshot)
+    assert decided.evictions == ()
+    assert "it waits for what is on its way out: default/leaving" in decided.explanations["default/high"].message
+
+
+def test_what_leaves_already_counts_as_gone() -> None:
+    """Where it is not enough, only the rest is evicted, and the plan is sound."""
+    leaving = msgspec.structs.replace(work("leaving", "n0", cpu=4), stopping=True)
+    gang = an_allocation("gang", a_role(2, cpu=4), priority=9)
+    snapshot = crowded(leaving, work("low", "n1", cpu=4), gang)
+    decided = planned(snapshot)
+    assert evicted(decided) == {"low": ()}
+    assert sorted(places(decided)["gang"]) == ["n0", "n1"]
+    assert lint(snapshot, decided) == ()
+
+
+def test_leaving_ranks_are_no_surplus() -> None:
+    """What was told to shrink to its minimum is not shrunk further: it would go whole."""
+    elastic = msgspec.structs.replace(work("elastic", "n0", "n1", cpu=4, minimum=1), leaving_ranks=(1,))
+    decided = planned(crowded(elastic, work("high", cpu=4, priority=9)))
+    assert decided.evictions == ()
+
+
+def test_two_may_not_shrink_one_gang_in_one_tick() -> None:
+    """The second waits for the next tick rather than tell the gang twice."""
+    elastic = work("elastic", "n0", "n1", "n2", cpu=4, minimum=1)
+    first, second = work("first", cpu=4, priority=9), work("second", cpu=4, priority=8)
+    decided = planned(crowded(elastic, first, second, count=3))
+    assert evicted(decided) == {"elastic": (2,)}
+    assert list(places(decided)) == ["first"]
+
+
+def test_what_was_admitted_in_the_same_tick_stays() -> None:
+    """Also where it is less important and could have been passed over."""
+    low, high = an_allocation("low", a_role(1, cpu=4)), work("high", cpu=4, priority=9)
+    decided = planned(crowded(low, high, count=1))
+    assert places(decided) == {"high": ["n0"]}
+    assert decided.evictions == ()
+
+
+def test_a_displacer_is_not_displaced_by_its_victim() -> None:
+    """For ten minutes, whatever has become of their priorities; then it may be."""
+    victim = work("victim", cpu=4, priority=9, evictions=((1000.0, "default/displacer"),))
+    snapshot = crowded(victim, work("displacer", "n0", cpu=4), count=1)
+    held = planned(snapshot, 1100.0)
+    assert (held.evictions, held.look_again) == ((), 1600.0)
+    assert "has just taken its place" in held.explanations["default/victim"].message
+    assert evicted(planned(snapshot, 1600.0)) == {"displacer": ()}
+
+
+def test_three_preemptions_an_hour_are_enough() -> None:
+    """The fourth waits until the first is an hour ago."""
+    history = tuple((1000.0 + number, f"default/other{number}") for number in range(3))
+    snapshot = crowded(work("worn", "n0", cpu=4, evictions=history), work("high", cpu=4, priority=9), count=1)
+    assert planned(snapshot, 4599.0).evictions == ()
+    assert planned(snapshot, 4599.0).look_again == 4600.0
+    assert evicted(planned(snapshot, 4600.0)) == {"worn": ()}
+
+
+def test_the_priority_of_a_job_counts() -> None:
+    """A job's priority is that of its work, for victims and for whoever comes."""
+    jobs = [JobFact(namespace="default", name="important", priority=9)]
+    facts = [work("low", "n0", cpu=4, priority=5), work("mine", cpu=4, job="important")]
+    snapshot = a_snapshot(nodes(1, cpu=4), facts, queues=[EAGER], jobs=jobs)
+    assert evicted(planned(snapshot)) == {"low": ()}
+
+
+def test_ports_are_freed_too() -> None:
+    """A host port that a victim holds is room like any other."""
+    low = running(an_allocation("low", a_role(1, host_ports=(8080,)), preemptible=True), {0: "n0"})
+    high = an_allocation("high", a_role(1, host_ports=(8080,)), priority=9)
+    assert evicted(planned(crowded(low, high, count=1))) == {"low": ()}
+
+
+def test_a_gang_clears_the_cheapest_rack() -> None:
+    """A required domain is cleared where it costs least."""
+    racks = [
+        msgspec.structs.replace(node, labels={"rack": f"r{number // 2}"}) for number, node in enumerate(nodes(4, cpu=4))
+    ]
+    facts = [work(f"w{number}", f"n{number}", cpu=4, priority=2 - number // 2) for number in range(4)]
+    gang = an_allocation("gang", a_role(2, cpu=4, topology=TopologyFact("rack")), priority=9)
+    decided = planned(a_snapshot(racks, [*facts, gang], queues=[EAGER]))
+    assert evicted(decided) == {"w2": (), "w3": ()}
+
+
+def test_moving_keeps_everybody_running() -> None:
+    """What moves is evicted and admitted as its next attempt in one plan, which lint finds sound."""
+    scores = PoolFact(name="default", scores={"LeastAllocated": 1})
+    facts = [work("a", "n0", cpu=2), work("b", "n1", cpu=2), work("whole", cpu=4)]
+    snapshot = a_snapshot(nodes(2, cpu=4), facts, pool=scores)
+    decided = planned(snapshot)
+    assert len(decided.evictions) == 1
+    moved = decided.evictions[0]
+    assert moved.by == "default/whole"
+    assert {admit.allocation: admit.attempt for admit in decided.admits} == {moved.allocation: 2, "default/whole": 1}
+    assert lint(snapshot, decided) == ()
+
+
+def test_surplus_leaves_room_for_victims() -> None:
+    """Where a victim can go elsewhere, the surplus of whoever displaced it does not take that place."""
+    fixed = [running(an_allocation(f"fixed{at}", a_role(1, cpu=3)), {0: f"n{at}"}) for at in range(2)]
+    near = a_role(1, name="near", node_selector={"at": "n0"})
+    comer = an_allocation("comer", near, a_role(1, 0, name="anywhere"), priority=9)
+    there = [msgspec.structs.replace(node, labels={"at": node.name}) for node in nodes(2, cpu=4)]
+    snapshot = a_snapshot(there, [*fixed, work("victim", "n0"), comer], queues=[EAGER])
+    decided = planned(snapshot)
+    assert evicted(decided) == {"victim": ()}
+    assert places(decided) == {"comer": ["n0"]}
+
+
+def test_lint_knows_victims() -> None:
+    """What can not be preempted, what goes for nobody, and a gang below its minimum are violations."""
+    fixed = running(an_allocation("fixed", a_role(1, cpu=4)), {0: "n0"})
+    elastic = work("elastic", "n1", "n2", cpu=4, minimum=2)
+    snapshot = crowded(fixed, elastic, count=3)
+
+    def told(fact: AllocationFact, ranks: tuple[int, ...] = ()) -> Evict:
+        decided = planned(crowded(work("low", "n0", cpu=4), work("high", cpu=4, priority=9), count=1)).evictions[0]
+        return msgspec.structs.replace(decided, allocation=fact.key, uid=fact.uid, ranks=ranks)
+
+    rules = [violation.rule for violation in lint(snapshot, Plan(evictions=(told(fixed), told(elastic, (1,)))))]
+    assert rules == [Broken.VICTIM, Broken.VICTIM, Broken.VICTIM, Broken.ATOMIC]
+
+
+def test_a_queue_that_says_never_is_told_nothing() -> None:
+    """Without a policy there is nothing to say about preemption."""
+    decided = planned(
+        crowded(work("low", "n0", cpu=4), work("high", cpu=4, priority=9), queue=QueueFact(name="default"), count=1)
+    )
+    assert gates(decided) == {"high": "NoFit"}
+    assert "evict" not in decided.explanations["default/high"].message

@@ -1,0 +1,264 @@
+"""What extenders say, in a plan: a mask and a bonus over nodes, questions for what is not known, faults that wait."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from slipway.model.extenders import ExtenderFact
+from slipway.model.reasons import Gate
+from slipway.scheduler.plan.extenders import Answer, Answers, Key, Question, Verb
+from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.planner import plan
+from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate.scenario import Scenario, decode
+from slipway.scheduler.simulate.world import World
+
+URL = "http://gpu-share.tools:8888/scheduler"
+NODES = [{"name": "n", "count": 3, "cpu": 4}]
+
+
+def a_snapshot(**document: Any) -> Snapshot:
+    """Everything of the document has arrived."""
+    scenario: Scenario = decode(json.dumps({"nodes": NODES, **document}))
+    world = World(scenario)
+    for part in scenario.allocations:
+        world.submit(part.name)
+    return world.columns.snapshot((), 0.0)
+
+
+def an_ask(name: str = "a", **rank: Any) -> dict[str, Any]:
+    return {"name": name, "ranks": [{"cpu": 1, **rank}]}
+
+
+def planned(snapshot: Snapshot, answers: Answers | None, *extenders: ExtenderFact) -> Plan:
+    policy = msgspec.structs.replace(policy_of(snapshot.pool), extenders=extenders)
+    return plan(snapshot, policy, 0.0, answers=answers)
+
+
+def a_filter(**changes: Any) -> ExtenderFact:
+    return msgspec.structs.replace(ExtenderFact(url=URL, filter_verb="filter"), **changes)
+
+
+def conversation(
+    snapshot: Snapshot, say: Callable[[Question], Answer], *extenders: ExtenderFact
+) -> tuple[Plan, dict[Key, Answer]]:
+    """Plans and answers until nothing is asked any more; `say` answers a question."""
+    answers: dict[Key, Answer] = {}
+    for _ in range(10):
+        decided = planned(snapshot, answers, *extenders)
+        if not decided.questions:
+            return decided, answers
+        answers |= {question.key: say(question) for question in decided.questions}
+    raise AssertionError("the questions never end")
+
+
+def passing(*names: str, **reasons: str) -> Any:
+    def say(question: Any) -> Answer:
+        asked = frozenset(question.nodes)
+        return Answer(asked=asked, passed=asked & frozenset(names), reasons=reasons)
+
+    return say
+
+
+def places(decided: Plan) -> dict[str, list[str]]:
+    return {admit.uid: list(admit.placements.values()) for admit in decided.admits}
+
+
+def test_what_is_not_answered_is_a_question_and_is_not_placed() -> None:
+    """The first plan asks about the nodes that fit, in their order, and admits nothing that the extender manages."""
+    decided = planned(a_snapshot(allocations=[an_ask()]), {}, a_filter())
+
+    assert not decided.admits
+    [question] = decided.questions
+    assert (question.verb, question.nodes) == (Verb.FILTER, ("n-0", "n-1", "n-2"))
+    assert question.owner is not None
+    assert question.owner.name == "a"
+    why = decided.explanations["default/a"]
+    assert why.gate is Gate.WAITING_FOR_EXTENDER
+    assert "gpu-share.tools:8888" in why.message
+
+
+def test_without_answers_at_all_nobody_is_asked() -> None:
+    """A plan that is given no answers is made as if there were no extenders."""
+    decided = planned(a_snapshot(allocations=[an_ask()]), None, a_filter())
+
+    assert places(decided) == {"a": ["n-0"]}
+    assert not decided.questions
+
+
+def test_only_nodes_that_pass_are_used() -> None:
+    """The filter leaves one node."""
+    decided, _ = conversation(a_snapshot(allocations=[an_ask()]), passing("n-2"), a_filter())
+
+    assert places(decided) == {"a": ["n-2"]}
+
+
+def test_refused_nodes_are_counted_by_the_extenders_own_reason() -> None:
+    """Each node once, under the name of who refused it."""
+    say = passing(**{"n-0": "no licence", "n-1": "no licence"})
+    decided, _ = conversation(a_snapshot(allocations=[an_ask()]), say, a_filter())
+
+    why = decided.explanations["default/a"]
+    name = "gpu-share.tools:8888/scheduler"
+    assert why.gate is Gate.NO_FIT
+    assert why.reasons == {f"Extender {name}": 1, f"Extender {name}: no licence": 2}
+    assert f"2 are refused by extender {name}: no licence" in why.message
+
+
+def test_an_extender_is_asked_only_about_nodes_that_pass_our_filters() -> None:
+    """A full node and a cordoned one are not asked about, and count under our own reasons."""
+    nodes = [{"name": "full", "cpu": 0}, {"name": "off", "cpu": 4, "unschedulable": True}, {"name": "ok", "cpu": 4}]
+    snapshot = a_snapshot(nodes=nodes, allocations=[an_ask()])
+    [question] = planned(snapshot, {}, a_filter()).questions
+
+    assert question.nodes == ("ok",)
+    decided, _ = conversation(snapshot, passing(), a_filter())
+    assert sum(decided.explanations["default/a"].reasons.values()) == 3
+
+
+def test_our_own_filters_hold_whatever_an_extender_says() -> None:
+    """It says that a full node fits: nothing is placed there."""
+    nodes = [{"name": "full", "cpu": 1}, {"name": "ok", "cpu": 4}]
+    snapshot = a_snapshot(nodes=nodes, allocations=[an_ask("big", cpu=4)])
+    [question] = planned(snapshot, {}, a_filter()).questions
+    everything = frozenset({"full", "ok", "nowhere"})
+
+    decided = planned(snapshot, {question.key: Answer(asked=everything, passed=everything)}, a_filter())
+    assert places(decided) == {"big": ["ok"]}
+
+
+def test_managed_resources_leave_other_work_alone() -> None:
+    """What asks for none of them is placed at once, while the managed ask waits."""
+    nodes = [{"name": "n", "cpu": 4, "resources": {"example.com/fpga": 1}}]
+    work = [an_ask("plain"), an_ask("managed", resources={"example.com/fpga": 1})]
+    extender = a_filter(managed_resources=("example.com/fpga",))
+    decided = planned(a_snapshot(nodes=nodes, allocations=work), {}, extender)
+
+    assert places(decided) == {"plain": ["n"]}
+    assert list(decided.explanations) == ["default/managed"]
+
+
+def test_a_fault_makes_managed_work_wait_and_names_the_extender() -> None:
+    """Not ignorable: the reason says who fails and how; nothing is asked before the shell asks again."""
+    snapshot = a_snapshot(allocations=[an_ask()])
+    decided, _ = conversation(snapshot, lambda question: Answer(fault="no answer within 5 s"), a_filter())
+
+    why = decided.explanations["default/a"]
+    assert (why.gate, why.reasons) == (Gate.WAITING_FOR_EXTENDER, {"ExtenderUnavailable": 3})
+    assert "gpu-share.tools:8888/scheduler, which fails: no answer within 5 s" in why.message
+    assert not why.is_never
+
+
+def test_an_ignorable_fault_is_as_if_it_were_not_there() -> None:
+    """Work goes on."""
+    snapshot = a_snapshot(allocations=[an_ask()])
+    decided, _ = conversation(snapshot, lambda question: Answer(fault="500"), a_filter(ignorable=True))
+
+    assert places(decided) == {"a": ["n-0"]}
+
+
+def test_extenders_filter_one_after_another() -> None:
+    """The second is asked only about what the first let pass, and after it."""
+    second = ExtenderFact(url="http://second", filter_verb="f")
+    snapshot = a_snapshot(allocations=[an_ask()])
+    [first] = planned(snapshot, {}, a_filter(), second).questions
+    answers = {first.key: Answer(asked=frozenset(first.nodes), passed=frozenset({"n-1", "n-2"}))}
+
+    [question] = planned(snapshot, answers, a_filter(), second).questions
+    assert (question.extender.url, question.nodes) == ("http://second", ("n-1", "n-2"))
+
+
+def test_scores_count_ten_times_their_weight() -> None:
+    """A score of 1 weighs as 10 of one of our own: it wins over nodes that are alike, and shows in the scores."""
+    extender = a_filter(prioritize_verb="prioritize", filter_verb="", weight=2)
+
+    def say(question: Any) -> Answer:
+        return Answer(asked=frozenset(question.nodes), scores={"n-1": 1})
+
+    snapshot = a_snapshot(allocations=[an_ask()])
+    decided, _ = conversation(snapshot, say, extender)
+    assert places(decided) == {"a": ["n-1"]}
+
+
+def test_a_fault_in_scoring_is_ignored() -> None:
+    """Whatever `ignorable` says: the other scores decide."""
+    extender = a_filter(prioritize_verb="prioritize", filter_verb="")
+    decided, _ = conversation(a_snapshot(allocations=[an_ask()]), lambda question: Answer(fault="500"), extender)
+
+    assert places(decided) == {"a": ["n-0"]}
+
+
+def test_a_node_that_became_feasible_is_asked_about_before_it_is_used() -> None:
+    """An answer counts for the nodes that it was about."""
+    snapshot = a_snapshot(allocations=[an_ask(count=3, cpu=4)])
+    [question] = planned(snapshot, {}, a_filter()).questions
+    two = frozenset({"n-0", "n-1"})
+    decided = planned(snapshot, {question.key: Answer(asked=two, passed=two)}, a_filter())
+
+    assert not decided.admits
+    assert decided.questions[0].nodes == ("n-0", "n-1", "n-2")
+    assert decided.explanations["default/a"].gate is Gate.WAITING_FOR_EXTENDER
+
+
+def test_a_stale_answer_still_counts_and_is_asked_for_again() -> None:
+    """So an explanation does not flicker while a slow extender is asked again."""
+    snapshot = a_snapshot(allocations=[an_ask()])
+    [question] = planned(snapshot, {}, a_filter()).questions
+    stale = Answer(asked=frozenset(question.nodes), passed=frozenset({"n-2"}), is_stale=True)
+    decided = planned(snapshot, {question.key: stale}, a_filter())
+
+    assert places(decided) == {"a": ["n-2"]}
+    assert [each.key for each in decided.questions] == [question.key]
+
+
+def test_a_resource_that_only_the_extender_counts_is_not_looked_for_on_nodes() -> None:
+    """ignoredByScheduler: no node has it, and the ask is placed all the same."""
+    extender = a_filter(managed_resources=("example.com/seat",), ignored_resources=("example.com/seat",))
+    snapshot = a_snapshot(allocations=[an_ask(resources={"example.com/seat": 1})])
+    decided, _ = conversation(snapshot, passing("n-1"), extender)
+
+    assert places(decided) == {"a": ["n-1"]}
+
+
+def test_room_is_made_only_where_the_extender_lets_the_newcomer_go() -> None:
+    """An extender is asked about full nodes too where work may be evicted; nobody goes for a place that it refuses."""
+    runs = [
+        {
+            **an_ask(f"low-{index}", cpu=4),
+            "preemptible": True,
+            "queue": "q",
+            "placed": [{"rank": 0, "node": f"n-{index}"}],
+        }
+        for index in range(3)
+    ]
+    urgent = {**an_ask("urgent", cpu=4), "priority": 5, "queue": "q"}
+    queues = [{"name": "q", "preemption": {"withinQueue": "LowerPriority"}}]
+    snapshot = a_snapshot(queues=queues, allocations=[*runs, urgent])
+    [question] = planned(snapshot, {}, a_filter()).questions
+    assert question.nodes == ("n-0", "n-1", "n-2")
+
+    decided, _ = conversation(snapshot, passing("n-1"), a_filter())
+    assert places(decided) == {"urgent": ["n-1"]}
+    assert [evict.uid for evict in decided.evictions] == ["low-1"]
+    refused, _ = conversation(snapshot, passing(), a_filter())
+    assert not refused.evictions
+
+
+def test_many_different_reasons_are_bounded() -> None:
+    """One reason per node, as some extenders say it, makes no endless explanation."""
+    nodes = [{"name": "n", "count": 40, "cpu": 4}]
+    reasons = {f"n-{index}": f"n-{index} is bad" for index in range(40)}
+    decided, _ = conversation(a_snapshot(nodes=nodes, allocations=[an_ask()]), passing(**reasons), a_filter())
+
+    why = decided.explanations["default/a"]
+    assert sum(why.reasons.values()) == 40
+    assert len(why.reasons) <= 9
+
+
+def test_the_pool_of_a_scenario_has_no_extenders() -> None:
+    """A simulation calls nobody."""
+    assert lower.pool(decode(json.dumps({"nodes": NODES}))).extenders == ()

@@ -1,0 +1,264 @@
+"""Places that are held for work whose victims have still to leave: who gets them, and when they are given up."""
+
+import msgspec
+
+from slipway.model.facts import PREEMPTION_MARGIN_S, AllocationFact, QueueFact
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Gate, Reason
+from slipway.scheduler.plan.deferral import bundles, deferred
+from slipway.scheduler.plan.invariants import lint
+from slipway.scheduler.plan.outcome import Admit, Evict, Plan
+from slipway.scheduler.plan.planner import plan, queue_tree
+from slipway.scheduler.plan.policy import Policy
+from slipway.scheduler.plan.snapshot import OpenDecision, Snapshot
+from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, nodes, running
+
+NOW = 1000.0
+AT = "1970-01-01T00:16:40Z"
+"""NOW, as the ledger writes it"""
+
+
+def nominated(
+    fact: AllocationFact, *places: str, victims: tuple[str, ...] = (), attempt: int = 1, number: int = 0
+) -> OpenDecision:
+    """A nomination of `fact` for one rank on each of `places`."""
+    table = tuple(dict.fromkeys(places))
+    made = Decision(
+        id=f"1-1-{number}",
+        epoch=1,
+        allocation=fact.key,
+        uid=fact.uid,
+        attempt=attempt,
+        kind=DecisionKind.NOMINATE,
+        placements=tuple(table.index(place) for place in places),
+        victims=victims,
+        at=AT,
+    )
+    return made, table
+
+
+def leaving(fact: AllocationFact, *places: str, grace: float = 0.0) -> AllocationFact:
+    """It runs on `places` and has been told to make room."""
+    return msgspec.structs.replace(
+        running(fact, dict(enumerate(places))), stopping=True, deadlines={"preemption": grace} if grace else {}
+    )
+
+
+def decide(snapshot: Snapshot, now: float = NOW) -> Plan:
+    return plan(snapshot, Policy(), now)
+
+
+def test_a_place_is_held_while_its_victim_leaves() -> None:
+    """Nobody is admitted to it, and who it is held for waits with the words that say why."""
+    victim = leaving(an_allocation("low", a_role(cpu=4)), "n0")
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    other = an_allocation("other", a_role(cpu=4))
+    found = decide(
+        a_snapshot(nodes(1), [victim, urgent, other], decisions=[nominated(urgent, "n0", victims=(victim.uid,))])
+    )
+    assert found.is_empty
+    assert found.dropped == ()
+    assert found.explanations[urgent.key].gate is Gate.MAKING_ROOM
+    assert "default/low" in found.explanations[urgent.key].message
+    assert found.explanations[other.key].gate is Gate.NO_FIT
+
+
+def test_it_blocks_nobody() -> None:
+    """Others of its line take what is left beside it, also where the line keeps strict order."""
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    other = an_allocation("other", a_role(cpu=8))
+    found = decide(
+        a_snapshot(
+            nodes(2),
+            [victim, urgent, other],
+            queues=[QueueFact(name="default", ordering="StrictFIFO")],
+            # What stands on n1 would fit `urgent` as well: see below.
+            decisions=[nominated(urgent, "n0", victims=(victim.uid,))],
+        )
+    )
+    assert [admit.allocation for admit in found.admits] == ["default/urgent", "default/other"][:1]
+
+
+def test_it_is_admitted_once_its_place_is_free() -> None:
+    """The victim is gone: the admission takes the very place, before anything else in the line."""
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=10)
+    first = an_allocation("first", a_role(cpu=8), priority=10, position="1")
+    found = decide(a_snapshot(nodes(1), [urgent, first], decisions=[nominated(urgent, "n0")]))
+    assert [(admit.allocation, admit.placements) for admit in found.admits] == [("default/urgent", {0: "n0"})]
+
+
+def test_it_takes_another_place_that_is_free_before() -> None:
+    """There is no waiting for a victim where there is room."""
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    found = decide(a_snapshot(nodes(2), [victim, urgent], decisions=[nominated(urgent, "n0", victims=(victim.uid,))]))
+    assert [(admit.allocation, admit.placements) for admit in found.admits] == [("default/urgent", {0: "n1"})]
+
+
+def test_a_gang_waits_for_the_last_of_its_victims() -> None:
+    """One of two places is free: nothing starts, and nobody takes it."""
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
+    gang = an_allocation("gang", a_role(2, cpu=8), priority=90)
+    small = an_allocation("small", a_role(cpu=1), priority=80)
+    found = decide(
+        a_snapshot(nodes(2), [victim, gang, small], decisions=[nominated(gang, "n0", "n1", victims=(victim.uid,))])
+    )
+    assert found.is_empty
+    assert found.dropped == ()
+
+
+def test_what_has_more_right_takes_the_place() -> None:
+    """A higher priority in the queue takes a place that is free already; what it leaves no room for is dropped."""
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
+    gang = an_allocation("gang", a_role(2, cpu=8), priority=60)
+    top = an_allocation("top", a_role(cpu=8), priority=90)
+    decision = nominated(gang, "n0", "n1", victims=(victim.uid,))
+    found = decide(a_snapshot(nodes(2), [victim, gang, top], decisions=[decision]))
+    assert [(admit.allocation, admit.placements) for admit in found.admits] == [("default/top", {0: "n1"})]
+    assert found.dropped == (decision[0].id,)
+
+
+def test_equals_have_no_more_right() -> None:
+    """The same priority, however old, does not take it away."""
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
+    gang = an_allocation("gang", a_role(2, cpu=8), priority=60, created=50.0)
+    older = an_allocation("older", a_role(cpu=8), priority=60, created=1.0)
+    found = decide(
+        a_snapshot(nodes(2), [victim, gang, older], decisions=[nominated(gang, "n0", "n1", victims=(victim.uid,))])
+    )
+    assert found.is_empty
+    assert found.dropped == ()
+
+
+def test_what_nobody_waits_for_any_more_is_dropped() -> None:
+    """Held, cancelled, deleted, of another attempt, gone: the nomination goes at once."""
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
+    for change in ({"hold": True}, {"desired": "Stopped"}, {"deleting": True}, {"attempt": 2}, {"stopping": True}):
+        changed = msgspec.structs.replace(urgent, **change)
+        decision = nominated(urgent, "n0", victims=(victim.uid,))
+        found = decide(a_snapshot(nodes(1), [victim, changed], decisions=[decision]))
+        assert found.dropped == (decision[0].id,), change
+    assert decide(a_snapshot(nodes(1), [victim], decisions=[nominated(urgent, "n0")])).dropped == ("1-1-0",)
+
+
+def test_it_is_dropped_when_nothing_leaves_its_place() -> None:
+    """Somebody else stands there and stays: it is free to look for other room."""
+    stays = running(an_allocation("stays", a_role(cpu=8)), {0: "n0"})
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    found = decide(a_snapshot(nodes(1), [stays, urgent], decisions=[nominated(urgent, "n0")]))
+    assert found.dropped == ("1-1-0",)
+
+
+def test_it_runs_out_after_the_grace_of_its_victims() -> None:
+    """It is held for the grace and a margin, and the plan says when to look again."""
+    victim = leaving(an_allocation("low", a_role(cpu=8)), "n0", grace=NOW + 500.0)
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    snapshot = a_snapshot(nodes(1), [victim, urgent], decisions=[nominated(urgent, "n0", victims=(victim.uid,))])
+    end = NOW + 500.0 + PREEMPTION_MARGIN_S
+    assert decide(snapshot).look_again == end
+    assert decide(snapshot, end - 1.0).dropped == ()
+    assert decide(snapshot, end).dropped == ("1-1-0",)
+
+
+def test_a_moved_allocation_keeps_its_new_place_while_it_stops() -> None:
+    """The next attempt's place is held although the attempt before still stands elsewhere, and nobody takes it."""
+    moved = leaving(an_allocation("moved", a_role(cpu=4)), "n0")
+    other = an_allocation("other", a_role(cpu=8))
+    found = decide(a_snapshot(nodes(2), [moved, other], decisions=[nominated(moved, "n1", attempt=2)]))
+    assert found.is_empty
+    assert found.dropped == ()
+    again = msgspec.structs.replace(moved, attempt=2, phase=Phase.PENDING, stopping=False, placements={}, deadlines={})
+    after = decide(a_snapshot(nodes(2), [again, other], decisions=[nominated(moved, "n1", attempt=2)]))
+    assert {admit.allocation: admit.placements for admit in after.admits}["default/moved"] == {0: "n1"}
+
+
+def test_what_an_open_eviction_takes_down_is_leaving() -> None:
+    """The decision stands in the ledger and is not seen on the object yet: it is a victim already."""
+    low = running(an_allocation("low", a_role(cpu=8)), {0: "n0"})
+    evict = Decision(id="1-1-1", epoch=1, allocation=low.key, uid=low.uid, attempt=1, kind=DecisionKind.EVICT)
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    snapshot = a_snapshot(nodes(1), [low, urgent], decisions=[nominated(urgent, "n0", victims=(low.uid,)), (evict, ())])
+    assert snapshot.holdings[low.uid].leaving == (0,)
+    assert snapshot.holdings[low.uid].allocation.stopping
+    assert decide(snapshot).dropped == ()
+
+
+def test_surplus_ranks_that_were_told_are_leaving() -> None:
+    """By the object, or by a decision that is not seen there yet; the rest of the gang is not."""
+    gang = msgspec.structs.replace(
+        running(an_allocation("gang", a_role(4, 1, cpu=2)), dict.fromkeys(range(4), "n0")), leaving_ranks=(3,)
+    )
+    evict = Decision(
+        id="1-1-1", epoch=1, allocation=gang.key, uid=gang.uid, attempt=1, kind=DecisionKind.EVICT, ranks=(2,)
+    )
+    snapshot = a_snapshot(nodes(1), [gang], decisions=[(evict, ())])
+    assert snapshot.holdings[gang.uid].leaving == (2, 3)
+    assert not snapshot.holdings[gang.uid].allocation.stopping
+
+
+def test_only_what_takes_the_room_of_an_eviction_is_deferred() -> None:
+    """What fits into what is free now starts now, also in a plan that evicts."""
+    low = running(an_allocation("low", a_role(cpu=8)), {0: "n0"})
+    urgent, beside, small = (an_allocation(name, a_role(cpu=4)) for name in ("urgent", "beside", "small"))
+    snapshot = a_snapshot(nodes(2), [low, urgent, beside, small])
+    admits = [
+        Admit(allocation=urgent.key, uid=urgent.uid, attempt=1, placements={0: "n0"}, victims=(low.uid,)),
+        Admit(allocation=beside.key, uid=beside.uid, attempt=1, placements={0: "n0"}),
+        Admit(allocation=small.key, uid=small.uid, attempt=1, placements={0: "n1"}),
+    ]
+    evict = Evict(allocation=low.key, uid=low.uid, attempt=1, reason=Reason.PREEMPTED, by=urgent.key)
+    assert deferred(snapshot, queue_tree(snapshot), admits, [evict]) == {urgent.uid, beside.uid}
+
+
+def test_an_eviction_and_what_it_is_for_belong_together() -> None:
+    """Also what is moved for it, and two that share a victim."""
+    evicts = [
+        Evict(allocation=f"default/{name}", uid=name, attempt=1, reason=Reason.PREEMPTED, by="default/a")
+        for name in ("v", "w")
+    ]
+    admits = [
+        Admit(allocation="default/a", uid="a", attempt=1, placements={}, victims=("v", "w")),
+        Admit(allocation="default/w", uid="w", attempt=2, placements={}),
+        Admit(allocation="default/b", uid="b", attempt=1, placements={}),
+    ]
+    assert bundles(Plan(admits=tuple(admits), evictions=tuple(evicts))) == [frozenset({"a", "v", "w"})]
+
+
+def test_what_has_more_right_takes_over_the_room_that_is_being_made() -> None:
+    """Nobody else is evicted for it, although somebody could be; the one before waits again."""
+    victim = leaving(an_allocation("low", a_role(cpu=8), preemptible=True), "n0")
+    other = running(an_allocation("other", a_role(cpu=8), preemptible=True), {0: "n1"})
+    high = an_allocation("high", a_role(cpu=8), priority=60)
+    top = an_allocation("top", a_role(cpu=8), priority=90)
+    snapshot = a_snapshot(
+        nodes(2),
+        [victim, other, high, top],
+        queues=[QueueFact(name="default", within_queue="LowerPriority")],
+        decisions=[nominated(high, "n0", victims=(victim.uid,))],
+    )
+    found = decide(snapshot)
+    assert [(admit.allocation, admit.placements) for admit in found.admits if admit.uid == top.uid] == [
+        ("default/top", {0: "n0"})
+    ]
+    assert top.uid in found.deferred
+    assert found.dropped == ("1-1-0",)
+    assert all(evict.by != top.key for evict in found.evictions)
+    assert lint(snapshot, found) == ()
+
+
+def test_quota_and_slots_that_leave_are_waited_for_too() -> None:
+    """There are free nodes, but the queue's limit is used up until the victim has left."""
+    low = running(an_allocation("low", a_role(cpu=4), preemptible=True), {0: "n0"})
+    urgent, small = an_allocation("urgent", a_role(cpu=2), priority=90), an_allocation("small", a_role(cpu=2))
+    snapshot = a_snapshot(
+        nodes(2),
+        [low, urgent, small],
+        queues=[QueueFact(name="default", within_queue="LowerPriority", limit=amounts(cpu=4))],
+    )
+    found = decide(snapshot)
+    assert {evict.allocation for evict in found.evictions} == {"default/low"}
+    assert found.deferred == {admit.uid for admit in found.admits} == {urgent.uid, small.uid}
+    assert lint(snapshot, found) == ()

@@ -1,0 +1,108 @@
+"""Reservations: what is kept for blocked heads, and since when; who is bound by it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.model.facts import AllocationFact, PoolFact, QueueFact
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Gate
+from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.reserve import search
+from slipway.scheduler.plan.reserve.limits import known_end, run_limit
+from tests.support.planner import a_role, a_snapshot, an_allocation, nodes, planned, running
+
+BACKFILL = QueueFact(name="default", ordering="Backfill")
+
+
+def runs(name: str, node: str, *, cpu: int = 1, started: float = 0.0, **more: Any) -> AllocationFact:
+    """Running on `node` since `started`."""
+    fact = running(an_allocation(name, a_role(cpu=cpu), **more), {0: node})
+    return msgspec.structs.replace(fact, started=started)
+
+
+def plan_at(now: float, *work: AllocationFact, queues: tuple[QueueFact, ...] = (BACKFILL,), **more: Any) -> Plan:
+    return planned(a_snapshot(nodes(more.pop("count", 1), cpu=4), work, queues=queues, **more), now)
+
+
+def test_a_run_limit_is_the_lesser_of_its_own_and_the_queues() -> None:
+    """The queue's counts also for what names none."""
+    limited = QueueFact(name="q", max_runtime=50.0)
+    assert run_limit(an_allocation("a"), None) is None
+    assert run_limit(an_allocation("a"), limited) == 50.0
+    assert run_limit(an_allocation("a", max_runtime=20.0), limited) == 20.0
+    assert run_limit(an_allocation("a", max_runtime=90.0), limited) == 50.0
+
+
+def test_when_something_ends_at_the_latest() -> None:
+    """By its stored deadline, else by its limit from its start; before it runs, from now; nobody knows without one."""
+    fact = runs("a", "n0", started=10.0, max_runtime=100.0)
+    assert known_end(fact, None, 50.0) == 110.0
+    assert known_end(msgspec.structs.replace(fact, deadlines={"maxRuntime": 120.0}), None, 50.0) == 120.0
+    assert known_end(msgspec.structs.replace(fact, phase=Phase.STARTING), None, 50.0) == 150.0
+    assert known_end(runs("b", "n0"), None, 50.0) is None
+    assert known_end(msgspec.structs.replace(fact, stopping=True, phase_since=40.0), None, 50.0) == 40.0
+
+
+def test_the_start_that_is_kept_follows_from_run_limits() -> None:
+    """The head needs both to end: it starts when the later one must have."""
+    first, second = runs("r", "n0", max_runtime=100.0), runs("s", "n0", max_runtime=70.0)
+    [kept] = plan_at(5.0, first, second, an_allocation("head", a_role(cpu=4), created=1.0)).kept
+    assert (kept.allocation, kept.start, kept.placements) == ("default/head", 100.0, {0: "n0"})
+
+
+def test_the_start_stays_as_time_goes_on() -> None:
+    """It follows from ends, not from when one looks; also when an end is overdue."""
+    work = (runs("r", "n0", max_runtime=100.0), an_allocation("head", a_role(cpu=4), created=1.0))
+    assert [plan_at(now, *work).kept[0].start for now in (2.0, 50.0, 99.0, 120.0)] == [100.0] * 4
+
+
+@pytest.mark.parametrize(("limit", "is_let_pass"), [(95.0, True), (95.5, False), (None, False)])
+def test_who_ends_by_the_start_passes(limit: float | None, is_let_pass: bool) -> None:
+    """Ending at that very instant is in time."""
+    head = an_allocation("head", a_role(cpu=4), created=1.0)
+    small = an_allocation("small", a_role(cpu=1), created=2.0, max_runtime=limit)
+    decided = plan_at(5.0, runs("r", "n0", cpu=2, max_runtime=100.0), head, small)
+    assert [admit.allocation for admit in decided.admits] == (["default/small"] if is_let_pass else [])
+    if not is_let_pass:
+        why = decided.explanations["default/small"]
+        assert why.gate is Gate.BEHIND_RESERVATION
+        assert "default/head, which starts at 1970-01-01T00:01:40Z" in why.message
+        assert why.change is not None
+        assert [change.seconds for change in why.change] == [95.0]
+
+
+def test_a_pool_may_do_without() -> None:
+    """`backfill: false` keeps nothing for a Backfill queue."""
+    work = (runs("r", "n0", cpu=2, max_runtime=100.0), an_allocation("head", a_role(cpu=4), created=1.0))
+    small = an_allocation("small", created=2.0)
+    decided = plan_at(5.0, *work, small, pool=PoolFact(name="default", backfill=False))
+    assert (len(decided.admits), decided.kept) == (1, ())
+
+
+def test_what_has_aged_keeps_places_without_a_known_start() -> None:
+    """In any queue; what stands elsewhere still passes."""
+    work = (runs("r", "n0", cpu=2), an_allocation("head", a_role(cpu=4), created=1.0))
+    small = [an_allocation(f"s{index}", a_role(cpu=2), created=2.0) for index in range(3)]
+    pool = PoolFact(name="default", aging=60.0)
+    plain = (QueueFact(name="default"),)
+    young = plan_at(30.0, *work, *small, queues=plain, pool=pool, count=2)
+    assert [admit.allocation for admit in young.admits] == ["default/head", "default/s0"]
+    blocked = runs("t", "n1", cpu=1)
+    aged = plan_at(61.5, *work, blocked, *small, queues=plain, pool=pool, count=2)
+    assert [kept.start for kept in aged.kept] == [None]
+    assert (
+        len({*aged.kept[0].placements.values()} & {node for each in aged.admits for node in each.placements.values()})
+        == 0
+    )
+
+
+def test_halving_finds_what_looking_one_by_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same start, however many instants there are."""
+    work = [runs(f"r{index}", f"n{index % 3}", max_runtime=10.0 + 3 * index) for index in range(12)]
+    head = an_allocation("head", a_role(2, cpu=3), created=1.0)
+    [one] = plan_at(5.0, *work, head, count=3).kept
+    monkeypatch.setattr(search, "SCAN_MAX", 0)
+    [other] = plan_at(5.0, *work, head, count=3).kept
+    assert one == other

@@ -1,0 +1,96 @@
+"""Texts of scenarios: what YAML and JSON may say, and that whatever else they hold ends at once, with a path."""
+
+import time
+from typing import Any
+
+import pytest
+
+from slipway.errors import InvalidError
+from slipway.scheduler.simulate import reader
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + level)}: &{chr(98 + level)} [{','.join([f'*{chr(97 + level)}'] * 10)}]\n" for level in range(10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: [1, 2.5, x, 'y', true, null, ~]", {"a": [1, 2.5, "x", "y", True, None, None]}),
+        ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
+        ("a: &x {b: 1, d: 2}\nc: {<<: *x, d: 3}", {"a": {"b": 1, "d": 2}, "c": {"b": 1, "d": 3}}),
+        (
+            "a: &x {b: 1}\ne: &y {b: 2, f: 3}\nc: {<<: [*x, *y]}",
+            {"a": {"b": 1}, "e": {"b": 2, "f": 3}, "c": {"b": 1, "f": 3}},
+        ),
+        ("a: 2026-01-01", {"a": "2026-01-01"}),
+        ("a: |\n  two\n  lines\n", {"a": "two\nlines\n"}),
+        ("a: 0x10", {"a": 16}),
+        ('{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}),
+        ('\t{\n\t"a": 1}', {"a": 1}),
+        ("", None),
+        ("# nothing", None),
+        ("a:", {"a": None}),
+    ],
+)
+def test_plain_values(text: str, value: Any) -> None:
+    """As YAML 1.1 has them, but that dates stay words."""
+    assert reader.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nodes: [{cpu: 1, cpu: 2}]", r"^nodes\[0\]\.cpu: stands twice \(line 1\)"),
+        ('{"nodes": [{"cpu": 1, "cpu": 2}]}', r"^nodes\[0\]\.cpu: stands twice"),
+        ("a: &x [*x]", r"^a\[0\]: an anchor holds itself"),
+        ("a: &x {b: *x}", r"^a\.b: an anchor holds itself"),
+        ("a: *x", "^a: there is no anchor x"),
+        (BOMB, "more than 2000000 values, with what anchors repeat"),
+        ("[" * 100_000, "nested deeper than 64 levels"),
+        ("- " * 100_000, "nested deeper than 64 levels"),
+        ('{"a":' * 100_000, "nested deeper than 64 levels"),
+        ("a: !!python/object/apply:os.system [x]", "^a: !!python/object/apply:os.system is no plain value"),
+        ("a: !secret x", "^a: !secret is no plain value"),
+        ("a: !!int x", "^a: x is no int"),
+        ("a: !!set {x}", "^a: !!set is no plain value"),
+        ("1: x", "the key 1 is a int, not a word"),
+        ("{[a]: 1}", "a key must be a word"),
+        ("a: 1\n---\nb: 1", "^line 2: a second document"),
+        ("a: {<<: 3}", "<< takes an object"),
+        ("a: [", "^neither YAML nor JSON: line 1"),
+        ("a:\n\t- b", "^neither YAML nor JSON: line 2: a character that begins no value"),
+        ("a: \x00", "^neither YAML nor JSON"),
+        ("a: " + "9" * 5000, "is no int"),
+    ],
+)
+def test_what_is_refused(text: str, says: str) -> None:
+    """At once, whatever its size, and with the path."""
+    began = time.monotonic()
+    with pytest.raises(InvalidError, match=says) as found:
+        reader.parse(text)
+    assert time.monotonic() - began < 5
+    assert len(str(found.value)) < 1000
+
+
+def test_numbers_that_json_has_not_stay_what_yaml_says() -> None:
+    """NaN is a word for YAML, .nan is not; the fields refuse both."""
+    assert reader.parse('{"a": NaN}') == {"a": "NaN"}
+    assert reader.parse("a: .inf") == {"a": float("inf")}
+
+
+def test_a_large_file_is_refused_unread(tmp_path: Any) -> None:
+    """By its size, and also when it has no end."""
+    path = tmp_path / "large.yaml"
+    with path.open("wb") as file:
+        file.truncate(200_000_000)
+    for name in (str(path), "/dev/zero"):
+        with pytest.raises(InvalidError, match="has more than 16777216 bytes"):
+            reader.read(name)
+
+
+@pytest.mark.parametrize("name", ["/", "/nonexistent/x.yaml", "a\0b"])
+def test_what_is_no_file_is_refused(name: str) -> None:
+    """Folders, missing files and names that no file can have."""
+    with pytest.raises(InvalidError, match="can not be read"):
+        reader.read(name)

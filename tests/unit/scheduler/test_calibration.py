@@ -1,0 +1,47 @@
+"""What was foreseen is held against what came."""
+
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.runtime import telemetry
+from slipway.scheduler import calibration
+from slipway.scheduler.calibration import Calibration
+from slipway.scheduler.plan.outcome import Kept
+
+
+def kept(uid: str, start: float | None) -> Kept:
+    return Kept(allocation=f"default/{uid}", uid=uid, start=start, placements={})
+
+
+def admits(uid: str, kind: DecisionKind = DecisionKind.ADMIT) -> list[Decision]:
+    return [Decision(id="1-1-0", epoch=1, allocation=f"default/{uid}", uid=uid, attempt=1, kind=kind)]
+
+
+def seen(pool: str, side: str) -> tuple[float, float]:
+    """(how many, the sum of their seconds)"""
+    labels = {"pool": pool, "side": side}
+    count, total = (
+        telemetry.REGISTRY.get_sample_value(f"slipway_foreseen_start_error_seconds_{name}", labels)
+        for name in ("count", "sum")
+    )
+    return count or 0.0, total or 0.0
+
+
+def test_the_first_word_counts() -> None:
+    """Late and early are told apart; a later word changes nothing; each start counts once."""
+    figures = Calibration("first-word")
+    figures.note([kept("a", 100.0), kept("b", 200.0), kept("c", None)])
+    figures.note([kept("a", 130.0)])
+    figures.started(admits("a"), 110.0)
+    figures.started(admits("a"), 120.0)
+    figures.started(admits("b"), 150.0)
+    figures.started(admits("c"), 150.0)
+    assert (seen("first-word", "late"), seen("first-word", "early")) == ((1.0, 10.0), (1.0, 50.0))
+
+
+def test_only_a_start_is_a_start() -> None:
+    """Places that are held for somebody are none yet; what is remembered has a limit."""
+    figures = Calibration("limits")
+    figures.note([kept("a", 100.0)])
+    figures.started(admits("a", DecisionKind.NOMINATE), 100.0)
+    figures.note([kept(f"u{number}", 1.0) for number in range(calibration.TOLD_MAX)])
+    figures.started(admits("a"), 100.0)
+    assert seen("limits", "late") == seen("limits", "early") == (0.0, 0.0)

@@ -1,0 +1,36 @@
+"""The leader's view of its pool's policy."""
+
+from slipway.model.facts import PoolFact
+from slipway.runtime import telemetry
+from slipway.scheduler.plan.policy import faults_of
+from slipway.scheduler.policies import Policies
+
+WRONG = PoolFact(
+    name="wrong",
+    scores={"LeastAllocated": 1, "Fastest": 5},
+    args={"RequestedToCapacityRatio": {"shape": 7}, "LeastAllocated": {"weights": {}}},
+)
+
+
+def counted(pool: str) -> float | None:
+    return telemetry.REGISTRY.get_sample_value("slipway_policy_faults", {"pool": pool})
+
+
+def test_each_mistake_has_its_path() -> None:
+    """Scores that do not exist, args that their scores do not take, values of another kind."""
+    paths = [fault.partition(": ")[0] for fault in faults_of(WRONG)]
+    assert paths == [
+        "spec.scores.Fastest",
+        "spec.args.RequestedToCapacityRatio.shape",
+        "spec.args.LeastAllocated.weights",
+    ]
+
+
+def test_mistakes_are_counted_and_the_rest_of_the_policy_holds() -> None:
+    """What is sound is used; a mended pool counts none."""
+    policies = Policies()
+    policy = policies.of(WRONG)
+    assert (policy.spread, dict(policy.args)) == ({"LeastAllocated": 1}, {})
+    assert counted("wrong") == 3
+    policies.of(PoolFact(name="wrong", scores={"LeastAllocated": 1}))
+    assert counted("wrong") == 0

@@ -1,0 +1,164 @@
+"""Evictions and nominations from tick to tick: what is written, what survives a leader, what is called off."""
+
+from typing import Any
+
+from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
+from slipway.model.ledger import LEDGER_BYTES_MAX, Decision, DecisionKind, Ledger
+from slipway.model.lifecycle import Event, Phase
+from slipway.scheduler import ledger
+from tests.support.small_cluster import launch, look
+from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+
+
+def evicts(pool: ResourcePool) -> list[tuple[str, str, str]]:
+    """(kind, allocation, by) of the decisions in the ledger."""
+    return [(item.kind, item.allocation, item.by) for item in pool.status.decisions]
+
+
+async def ledger_of(bench: Bench) -> ResourcePool:
+    return await bench.kube.get(RESOURCE_POOLS, "default")
+
+
+async def a_victim(bench: Bench, **spec: Any) -> Allocation:
+    """The whole cluster is used by what may be preempted."""
+    await bench.kube.patch(QUEUES, "default", {"spec": {"preemption": {"withinQueue": "LowerPriority"}}})
+    await launch(bench.kube, "low", ranks=4, priority=10, preemptible=True, **spec)
+    await bench.tick()
+    return await look(bench.kube, "low")
+
+
+async def gone(bench: Bench, name: str = "low") -> None:
+    """Its pods have gone and the next attempt waits, as the watcher records it."""
+    found = await look(bench.kube, name)
+    again = record(found, Event.RESTARTED, now=bench.clock.now())
+    await bench.kube.replace_status(ALLOCATIONS, again)
+
+
+def test_an_eviction_and_its_nomination_are_one_write() -> None:
+    """The victim is told at once, and for whom; who preempts waits, and says for whom it waits."""
+
+    async def test(bench: Bench) -> None:
+        await a_victim(bench)
+        await launch(bench.kube, "high", ranks=4, priority=90)
+        before = (await ledger_of(bench)).status.tick
+        await bench.tick()
+        pool = await ledger_of(bench)
+        assert pool.status.tick == before + 1
+        assert ("evict", "default/low", "default/high") in evicts(pool)
+        assert ("nominate", "default/high", "") in evicts(pool)
+        low, high = await look(bench.kube, "low"), await look(bench.kube, "high")
+        assert low.status.stop is not None
+        assert (low.status.stop.reason, low.status.stop.by, low.status.stop.requeue) == (
+            "Preempted",
+            "default/high",
+            True,
+        )
+        assert [(item.by, item.attempt) for item in low.status.preemptions] == [("default/high", 1)]
+        assert high.status.phase is Phase.PENDING
+        assert [item.reason for item in high.status.conditions if item.type == "Admitted"] == ["MakingRoom"]
+
+    on_a_cluster(test, nodes=1, cpus=4)
+
+
+def test_a_held_place_is_no_reason_to_write_and_outlives_leaders() -> None:
+    """While the victim stands there, later ticks and later leaders decide nothing more; then the place is taken."""
+
+    async def test(bench: Bench) -> None:
+        await a_victim(bench)
+        await launch(bench.kube, "high", ranks=4, priority=90)
+        await bench.tick()
+        tick = (await ledger_of(bench)).status.tick
+        await launch(bench.kube, "thief", ranks=1, priority=50)
+        for leader in ("two", "three"):
+            await bench.tick(leader)
+        pool = await ledger_of(bench)
+        assert pool.status.tick == tick
+        assert ("nominate", "default/high", "") in evicts(pool)
+        await gone(bench)
+        await bench.tick("four")
+        high = await look(bench.kube, "high")
+        assert high.status.phase is Phase.ASSIGNED
+        assert (await look(bench.kube, "thief")).status.phase is Phase.PENDING
+        assert not [item for item in evicts(await ledger_of(bench)) if item[0] == "nominate"]
+
+    on_a_cluster(test, nodes=1, cpus=4)
+
+
+def test_an_eviction_for_nobody_is_called_off() -> None:
+    """The leader dies before the victim is told, and meanwhile who preempts is cancelled: nobody is told any more."""
+
+    async def test(bench: Bench) -> None:
+        await a_victim(bench)
+        await launch(bench.kube, "high", ranks=4, priority=90)
+
+        async def refuse(verb: Verb, plural: str) -> None:
+            if verb is Verb.UPDATE and plural == ALLOCATIONS.plural:
+                raise UnavailableError("away")
+
+        sound, bench.its.before = bench.its.before, refuse
+        await bench.tick()
+        assert ("evict", "default/low", "default/high") in evicts(await ledger_of(bench))
+        await bench.kube.patch(ALLOCATIONS, "high", {"spec": {"desired": "Stopped"}}, namespace="default")
+        bench.its.before = sound
+        await bench.tick("two")
+        assert (await look(bench.kube, "low")).status.stop is None
+
+    on_a_cluster(test, nodes=1, cpus=4)
+
+
+def test_surplus_ranks_are_told_and_stay_told() -> None:
+    """Only ranks beyond the minimum; a second time adds to them."""
+
+    async def test(bench: Bench) -> None:
+        await a_victim(bench, minAvailable=1)
+        for count, name in ((1, "one"), (2, "two")):
+            await launch(bench.kube, name, ranks=1, priority=90)
+            await bench.tick()
+            low = await look(bench.kube, "low")
+            assert low.status.stop is None
+            assert low.status.shrink is not None
+            assert len(low.status.shrink.ranks) == count
+            assert low.status.shrink.by == f"default/{name}"
+        assert [item.by for item in low.status.preemptions] == ["default/one", "default/two"]
+
+    on_a_cluster(test, nodes=1, cpus=4)
+
+
+def test_what_belongs_together_is_committed_whole_or_not() -> None:
+    """The limit of the ledger's size cuts between bundles, never through one."""
+
+    def placed(kind: DecisionKind, name: str, size: int = 0) -> ledger.Placed:
+        return ledger.Placed(
+            kind=kind, allocation=f"default/{name}", uid=name, attempt=1, placements={}, reason="x" * size
+        )
+
+    half = LEDGER_BYTES_MAX // 2
+    some = [
+        placed(DecisionKind.ADMIT, "first", half),
+        placed(DecisionKind.EVICT, "victim"),
+        placed(DecisionKind.NOMINATE, "urgent", half),
+        placed(DecisionKind.ADMIT, "last"),
+    ]
+    _, whole = ledger.commit(Ledger(), some[1:], at="", together=[[0, 1]])
+    assert [each.uid for each in whole] == ["victim", "urgent", "last"]
+    _, cut = ledger.commit(Ledger(), some, at="", together=[[1, 2]])
+    assert [each.uid for each in cut] == ["first"]
+
+
+def test_an_eviction_stands_while_somebody_waits_for_its_room() -> None:
+    """Whom it was for, or whoever took the room over."""
+
+    def decision(kind: DecisionKind, name: str, **more: Any) -> Decision:
+        return Decision(id=name, epoch=1, allocation=f"default/{name}", uid=name, attempt=1, kind=kind, **more)
+
+    evict = decision(DecisionKind.EVICT, "low", by="default/high")
+    high = decision(DecisionKind.NOMINATE, "high", victims=("low",))
+    top = decision(DecisionKind.NOMINATE, "top", victims=("low",))
+    assert ledger.pointless(Ledger(decisions=(evict, high))) == frozenset()
+    assert ledger.pointless(Ledger(decisions=(evict, top))) == frozenset()
+    assert ledger.pointless(Ledger(decisions=(evict,))) == {"low"}
+    assert ledger.pointless(Ledger(decisions=(decision(DecisionKind.EVICT, "broken"),))) == frozenset()

@@ -1,0 +1,132 @@
+"""Queues as they stand in a cluster: run limits travel with the admission; what is set aside stops nobody else."""
+
+from typing import Any
+
+import pytest
+
+from slipway.crd import totals
+from slipway.crd.figures import DayTotals, Row
+from slipway.crd.meta import condition_of
+from slipway.crd.usage import DAY_MS, day_of
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, QUEUES
+from slipway.model.lifecycle import Phase
+from tests.support.small_cluster import a_manifest, launch, look
+from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+
+
+async def a_queue(bench: Bench, name: str, **spec: Any) -> None:
+    await bench.kube.create(QUEUES, {"metadata": {"name": name}, "spec": {"pool": "default", **spec}})
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit"), [({}, "3600s"), ({"maxRuntime": "2h"}, "3600s"), ({"maxRuntime": "30m"}, None)]
+)
+def test_the_run_limit_of_a_queue_is_written_with_the_admission(asked: dict[str, Any], limit: str | None) -> None:
+    """The shortest of its own and of those above it, where the work asks for more or for none."""
+
+    async def test(bench: Bench) -> None:
+        await a_queue(bench, "lab", maxRuntime="1h")
+        await a_queue(bench, "team", parent="lab", maxRuntime="5h")
+        await launch(bench.kube, queue="team", **asked)
+        await bench.tick()
+        admission = (await look(bench.kube)).status.admission
+        assert admission is not None
+        assert admission.max_runtime == limit
+
+    on_a_cluster(test)
+
+
+def test_queues_in_a_circle_are_set_aside_and_the_others_go_on() -> None:
+    """Their work says why it waits, naming the circle; a quota nobody understands is said too."""
+
+    async def test(bench: Bench) -> None:
+        await a_queue(bench, "a", parent="b", maxRuntime="1h", budgets=[{"gpuHours": 1, "window": "24h"}])
+        await a_queue(bench, "b", parent="a")
+        await a_queue(bench, "bad", nominal={"cpu": "-1"})
+        await launch(bench.kube, "in-a", queue="a")
+        await launch(bench.kube, "in-bad", queue="bad")
+        await launch(bench.kube, "sound")
+        await bench.tick()
+        assert (await look(bench.kube, "sound")).status.phase is Phase.ASSIGNED
+        for name, words in (
+            ("in-a", "nothing starts in queue a: its parents go round in a circle: a -> b -> a"),
+            ("in-bad", "nothing starts in queue bad: spec.nominal.cpu: '-1' is negative; a quantity is zero or more"),
+        ):
+            waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
+            assert waiting is not None
+            assert (waiting.reason, waiting.message) == ("UnknownQueue", words)
+
+    on_a_cluster(test)
+
+
+async def launch_with_gpu(bench: Bench) -> None:
+    manifest = a_manifest("train", queue="team")
+    manifest["spec"]["ranks"][0]["resources"] = {"nvidia.com/gpu": 1}
+    await bench.kube.create(ALLOCATIONS, manifest, namespace="default")
+
+
+def totals_of(now: float, days_ago: int, queue: str, hours: float) -> dict[str, Any]:
+    """The ConfigMap of a day on which a queue used so many GPU-hours, by work that is long gone."""
+    day = day_of(round(now * 1000) - days_ago * DAY_MS)
+    used = {"Running": round(hours * 3_600_000)}
+    row = Row(workspace="gone", user="ada", pool="default", queue=queue, kind="training", slot_ms=used)
+    return totals.manifest(day, DayTotals(rows=[row]))
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_closed"),
+    [
+        ({"gpuHours": 3, "window": "24h"}, True),
+        ({"gpuHours": 3.5, "window": "24h"}, False),
+        ({"gpuHours": 5, "window": "1h"}, False),
+    ],
+)
+def test_a_budget_counts_what_ended_work_has_used(budget: dict[str, Any], *, is_closed: bool) -> None:
+    """From the daily totals of its window (whole days), of the queue and all below it; a new leader knows it."""
+
+    async def test(bench: Bench) -> None:
+        await a_queue(bench, "lab", budgets=[budget])
+        await a_queue(bench, "team", parent="lab")
+        for days_ago, hours in ((0, 3.0), (1, 50.0)):
+            await bench.kube.create(
+                CONFIG_MAPS, totals_of(bench.clock.now(), days_ago, "team", hours), namespace="slipway-system"
+            )
+        await launch_with_gpu(bench)
+        await launch(bench.kube, "without", queue="team")
+        await bench.tick()
+        assert (await look(bench.kube, "without")).status.phase is Phase.ASSIGNED
+        waiting = condition_of((await look(bench.kube, "train")).status.conditions, "Admitted")
+        assert waiting is not None
+        assert waiting.status == ("False" if is_closed else "True")
+        if is_closed:
+            assert waiting.reason == "WaitingForQuota"
+            assert waiting.message.startswith("queue lab has used up its budget of 3 GPU-hours per 1d; the next begins")
+
+    on_a_cluster(test, gpus=4)
+
+
+def test_budgets_that_can_not_be_read_stop_nobody() -> None:
+    """Without totals that make sense nothing is known to be used: it is logged, and tried again."""
+
+    async def test(bench: Bench) -> None:
+        await a_queue(bench, "team", budgets=[{"gpuHours": 1, "window": "24h"}])
+        broken = totals_of(bench.clock.now(), 0, "team", 5.0) | {"data": {"totals": "{"}}
+        await bench.kube.create(CONFIG_MAPS, broken, namespace="slipway-system")
+        await launch_with_gpu(bench)
+        await bench.tick()
+        assert (await look(bench.kube, "train")).status.phase is Phase.ASSIGNED
+
+    on_a_cluster(test, gpus=4)
+
+
+def test_a_node_that_nobody_understands_stops_nobody() -> None:
+    """What it says to have, and is negative or more than fits in 64 bits, it has not."""
+
+    async def test(bench: Bench) -> None:
+        strange = {"cpu": "64", "memory": "99Ei", "pods": "110", "nvidia.com/gpu": "-1"}
+        await bench.kube.create(NODES, {"metadata": {"name": "odd"}, "status": {"allocatable": strange}})
+        await launch(bench.kube, "sound")
+        await bench.tick()
+        assert (await look(bench.kube, "sound")).status.phase is Phase.ASSIGNED
+
+    on_a_cluster(test)

@@ -1,0 +1,48 @@
+"""After an uninstall nothing is stuck: what no service lets go of any more is let go of."""
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER
+from slipway.crd.schema import crd_manifests
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES, PODS, SERVICES
+from slipway.setup.remove import Remover
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+PLACE = "default"
+
+
+async def _an_allocation(kube: CoreKube, name: str, *, node: str = "") -> None:
+    """With a pod, a ConfigMap and a Service, as the services leave them when they go."""
+    made = await kube.create(
+        ALLOCATIONS,
+        {"metadata": {"name": name, "finalizers": [TEARDOWN_FINALIZER]}, "spec": {"kind": "command"}},
+        namespace=PLACE,
+    )
+    meta = {"name": name, "labels": {LABEL_ALLOCATION_UID: made.metadata.uid}}
+    spec = {"containers": [{"name": "main", "image": "none"}], **({"nodeName": node} if node else {})}
+    await kube.create(PODS, {"metadata": {**meta, "finalizers": [TRACKING_FINALIZER]}, "spec": spec}, namespace=PLACE)
+    await kube.create(CONFIG_MAPS, {"metadata": meta}, namespace=PLACE)
+    await kube.create(SERVICES, {"metadata": meta, "spec": {"clusterIP": "None"}}, namespace=PLACE)
+
+
+def test_nothing_is_left_of_allocations() -> None:
+    """Bound or not, deleted before or not; what bears no label of ours stays (V19)."""
+
+    async def main() -> None:
+        clock = VirtualClock()
+        core = a_core(clock.now)
+        kube: CoreKube = a_client(core)
+        for manifest in crd_manifests():
+            await kube.create(CRDS, manifest)
+        await kube.create(NAMESPACES, {"metadata": {"name": PLACE}})
+        await _an_allocation(kube, "waits")
+        await _an_allocation(kube, "deleted")
+        await kube.delete(ALLOCATIONS, "deleted", namespace=PLACE)
+        await kube.create(CONFIG_MAPS, {"metadata": {"name": "theirs"}}, namespace=PLACE)
+        await Remover(kube, clock).remove()
+        assert not (await kube.list(ALLOCATIONS)).items
+        assert not (await kube.list(PODS)).items
+        assert not (await kube.list(SERVICES)).items
+        assert [item.metadata.name for item in (await kube.list(CONFIG_MAPS)).items] == ["theirs"]
+
+    run_virtual(main)
