@@ -47,7 +47,10 @@ def play(branches: Iterable[Branch], jobs: int, *, traced: bool = False) -> Iter
                     trunk = trunks[ready.fd]
                     yield from trunk.receive()
                     if trunk.is_over:
+                        # Before it is closed: a trunk that was forked since holds this pipe too, so that epoll would
+                        # tell of it on and on.
                         selector.unregister(ready.fd)
+                        trunk.close()
                         del trunks[ready.fd]
         finally:
             for trunk in trunks.values():
@@ -89,11 +92,14 @@ class _Trunk:
         """With everything that it has forked."""
         os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more is read."""
         os.close(self.inlet)
 
     def _end(self) -> Iterator[Outcome]:
         self.is_over = True
-        os.close(self.inlet)
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         if code:
             of = self._branch
