@@ -12,7 +12,7 @@ from slipway.crd.rules import RULES
 from slipway.crd.transitions import ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
-from slipway.model.lifecycle import Phase, advance, is_legal_step
+from slipway.model.lifecycle import Phase, advance, is_behind, is_legal_step
 from slipway.model.reasons import Result
 
 
@@ -50,7 +50,7 @@ def rules_are_installed(evidence: Evidence) -> Iterator[Violation]:
 
 
 def transitions_are_legal(evidence: Evidence) -> Iterator[Violation]:
-    """I8: phases move as the table says; the ring grows by one entry per seq and is never rewritten.
+    """I8: phases move as the table says; no rank goes back; the ring grows by one entry per seq, never rewritten.
 
     Of a history that was sampled, a step may hide several: then the ring tells them, as far as it reaches.
     """
@@ -64,7 +64,15 @@ def transitions_are_legal(evidence: Evidence) -> Iterator[Violation]:
         is_hidden = evidence.is_sampled and not same_attempt and old.phase is not Phase.TERMINATED
         if not is_hidden and not is_legal_step(old.phase, new.phase, same_attempt=same_attempt):
             yield _broken("I8", after, f"{old.phase} (attempt {old.attempt}) -> {new.phase} (attempt {new.attempt})")
+        yield from _ranks_move_on(before, after)
         yield from _ring_is_legal(before, after, is_sampled=evidence.is_sampled)
+
+
+def _ranks_move_on(before: AllocationVersion, after: AllocationVersion) -> Iterator[Violation]:
+    ranks = zip(before.allocation.status.ranks or [], after.allocation.status.ranks or [], strict=False)
+    for rank, (was, now) in enumerate(ranks):
+        if was.pod_uid == now.pod_uid and is_behind(now.phase, was.phase):
+            yield _broken("I8", after, f"rank {rank} goes back: {was.phase} -> {now.phase}")
 
 
 def _ring_is_legal(before: AllocationVersion, after: AllocationVersion, *, is_sampled: bool) -> Iterator[Violation]:

@@ -101,6 +101,16 @@ TRANSITIONS: tuple[Transition, ...] = (
 
 _BY_EVENT = {row.event: row for row in TRANSITIONS}
 _ORDER = {phase: index for index, phase in enumerate(Phase)}
+_RANK_ORDER = {
+    RankState.UNKNOWN: 0,
+    RankState.PENDING: 1,
+    RankState.BOUND: 2,
+    RankState.RUNNING: 3,
+    RankState.RELEASING: 4,
+    RankState.SUCCEEDED: 5,
+    RankState.FAILED: 5,
+}
+"""How far the life of one pod has come. No pod goes back: what looks like it is an older view of the pod."""
 
 
 def advance(phase: Phase, event: Event) -> Phase:
@@ -129,6 +139,11 @@ def writer_of(event: Event) -> Writer:
 def has_reached(phase: Phase, milestone: Phase) -> bool:
     """Whether `phase` is at or past `milestone`."""
     return _ORDER[phase] >= _ORDER[milestone]
+
+
+def is_behind(state: RankState, known: RankState) -> bool:
+    """Whether a pod in `state` is seen as it was before it was `known`; Unknown says nothing of a pod."""
+    return _RANK_ORDER[state] < _RANK_ORDER[known]
 
 
 def is_legal_step(before: Phase, after: Phase, *, same_attempt: bool) -> bool:

@@ -1,6 +1,7 @@
 """What the reduction promises for any allocation and any pods."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from slipway.crd.rules import violations
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Signals
 from slipway.kube.objects import Pod
 from slipway.kube.wire import metadata_of
-from slipway.model.lifecycle import Phase, RankState, is_legal, is_legal_step
+from slipway.model.lifecycle import Event, Phase, RankState, is_behind, is_legal, is_legal_step
 from slipway.model.reasons import Reason
 from slipway.watcher.reduce import Reduction, reduce
 from tests.support.builders import T0, AllocationStory, PodStory, a_pod, an_allocation, as_json
@@ -214,3 +215,50 @@ def test_terminated_is_absorbing(scene: tuple[Allocation, list[Pod]], now: int, 
     if last.status.phase is Phase.TERMINATED:
         for change in CHANGES:
             assert not reduce(change(AllocationStory(last)).it, pods, now=T0 + now + later, consistent=True).changed
+
+
+@st.composite
+def lives(draw: st.DrawFn, rank: int) -> list[PodStory]:
+    """What can be seen of one pod in the course of its life, until its end is asked for: oldest first."""
+    going = a_pod(rank).running().deleted(at_s=draw(moments))
+    lost = going.disrupted(draw(st.sampled_from(["DeletionByTaintManager", "DeletionByPodGC"])))
+    seen = [a_pod(rank), a_pod(rank).bound(), a_pod(rank).waiting("ErrImagePull"), a_pod(rank).running(), going, lost]
+    return seen[: draw(st.integers(1, len(seen)))]
+
+
+def recorded(allocation: Allocation, views: Sequence[Sequence[Pod]], since: int) -> list[Allocation]:
+    """The allocation, and what is written of it when it is reduced with each of these views in turn."""
+    written = [allocation]
+    for later, view in enumerate(views):
+        reduction = reduce(written[-1], view, now=T0 + since + later * 5)
+        if reduction.changed:
+            written.append(reduction.allocation)
+    return written
+
+
+@relaxed
+@given(data=st.data(), stage=st.sampled_from(["started", "running", "ending"]))
+def test_views_of_any_age_in_any_order_come_to_the_same_record(data: st.DataObject, stage: str) -> None:
+    """However many watchers look at the pods, each as old as its own watch: no rank ever goes back, what is on record
+    in the end is what the newest view shows, and when there is nothing new nothing is written."""
+    story = an_allocation(RANKS, minAvailable=1).assigned().released()
+    story = story.started() if stage == "started" else story.running()
+    story = story.killed().recorded(Event.TERMINATING, at_s=4, reason="Killed") if stage == "ending" else story
+    seen: list[list[PodStory]] = [data.draw(lives(rank)) for rank in range(RANKS)]
+    newest = [life[-1].it for life in seen]
+    ages: st.SearchStrategy[tuple[int, ...]] = st.tuples(*(st.integers(0, len(life) - 1) for life in seen))
+    seen_then: list[tuple[int, ...]] = data.draw(st.lists(ages, max_size=12))
+    views = [[life[age].it for life, age in zip(seen, each, strict=True)] for each in seen_then]
+    views.insert(data.draw(st.integers(0, len(views))), newest)
+    begun = reduce(story.it, [life[0].it for life in seen], now=T0 + 5).allocation
+    written = recorded(begun, views, since=10)
+    for before, after in pairwise(written):
+        for was, now in zip(before.status.ranks or (), after.status.ranks or (), strict=False):
+            assert not is_behind(now.phase, was.phase)
+            assert now.node or not was.node
+            assert now.reason or not was.reason
+    last = written[-1]
+    assert recorded(last, [*views, newest], since=100) == [last]
+    direct = recorded(begun, [newest, newest], since=10)[-1]
+    assert last.status.ranks == direct.status.ranks
+    assert last.status.phase is direct.status.phase

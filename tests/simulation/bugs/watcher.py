@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from slipway.crd import transitions
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.errors import ControlPlaneError, ExpiredError, StaleError, TransientError, UnavailableError
 from slipway.kube.objects import Pod
 from slipway.kube.ports import Listed
@@ -61,6 +61,15 @@ def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
         return frozenset(name for name in names if self._world.nodes.get(name) is None)
 
     patch.setattr(Evidence, "nodes_gone", cached)
+
+
+def _an_older_view_takes_back(patch: pytest.MonkeyPatch) -> None:
+    """What another watcher recorded is overwritten by whoever has seen less."""
+
+    def latest(known: RankStatus | None, seen: RankStatus) -> RankStatus:
+        return known if known is not None and known.phase in gang.ENDED else seen
+
+    patch.setattr(gang, "joined", latest)
 
 
 def _missing_is_success(patch: pytest.MonkeyPatch) -> None:
@@ -347,6 +356,14 @@ BUGS: tuple[Bug, ...] = (
         install=_next_attempt_beside_the_last,
         hunts=(("restart", ""),),
         told_by=("I3", "I20"),
+    ),
+    Bug(
+        name="an older view takes a rank back",
+        breaks="what is on record of a pod is moved on by a view of it, and never back",
+        install=_an_older_view_takes_back,
+        hunts=(("restart", "stall@watcher.pods:*:before"),),
+        told_by=("I8", "I24"),
+        replicas=2,
     ),
     Bug(
         name="absence is evidence",

@@ -12,7 +12,7 @@ from slipway.audit.needs import Need
 from slipway.crd.rules import RULES
 from slipway.crd.transitions import event_of, ring_of
 from slipway.crd.v1alpha1 import Preempted, Release, Stop
-from slipway.model.lifecycle import Event, Phase
+from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.times import format_time
 from tests.support.history import BEGUN, History, exited, running
 
@@ -72,6 +72,12 @@ def _skips_the_table(history: History) -> None:
     history.launch()
     history.step(Event.ASSIGNED)
     history.status(phase=Phase.PENDING)
+
+
+def _takes_a_rank_back(history: History) -> None:
+    history.run()
+    ranks = history.allocation().status.ranks or []
+    history.status(ranks=[msgspec.structs.replace(ranks[0], phase=RankState.BOUND), ranks[1]])
 
 
 def _epoch_falls(history: History) -> None:
@@ -226,6 +232,7 @@ def _counts_twice(history: History) -> None:
         (_leaves_its_end, "I7"),
         (_rewrites_its_result, "I7"),
         (_skips_the_table, "I8"),
+        (_takes_a_rank_back, "I8"),
         (_epoch_falls, "I9"),
         (_undecided, "I9"),
         (_drops_a_decision, "I9"),

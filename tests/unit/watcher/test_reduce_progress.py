@@ -8,8 +8,9 @@ import pytest
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.kube.objects import ContainerState, StateRunning
 from slipway.model.lifecycle import Event, Phase, RankState
+from slipway.model.reasons import Reason
 from slipway.watcher.reduce import reduce
-from tests.support.builders import T0, PodStory, a_pod, an_allocation
+from tests.support.builders import T0, AllocationStory, PodStory, a_pod, an_allocation
 
 
 def events_of(allocation: Allocation) -> list[Event]:
@@ -153,6 +154,32 @@ def test_rank_detail_is_written_at_most_once_a_second() -> None:
     late = reduce(first, pods, now=T0 + 3)
     assert late.changed
     assert late.allocation.status.seq == first.status.seq
+
+
+def test_a_view_that_is_older_than_the_record_takes_nothing_back() -> None:
+    """Two watchers whose watches stand still at different versions both act: who has seen less has nothing to say."""
+    first = reduce(
+        an_allocation(2).assigned().released().it, [a_pod(0).bound().it, a_pod(1).bound().it], now=T0 + 2
+    ).allocation
+    newer = [a_pod(0).running().it, a_pod(1).bound().it]
+    ahead = reduce(first, newer, now=T0 + 3).allocation
+    for older in ([a_pod(0).bound().it, a_pod(1).bound().it], [a_pod(0).it, a_pod(1).it]):
+        behind = reduce(ahead, older, now=T0 + 30)
+        assert not behind.changed
+        assert behind.needs.recheck_at is None
+
+
+def test_a_transition_on_an_older_view_keeps_what_another_one_saw() -> None:
+    """A cancel is told at once, with the ranks as they were last known."""
+    begun = an_allocation(2, minAvailable=1).assigned().released().running().it
+    going = [a_pod(0).running().disrupted("DeletionByTaintManager").deleted().it, a_pod(1).running().it]
+    ahead = reduce(begun, going, now=T0 + 9).allocation
+    known = [(rank.phase, rank.reason) for rank in ahead.status.ranks or ()]
+    assert known == [(RankState.RELEASING, Reason.EVICTED), (RankState.RUNNING, "")]
+    before_that = [a_pod(0).running().it, a_pod(1).bound().it]
+    told = reduce(AllocationStory(ahead).killed().it, before_that, now=T0 + 30).allocation.status
+    assert told.phase is Phase.TERMINATING
+    assert told.ranks == ahead.status.ranks
 
 
 def test_a_pod_of_another_attempt_or_uid_is_no_rank() -> None:

@@ -21,8 +21,8 @@ from slipway.model.lifecycle import Phase, RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.watcher import exits
 from slipway.watcher.exits import Exit
+from slipway.watcher.ranks import ENDED, joined
 
-ENDED = frozenset({RankState.SUCCEEDED, RankState.FAILED})
 NODES_CHARS_MAX = 96
 _DECIDED = frozenset(
     {
@@ -110,20 +110,20 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     def status(self) -> RankStatus:
         """As it is to be recorded."""
         node = self.pod.spec.node_name if self.pod else self.stored.node if self.stored else ""
-        if self.stored is not None and self.stored.phase in ENDED:
-            return self.stored
         if self.exit is not None:
-            return RankStatus(
+            seen = RankStatus(
                 pod_uid=self.uid,
                 node=node,
                 phase=self.exit.state,
                 exit_code=self.exit.code,
                 reason=self._reason_of_end(),
             )
-        if self.pod is None:
-            return self.stored or RankStatus(pod_uid=self.uid)
-        reason = self.loss.reason.value if self.loss else ""
-        return RankStatus(pod_uid=self.uid, node=node, phase=exits.rank_state(self.pod), reason=reason)
+        elif self.pod is not None:
+            reason = self.loss.reason.value if self.loss else ""
+            seen = RankStatus(pod_uid=self.uid, node=node, phase=exits.rank_state(self.pod), reason=reason)
+        else:
+            seen = RankStatus(pod_uid=self.uid)
+        return joined(self.stored, seen)
 
     def _reason_of_end(self) -> str:
         if self.exit is not None and self.exit.killed and self.ended_by:

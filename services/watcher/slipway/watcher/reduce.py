@@ -6,6 +6,7 @@ attempt ends and `ends.py` what that comes to; `crd/transitions.py` writes the r
 Promises
 - Level-triggered: the answer depends on what is, not on what happened; reducing its own answer changes nothing more.
 - Only legal transitions, several in one write if need be; Terminated is absorbing; an exit is written once.
+- The rank of one pod never goes back: pods as they were before the record say nothing.
 - Absence is no evidence: a pod that is not seen changes nothing until `consistent` says that it was looked for.
 - A pod's finalizer is given up only when its exit is in the allocation that this reduction answers (which the caller
   writes first), or when the pod never ran.
