@@ -11,7 +11,14 @@ from slipway.crd.meta import (
     ANNOTATION_USER,
     TEARDOWN_FINALIZER,
 )
-from slipway.errors import DeadlineError, StaleError, UnavailableError
+from slipway.errors import (
+    ControlPlaneError,
+    DeadlineError,
+    DeniedError,
+    ExpiredError,
+    StaleError,
+    UnavailableError,
+)
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, TEMPLATES
 from slipway.model.lifecycle import Event, Kind
@@ -247,6 +254,20 @@ async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(world: ApiWor
     assert "needs 20 cpu at once and the whole pool default has 16" in whole["warnings"][0]
     assert "no node of pool default can hold a rank of role worker: it asks for 3 nvidia.com/gpu" in one["warnings"][0]
     assert fits["warnings"] == []
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, ExpiredError, DeniedError])
+async def test_what_only_a_warning_needs_keeps_nothing_from_being_launched(
+    world: ApiWorld, kind: type[ControlPlaneError]
+) -> None:
+    """Whatever the API server answers when it is asked for the nodes."""
+
+    async def no_nodes(_verb: Verb, plural: str) -> None:
+        if plural == "nodes":
+            raise kind("not now")
+
+    world.kube.before = no_nodes
+    assert (await world.launch(ranks=[{"count": 5, "resources": {"cpu": 4}}]))["warnings"] == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from slipway.crd.transitions import with_status
+from slipway.errors import ExpiredError
+from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
@@ -50,6 +52,22 @@ async def crowd(world: ApiWorld) -> ApiWorld:
 async def test_filters(crowd: ApiWorld, query: str, expected: set[str]) -> None:
     """Each alone, and together."""
     assert await listed(crowd, query) == expected
+
+
+@pytest.mark.parametrize(("query", "status", "code"), [("", 503, "not-now"), ("?continue=old", 410, "page-expired")])
+async def test_a_version_that_has_expired_is_nobodys_conflict(
+    crowd: ApiWorld, query: str, status: int, code: str
+) -> None:
+    """Who gave a page that is too old begins again; who gave none asks the same again."""
+
+    async def expired(verb: Verb, _plural: str) -> None:
+        if verb is Verb.LIST:
+            raise ExpiredError("the provided continue parameter is too old")
+
+    crowd.kube.before = expired
+    answer = await crowd.get(f"/allocations{query}")
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert ("retry-after" in answer.headers) is (status == 503)
 
 
 @pytest.mark.parametrize("query", ["?labelSelector=%3D%3D%3D", "?continue=nonsense"])

@@ -16,7 +16,15 @@ from slipway.api.ports import Kube
 from slipway.api.recent import Recent
 from slipway.crd.meta import ANNOTATION_POOL, ANNOTATION_QUEUE, ANNOTATION_TEMPLATE, LABEL_WORKSPACE
 from slipway.crd.v1alpha1 import Queue, ResourcePool, Template
-from slipway.errors import FieldError, InvalidError, NotFoundError, TerminatingError, TransientError
+from slipway.errors import (
+    DeniedError,
+    FieldError,
+    InvalidError,
+    NotFoundError,
+    StaleError,
+    TerminatingError,
+    TransientError,
+)
 from slipway.kube.objects import Namespace, Node
 from slipway.kube.resources import NAMESPACES, NODES, QUEUES, RESOURCE_POOLS, TEMPLATES
 from slipway.model.duration import parse_duration
@@ -158,12 +166,13 @@ class Catalog:
         return await self._nodes.get("", self._list_nodes)
 
     async def offers_if_quick(self, pool: ResourcePool) -> Offers | None:
-        """What the pool's nodes offer, or None when that can not be had within a moment: only a warning needs it."""
+        """What the pool's nodes offer, or None when that can not be had within a moment, or at all: only a warning
+        needs it."""
         key = (pool.metadata.uid, pool.metadata.generation)
         try:
             async with asyncio.timeout(NODES_DEADLINE_S):
                 return await self._offers.get(key, lambda: self._load_offers(pool))
-        except (TransientError, TimeoutError):
+        except (TransientError, StaleError, DeniedError, TimeoutError):
             return None
 
     async def _load_offers(self, pool: ResourcePool) -> Offers:

@@ -6,8 +6,10 @@ Invariant: following `continue` to its end shows every allocation that matches t
 import msgspec
 
 from slipway.api.ports import Kube
+from slipway.api.refusals import PageExpiredError
 from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ExpiredError
 from slipway.kube.ports import Listed
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Kind, Phase
@@ -79,17 +81,22 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_page(kube: Kube, wanted: Filter, *, limit: int, continue_: str) -> Listed[Allocation]:
-    """The next page that is not empty, or the last one."""
+    """The next page that is not empty, or the last one. Raises PageExpiredError when the page before is too old."""
     page: Listed[Allocation] | None = None
     for _ in range(PAGES_READ_MAX):
-        page = await kube.list(
-            ALLOCATIONS,
-            namespace=wanted.workspace or None,
-            label_selector=wanted.label_selector,
-            field_selector=wanted.field_selector,
-            limit=limit,
-            continue_=continue_,
-        )
+        try:
+            page = await kube.list(
+                ALLOCATIONS,
+                namespace=wanted.workspace or None,
+                label_selector=wanted.label_selector,
+                field_selector=wanted.field_selector,
+                limit=limit,
+                continue_=continue_,
+            )
+        except ExpiredError as error:
+            if not continue_:
+                raise
+            raise PageExpiredError("continue: that page is too old; begin again without it") from error
         page = msgspec.structs.replace(page, items=[each for each in page.items if wanted.has(each)])
         continue_ = page.continue_
         if page.items or not continue_:

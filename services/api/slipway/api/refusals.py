@@ -30,6 +30,10 @@ class PreconditionError(StaleError):
     """If-Match names another version than the current one."""
 
 
+class PageExpiredError(StaleError):
+    """A list is asked to go on from a page that is too old."""
+
+
 class KeyReusedError(InvalidError):
     """An Idempotency-Key came again with another body."""
 
