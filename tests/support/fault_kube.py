@@ -115,7 +115,7 @@ class ProcessKube:
         effect.role = f"{self._process.role}.reads"
         self._trouble.number_read(self._process, effect)
         if await self._trouble.strike(self._process, effect, "before") is Kind.SLOW:
-            await asyncio.sleep(SLOW_S)
+            await self._slowly()
         self._reach()
         async for line in self._inner.follow_log(namespace, pod, container=container, since_time=since_time):
             yield line
@@ -216,11 +216,16 @@ class ProcessKube:
         effect.role = f"{process.role}.reads"
         trouble.number_read(process, effect)
         if await trouble.strike(process, effect, "before") is Kind.SLOW:
-            await asyncio.sleep(SLOW_S)
+            await self._slowly()
         self._reach()
         answer = await call()
         await trouble.latency()
         return answer
+
+    async def _slowly(self) -> None:
+        """Nobody is at rest who waits for an answer."""
+        self._trouble.lasts(SLOW_S)
+        await asyncio.sleep(SLOW_S)
 
     async def _write(self, effect: Effect, call: Callable[[], Awaitable[R]]) -> R:
         trouble, process = self._trouble, self._process
@@ -231,10 +236,11 @@ class ProcessKube:
             case Kind.TOUCHED:
                 self._touch(effect)
             case Kind.SLOW:
-                await asyncio.sleep(SLOW_S)
+                await self._slowly()
                 trouble.check(process)
             case Kind.TIMEOUT_LATE:
                 effect.outcome = DeadlineError.__name__
+                trouble.lasts(LATE_S)
                 trouble.later(LATE_S, call)
                 raise DeadlineError("injected: no answer in time, and it happens later")
             case _:
