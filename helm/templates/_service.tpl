@@ -1,5 +1,5 @@
 {{/*
-What the four services have in common: an account, a ConfigMap, a Deployment, a disruption budget.
+What the four services have in common: an account, a ConfigMap, what runs their pods, a disruption budget.
 Each takes (dict "root" $ "component" "api").
 */}}
 
@@ -24,15 +24,28 @@ data:
   {{- include "slipway.environment" . | nindent 2 }}
 {{- end -}}
 
+{{/* The pods of a service: a Deployment, or with `once` what starts them now and then. */}}
+{{- define "slipway.workload" -}}
+{{- $values := index .root.Values .component -}}
+{{- if dig "once" "enabled" false $values -}}
+{{ include "slipway.once" . }}
+{{- else -}}
+{{ include "slipway.deployment" . }}
+{{- end -}}
+{{- end -}}
+
 {{- define "slipway.deployment" -}}
 {{- $values := index .root.Values .component -}}
-{{- $settings := mergeOverwrite (deepCopy .root.Values.settings) (deepCopy $values.settings) -}}
+{{- $scaled := or (dig "autoscaling" "enabled" false $values) (dig "keda" "enabled" false $values) -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
   {{- include "slipway.metadata" . | nindent 2 }}
 spec:
+  {{- /* What scales it says how many; a number here would be put back at each upgrade. */}}
+  {{- if not $scaled }}
   replicas: {{ $values.replicas }}
+  {{- end }}
   revisionHistoryLimit: 3
   strategy:
     type: RollingUpdate
@@ -43,93 +56,7 @@ spec:
     matchLabels:
       {{- include "slipway.selector" . | nindent 6 }}
   template:
-    metadata:
-      labels:
-        {{- include "slipway.labels" . | nindent 8 }}
-        {{- with $values.podLabels }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
-      annotations:
-        {{- /* Settings are read at the start only: pods are replaced when one changes. */}}
-        checksum/settings: {{ printf "%s%s" (include "slipway.environment" .) .root.Values.externalRedis.url | sha256sum }}
-        {{- with $values.podAnnotations }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
-    spec:
-      serviceAccountName: {{ include "slipway.component" . }}
-      automountServiceAccountToken: true
-      enableServiceLinks: false
-      {{- /* A service ends by itself when its drain time is over; the rest is for it to be told and to exit. */}}
-      terminationGracePeriodSeconds: {{ add 5 (ceil $settings.drainTimeoutS) }}
-      {{- include "slipway.podSpec" (dict "root" .root "values" $values) | nindent 6 }}
-      {{- $own := dict "labelSelector" (dict "matchLabels" (include "slipway.selector" . | fromYaml)) }}
-      {{- $soft := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" }}
-      topologySpreadConstraints:
-        {{- range default (list $soft) $values.topologySpreadConstraints }}
-        {{- /* One that selects nothing would spread nothing. */}}
-        - {{- merge (deepCopy .) $own | toYaml | nindent 10 }}
-        {{- end }}
-      containers:
-        - name: {{ .component }}
-          image: {{ include "slipway.image" (dict "image" .root.Values.image "tag" .root.Chart.AppVersion) }}
-          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-          command: [slipway-{{ .component }}]
-          envFrom:
-            - configMapRef:
-                name: {{ include "slipway.component" . }}
-          env:
-            - name: SLIPWAY_NAMESPACE
-              valueFrom:
-                fieldRef:
-                  fieldPath: metadata.namespace
-            {{- with include "slipway.redisSecret" .root | fromYaml }}
-            - name: SLIPWAY_REDIS_URL
-              valueFrom:
-                secretKeyRef:
-                  name: {{ .name }}
-                  key: {{ .key }}
-            {{- end }}
-            {{- with $values.extraEnv }}
-            {{- toYaml . | nindent 12 }}
-            {{- end }}
-          ports:
-            {{- if $settings.healthListen }}
-            {{- /* Where it listens on loopback only a forwarded port gets there. */}}
-            - name: http
-              containerPort: {{ include "slipway.port" $settings.listen }}
-            {{- end }}
-            {{- with $settings.taskListen }}
-            - name: tasks
-              containerPort: {{ include "slipway.port" . }}
-            {{- end }}
-            - name: health
-              containerPort: {{ include "slipway.healthPort" . }}
-          startupProbe:
-            httpGet: {path: /livez, port: health}
-            periodSeconds: 1
-            timeoutSeconds: 5
-            failureThreshold: 60
-          livenessProbe:
-            httpGet: {path: /livez, port: health}
-            periodSeconds: 10
-            timeoutSeconds: 5
-            failureThreshold: 3
-          readinessProbe:
-            httpGet: {path: /readyz, port: health}
-            periodSeconds: 5
-            timeoutSeconds: 5
-            failureThreshold: 2
-          resources:
-            {{- toYaml $values.resources | nindent 12 }}
-          securityContext:
-            {{- toYaml .root.Values.containerSecurityContext | nindent 12 }}
-          volumeMounts:
-            - name: tmp
-              mountPath: /tmp
-      volumes:
-        - name: tmp
-          emptyDir:
-            sizeLimit: 64Mi
+    {{- include "slipway.podTemplate" . | nindent 4 }}
 {{- end -}}
 
 {{/* Where a pod may run and as whom: of (dict "root" $ "values" the part's own). */}}
@@ -142,7 +69,7 @@ imagePullSecrets:
 {{- end }}
 securityContext:
   {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
-{{- with .values.priorityClassName }}
+{{- with default (ternary (include "slipway.fullname" .root) "" .root.Values.priorityClass.create) .values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with .values.nodeSelector }}
@@ -161,8 +88,14 @@ affinity:
 
 {{- define "slipway.disruptionBudget" -}}
 {{- $values := index .root.Values .component -}}
+{{- $least := int $values.replicas -}}
+{{- if dig "autoscaling" "enabled" false $values -}}
+{{- $least = int $values.autoscaling.minReplicas -}}
+{{- else if dig "keda" "enabled" false $values -}}
+{{- $least = int $values.keda.minReplicas -}}
+{{- end -}}
 {{- /* For one replica it would only keep nodes from being drained. */}}
-{{- if and $values.podDisruptionBudget.enabled (gt (int $values.replicas) 1) -}}
+{{- if and $values.podDisruptionBudget.enabled (gt $least 1) (not (dig "once" "enabled" false $values)) -}}
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
@@ -174,35 +107,4 @@ spec:
     matchLabels:
       {{- include "slipway.selector" . | nindent 6 }}
 {{- end -}}
-{{- end -}}
-
-{{/* Bindings of the roles that rbac.yaml of a service defines. */}}
-{{- define "slipway.clusterRoleBinding" -}}
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  {{- include "slipway.clusterMetadata" . | nindent 2 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
-  name: {{ include "slipway.component" . }}
-subjects:
-  - kind: ServiceAccount
-    name: {{ include "slipway.component" . }}
-    namespace: {{ .root.Release.Namespace }}
-{{- end -}}
-
-{{- define "slipway.roleBinding" -}}
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  {{- include "slipway.metadata" . | nindent 2 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: Role
-  name: {{ include "slipway.component" . }}
-subjects:
-  - kind: ServiceAccount
-    name: {{ include "slipway.component" . }}
-    namespace: {{ .root.Release.Namespace }}
 {{- end -}}

@@ -7,6 +7,11 @@ again at its start, and ends when it does not know one.
 {{/* What a service is given, as a map of YAML: the common settings, then its own; an empty one counts as unset. */}}
 {{- define "slipway.environment" -}}
 {{- $settings := mergeOverwrite (deepCopy .root.Values.settings) (deepCopy (index .root.Values .component).settings) -}}
+{{- if eq .component "api" -}}
+{{- /* Under a name that it does not know the api answers nobody. */ -}}
+{{- $ways := concat (.root.Values.ingress.enabled | ternary .root.Values.ingress.hosts list) (.root.Values.httpRoute.enabled | ternary .root.Values.httpRoute.hostnames list) -}}
+{{- $_ := set $settings "hosts" (concat $settings.hosts $ways | uniq) -}}
+{{- end -}}
 {{- range $field, $value := $settings -}}
 {{- $name := eq $field "otelEndpoint" | ternary "OTEL_EXPORTER_OTLP_ENDPOINT" (printf "SLIPWAY_%s" (snakecase $field | upper)) -}}
 {{- $text := "" -}}
@@ -45,6 +50,12 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{- $external := .Values.externalRedis -}}
 {{- if and .Values.valkey.enabled (or $external.url $external.existingSecret) -}}
 {{- fail "choose one Redis: set valkey.enabled=false to use externalRedis" -}}
+{{- end -}}
+{{- if and $external.caSecret (not (or $external.url $external.existingSecret)) -}}
+{{- fail "externalRedis.caSecret needs externalRedis.url or externalRedis.existingSecret" -}}
+{{- end -}}
+{{- if and $external.caSecret $external.url (not (hasPrefix "rediss" $external.url)) -}}
+{{- fail "externalRedis.caSecret is for TLS: externalRedis.url begins with rediss" -}}
 {{- end -}}
 {{- if and $external.url $external.existingSecret -}}
 {{- fail "externalRedis: give url or existingSecret, not both" -}}

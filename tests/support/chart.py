@@ -24,6 +24,17 @@ NAMESPACE = "slipway-system"
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 SETUP = "setup"
 AUDIT = "audit"
+TRIAL = "trial"
+UNINSTALL = "uninstall"
+
+_PODS = {
+    "Pod": ("spec",),
+    "Deployment": ("spec", "template", "spec"),
+    "Job": ("spec", "template", "spec"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+    "ScaledJob": ("spec", "jobTargetRef", "template", "spec"),
+}
+"""{kind: where in it the pod is}."""
 
 Json = dict[str, Any]
 Values = Mapping[str, Any]
@@ -92,6 +103,12 @@ def rollback(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = 
     _helm().ask("rollback", kubeconfig=str(kubeconfig), name=name, namespace=namespace, revision=revision)
 
 
+def try_out(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = RELEASE, timeout_s: int = 120) -> Json:
+    """Runs the tests of the release; raises HelmError when one fails."""
+    answer = _helm().ask("try_out", kubeconfig=str(kubeconfig), name=name, namespace=namespace, timeout_s=timeout_s)
+    return cast(Json, answer)
+
+
 def uninstall(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = RELEASE) -> Json:
     """Removes the release."""
     return cast(Json, _helm().ask("uninstall", kubeconfig=str(kubeconfig), name=name, namespace=namespace))
@@ -110,11 +127,21 @@ def find(documents: Iterable[Json], kind: str, name: str) -> Json:
 
 def pod_spec(documents: Iterable[Json], component: str) -> Json:
     """The pod of a service (`api`...), of `setup`, or of `valkey`."""
-    workloads = [item for item in documents if item["kind"] in ("Deployment", "Job")]
-    for item in workloads:
-        if item["metadata"]["labels"].get("app.kubernetes.io/component") == component:
-            return cast(Json, item["spec"]["template"]["spec"])
+    for item in documents:
+        pod = pod_of(item)
+        if pod is not None and item["metadata"]["labels"].get("app.kubernetes.io/component") == component:
+            return pod
     raise LookupError(f"nothing runs {component}")
+
+
+def pod_of(item: Json) -> Json | None:
+    """The spec of the pods that an object is, or makes; None when it makes none."""
+    if item["kind"] not in _PODS:
+        return None
+    found: Any = item
+    for key in _PODS[item["kind"]]:
+        found = found[key]
+    return cast(Json, found)
 
 
 def service_account(documents: Iterable[Json], component: str) -> str:

@@ -50,6 +50,12 @@ def rollback(*, kubeconfig: str, name: str, namespace: str, revision: int) -> No
         config.rollback(name, version=revision, timeout=60)
 
 
+def try_out(*, kubeconfig: str, name: str, namespace: str, timeout_s: int) -> Json:
+    """The release, after its tests have passed."""
+    with _config(kubeconfig, namespace) as config:
+        return config.test(name, timeout=timeout_s)
+
+
 def uninstall(*, kubeconfig: str, name: str, namespace: str) -> Json:
     """What was kept."""
     with _config(kubeconfig, namespace) as config:
@@ -67,7 +73,7 @@ def version() -> str:
 
 
 CALLS: dict[str, Callable[..., Any]] = {
-    call.__name__: call for call in (render, lint, install, upgrade, rollback, uninstall, version)
+    call.__name__: call for call in (render, lint, install, upgrade, rollback, try_out, uninstall, version)
 }
 
 

@@ -1,4 +1,4 @@
-"""Settings of the setup: the objects that are to be there."""
+"""Settings of the setup, the objects that are to be there; and of the trial, what it runs."""
 
 from typing import Annotated, Any
 
@@ -21,3 +21,23 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     setup_workspaces: Annotated[
         tuple[str, ...], Meta(description="Namespaces to make workspaces of, by their label; they must exist.")
     ] = ()
+
+
+class TrialSettings(CommonSettings, kw_only=True, frozen=True):
+    """What an operator may set for a trial, from `SLIPWAY_*`."""
+
+    trial_workspace: Annotated[str, Meta(description="Workspace that the trial launches in.")] = "default"
+    trial_pool: Annotated[str, Meta(description="ResourcePool that it runs on.")] = "default"
+    trial_queue: Annotated[str, Meta(description="Queue that it waits in.")] = "default"
+    trial_image: Annotated[str, Meta(min_length=1, description="Image of its container; it needs a Python 3.")] = (
+        "python:3.11"
+    )
+    trial_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How long it may take until its end, with the time that it waits and its image is pulled.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 120.0

@@ -103,12 +103,118 @@ MATRIX: Mapping[str, Values] = {
         }
     },
     "another user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}},
+    "drains at once": {name: {"drainDelayS": 0} for name in ("api", "scheduler", "podworker", "watcher")},
+    "scaled api": {
+        "api": {
+            "autoscaling": {
+                "enabled": True,
+                "minReplicas": 3,
+                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}},
+            }
+        }
+    },
+    "one api at least": {"api": {"autoscaling": {"enabled": True, "minReplicas": 1}}},
+    "scaled by lag": {"podworker": {"keda": {"enabled": True, "minReplicas": 0, "lagCount": 20}}},
+    "scaled by the lag of a cluster": {
+        "valkey": {"enabled": False},
+        "externalRedis": {"existingSecret": "redis", "existingSecretKey": "address"},
+        "podworker": {
+            "keda": {
+                "enabled": True,
+                "redis": {
+                    "type": "redis-cluster-streams",
+                    "addresses": "a.example:6379,b.example:6379",
+                    "tls": True,
+                    "authentication": "redis",
+                },
+            }
+        },
+    },
+    "scaled by the lag of a sentinel": {
+        "valkey": {"enabled": False},
+        "externalRedis": {"url": "redis+sentinel://a.example:26379/main"},
+        "podworker": {
+            "keda": {
+                "enabled": True,
+                "redis": {
+                    "type": "redis-sentinel-streams",
+                    "addresses": "a.example:26379",
+                    "sentinelMaster": "main",
+                },
+            }
+        },
+    },
+    "now and then": {
+        "scheduler": {"once": {"enabled": True, "schedule": "*/5 * * * *", "deadlineS": 120}},
+        "podworker": {"once": {"enabled": True}},
+        "watcher": {"once": {"enabled": True, "schedule": "@hourly"}},
+        "setup": {"priorityClassName": "low"},
+    },
+    "jobs by lag": {"podworker": {"once": {"enabled": True}, "keda": {"enabled": True}}},
+    "important": {"priorityClass": {"create": True, "value": 1000}, "api": {"priorityClassName": "mine"}},
+    "redis with an authority": {
+        "valkey": {"enabled": False},
+        "externalRedis": {"url": "rediss://a.example:6379/0", "caSecret": "authority"},
+        "audit": {"enabled": True},
+    },
+    "redis with an authority and an option": {
+        "valkey": {"enabled": False},
+        "externalRedis": {"url": "rediss://a.example:6379/0?ssl_check_hostname=true", "caSecret": "authority"},
+    },
+    "volumes": {
+        "api": {
+            "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
+            "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/ssl/company", "readOnly": True}],
+        }
+    },
+    "walled": {"networkPolicy": {"enabled": True}, "audit": {"enabled": True}},
+    "walled in": {
+        "networkPolicy": {
+            "enabled": True,
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+            "redisFrom": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"reads": "streams"}}}],
+            "egress": {
+                "enabled": True,
+                "apiServerPorts": [6443],
+                "extra": [{"to": [{"ipBlock": {"cidr": "10.20.0.0/16"}}], "ports": [{"port": 443}]}],
+            },
+            "workloads": {"enabled": True},
+        },
+    },
+    "ranks walled in": {
+        "networkPolicy": {
+            "workloads": {
+                "enabled": True,
+                "namespaces": ["team-a", "team-b"],
+                "egress": "closed",
+                "extra": [{"ports": [{"port": 443}]}],
+            }
+        }
+    },
+    "privileged somewhere": {"admissionPolicies": {"privilegedWorkspaces": ["drivers"]}},
+    "privileged everywhere": {"admissionPolicies": {"privilegedWorkspaces": ["*"]}},
+    "no policies": {"admissionPolicies": {"enabled": False}},
+    "in two namespaces": {"rbac": {"namespaces": ["team-a", "team-b"]}, "setup": {"workspaces": ["team-a", "team-b"]}},
+    "pods monitored": {
+        "metrics": {
+            "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+            "alerts": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Slipway"}},
+        },
+        "audit": {"enabled": True},
+    },
+    "services monitored": {"metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}},
+    "clears up": {"uninstall": {"removeAllocations": True}},
+    "tried elsewhere": {
+        "trial": {"workspace": "team-a", "pool": "cpu", "queue": "trials", "image": "mirror.example/python:3.12"}
+    },
+    "not tried": {"trial": {"enabled": False}},
 }
 
 SECRETS = {"redis": {"address": "redis://there"}, "mine": {"url": "redis://valkey", "password": "x"}}
 """The Secrets that the sets name as there already."""
 
-LINTED = ("defaults", "no redis", "other setup", "decorated", "placed")
+LINTED = ("defaults", "no redis", "other setup", "decorated", "walled in", "now and then")
 """The linter takes half a second; these reach every template."""
 
 
@@ -142,6 +248,45 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "an open api": ({"api": {"settings": {"listen": "0.0.0.0:8080"}}}, "loopback"),
     "an open api by name": ({"api": {"settings": {"listen": "localhost.example:8080"}}}, "loopback"),
     "two audiences": ({"podworker": {"settings": {"taskAudience": "another"}}}, "taskAudience"),
+    "a way in by ingress": ({"ingress": {"enabled": True, "hosts": ["slipway.example"]}}, "lets everybody in"),
+    "a way in by route": (
+        {"httpRoute": {"enabled": True, "hostnames": ["slipway.example"], "parentRefs": [{"name": "gateway"}]}},
+        "lets everybody in",
+    ),
+    "a host": ({"ingress": {"hosts": ["https://slipway.example"]}}, "hosts"),
+    "a volume of the node": ({"api": {"extraVolumes": [{"name": "x", "hostPath": {"path": "/"}}]}}, "hostPath"),
+    "a part of an autoscaler": ({"api": {"autoscaling": {"maxReplica": 3}}}, "maxReplica"),
+    "an autoscaler of another service": ({"watcher": {"autoscaling": {"enabled": True}}}, "autoscaling"),
+    "bounds of an autoscaler": ({"api": {"autoscaling": {"enabled": True, "minReplicas": 11}}}, "minReplicas"),
+    "lag without redis": ({"valkey": {"enabled": False}, "podworker": {"keda": {"enabled": True}}}, "needs a Redis"),
+    "lag of a redis that keda can not find": (
+        {
+            "valkey": {"enabled": False},
+            "externalRedis": {"url": "redis://a.example"},
+            "podworker": {"keda": {"enabled": True}},
+        },
+        "keda.redis.addresses",
+    ),
+    "bounds of lag": ({"podworker": {"keda": {"enabled": True, "minReplicas": 30}}}, "minReplicas"),
+    "a schedule": ({"scheduler": {"once": {"schedule": "often"}}}, "schedule"),
+    "an api now and then": ({"api": {"once": {"enabled": True}}}, "once"),
+    "an importance": ({"priorityClass": {"value": 2000000000}}, "value"),
+    "two monitors": (
+        {"metrics": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}},
+        "choose one of metrics",
+    ),
+    "an interval": ({"metrics": {"podMonitor": {"interval": "often"}}}, "interval"),
+    "a peer": ({"networkPolicy": {"redisFrom": [{"podSelctor": {}}]}}, "podSelctor"),
+    "a word of ranks": ({"networkPolicy": {"workloads": {"egress": "none"}}}, "egress"),
+    "an authority without redis": (
+        {"valkey": {"enabled": False}, "externalRedis": {"caSecret": "authority"}},
+        "caSecret needs",
+    ),
+    "an authority without tls": (
+        {"valkey": {"enabled": False}, "externalRedis": {"url": "redis://a", "caSecret": "authority"}},
+        "is for TLS",
+    ),
+    "a part of a trial": ({"trial": {"command": ["true"]}}, "command"),
     "two redis": ({"externalRedis": {"url": "redis://elsewhere"}}, "valkey.enabled=false"),
     "two addresses of redis": (
         {"valkey": {"enabled": False}, "externalRedis": {"url": "redis://a", "existingSecret": "b"}},

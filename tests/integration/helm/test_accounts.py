@@ -13,15 +13,15 @@ Right = tuple[str, str]
 """(resource as `plural.group/subresource`, verb)."""
 
 README = chart.CHART / "README.md"
-COMPONENTS = (*chart.SERVICES, chart.SETUP, chart.AUDIT)
+COMPONENTS = (*chart.SERVICES, chart.SETUP, chart.AUDIT, chart.TRIAL, chart.UNINSTALL)
 ROW = re.compile(r"^\| (?P<resources>`[^|]+) \| (?P<verbs>[a-z, ]+) \| (?P<why>[^|]+) \|$")
 DANGEROUS = {"escalate", "bind", "impersonate", "*"}
 
 
 @pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:
-    """The chart with its default values, and with the audit."""
-    return chart.render({"audit": {"enabled": True}})
+    """The chart with its default values, and with every account that it can make."""
+    return chart.render({"audit": {"enabled": True}, "uninstall": {"removeAllocations": True}})
 
 
 def _documented(component: str) -> Iterator[tuple[Right, str]]:
@@ -37,10 +37,15 @@ def _documented(component: str) -> Iterator[tuple[Right, str]]:
 def _roles(documents: list[dict[str, Any]], component: str) -> Iterator[dict[str, Any]]:
     """The rules that the bindings of the component's account give it."""
     account = chart.service_account(documents, component)
-    roles = {(item["kind"], item["metadata"]["name"]): item for item in documents if item["kind"].endswith("Role")}
+    roles = {_place(item, item["kind"]): item for item in documents if item["kind"].endswith("Role")}
     for item in documents:
         if item["kind"].endswith("RoleBinding") and any(one["name"] == account for one in item["subjects"]):
-            yield roles[item["roleRef"]["kind"], item["roleRef"]["name"]]
+            yield roles[_place(item, item["roleRef"]["kind"])]
+
+
+def _place(item: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    """Which role: of a binding it is the one that is named as it is, and lives where it does."""
+    return kind, item["metadata"].get("namespace", "") if kind == "Role" else "", item["metadata"]["name"]
 
 
 def _granted(documents: list[dict[str, Any]], component: str) -> set[Right]:
@@ -116,3 +121,41 @@ def test_the_setup_may_touch_its_namespaces_only() -> None:
     rules = {rule["resources"][0]: rule for role in _roles(documents, chart.SETUP) for rule in role["rules"]}
     assert rules["namespaces"]["resourceNames"] == ["team-a", "team-b"]
     assert rules["resourcepools"]["resources"] == ["resourcepools"]
+
+
+NAMESPACES = ["team-a", "team-b"]
+
+
+@pytest.mark.parametrize("component", chart.SERVICES)
+def test_rights_can_be_narrowed_to_namespaces(component: str, documents: list[dict[str, Any]]) -> None:
+    """Then nothing is written elsewhere but what belongs to no workspace; together the rights are the same.
+
+    But for making workspaces: which namespaces are some is said by the values then.
+    """
+    narrow = chart.render({"rbac": {"namespaces": NAMESPACES}})
+    makes = {("namespaces", verb) for verb in ("create", "delete", "patch")} if component == "api" else set[Right]()
+    assert _granted(narrow, component) == _granted(documents, component) - makes
+    wide = [role for role in _roles(narrow, component) if role["kind"] == "ClusterRole"]
+    writes = {
+        (resource, verb)
+        for role in wide
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert writes <= {("nodes", "patch"), ("tokenreviews", "create"), ("resourcepools/status", "update")}
+    places = {role["metadata"]["namespace"] for role in _roles(narrow, component) if role["kind"] == "Role"}
+    assert places - {chart.NAMESPACE} == set(NAMESPACES)
+
+
+def test_accounts_of_hooks_are_not_there_for_long() -> None:
+    """Who may launch for a trial, or delete everything at the end, is made for that and removed after it."""
+    documents = chart.render({"uninstall": {"removeAllocations": True}})
+    for component, event in ((chart.TRIAL, "test"), (chart.UNINSTALL, "pre-delete")):
+        name = chart.service_account(documents, component)
+        own = [item for item in documents if item["metadata"]["name"] == name]
+        assert {"ServiceAccount", "Pod" if event == "test" else "Job"} < {item["kind"] for item in own}
+        for item in own:
+            notes = item["metadata"]["annotations"]
+            assert notes["helm.sh/hook"] == event
+            assert "hook-succeeded" in notes["helm.sh/hook-delete-policy"]

@@ -15,8 +15,16 @@ from tests.support.chart_schema import SERVICES
 
 Json = dict[str, Any]
 
-WORKLOADS = ("Deployment", "Job")
-CLUSTER_KINDS = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+CLUSTER_KINDS = {
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PriorityClass",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+VOLUMES = {"configMap", "emptyDir", "secret"}
+THERE_ALREADY = {("Secret", "authority"), ("ConfigMap", "authorities"), *(("Secret", name) for name in SECRETS)}
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -28,8 +36,9 @@ def documents(request: pytest.FixtureRequest) -> list[Json]:
 
 def _pods(documents: list[Json]) -> Iterator[tuple[Json, Json]]:
     for item in documents:
-        if item["kind"] in WORKLOADS:
-            yield item, item["spec"]["template"]["spec"]
+        pod = chart.pod_of(item)
+        if pod is not None:
+            yield item, pod
 
 
 def _containers(documents: list[Json]) -> Iterator[tuple[Json, Json, Json]]:
@@ -55,7 +64,7 @@ def test_containers_are_restricted(documents: list[Json]) -> None:
         assert own["readOnlyRootFilesystem"] is True
         assert own["capabilities"] == {"drop": ["ALL"]}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-        assert {next(kind for kind in volume if kind != "name") for volume in pod.get("volumes", ())} <= {"emptyDir"}
+        assert {next(kind for kind in volume if kind != "name") for volume in pod.get("volumes", ())} <= VOLUMES
 
 
 def test_containers_are_bounded(documents: list[Json]) -> None:
@@ -67,9 +76,10 @@ def test_containers_are_bounded(documents: list[Json]) -> None:
 
 
 def test_containers_are_probed(documents: list[Json]) -> None:
-    """All three probes, on a port that the container has; a Job ends by itself."""
+    """All three probes, on a port that the container has; what ends by itself has a deadline or a limit instead."""
     for item, _, container in _containers(documents):
-        if item["kind"] == "Job":
+        if item["kind"] != "Deployment":
+            assert "readinessProbe" not in container, item["metadata"]["name"]
             continue
         ports = {port["name"] for port in container["ports"]}
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -80,7 +90,7 @@ def test_containers_are_probed(documents: list[Json]) -> None:
 
 def test_probes_reach_the_services(documents: list[Json]) -> None:
     """The kubelet comes from outside of the pod: the probed port listens on every address."""
-    for service, struct in SERVICES.items():
+    for service, struct in _running(documents).items():
         (container,) = chart.pod_spec(documents, service)["containers"]
         environment = _environment(documents, service)
         settings: Any = load(struct, environment)
@@ -91,10 +101,12 @@ def test_probes_reach_the_services(documents: list[Json]) -> None:
 
 
 def test_pods_end_by_themselves(documents: list[Json]) -> None:
-    """Kubernetes waits longer than a drain may take."""
-    for service, struct in SERVICES.items():
+    """Kubernetes waits longer than the wait before a drain and the drain may take."""
+    for service, struct in _running(documents).items():
         settings = load(struct, _environment(documents, service))
-        assert chart.pod_spec(documents, service)["terminationGracePeriodSeconds"] >= settings.drain_timeout_s + 5
+        pod = chart.pod_spec(documents, service)
+        delay = pod["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        assert pod["terminationGracePeriodSeconds"] >= delay + settings.drain_timeout_s + 5
 
 
 def test_pods_know_nothing_of_other_services(documents: list[Json]) -> None:
@@ -125,17 +137,17 @@ def test_selectors_never_change(documents: list[Json]) -> None:
 
 def test_pods_spread_over_nodes(documents: list[Json]) -> None:
     """Each constraint counts the pods of the same service."""
-    for service in SERVICES:
+    for service in _running(documents):
         deployment = chart.find(documents, "Deployment", service)["spec"]
         for constraint in deployment["template"]["spec"]["topologySpreadConstraints"]:
             assert constraint["labelSelector"] == deployment["selector"]
 
 
 def test_services_and_budgets_find_their_pods(documents: list[Json]) -> None:
-    """A Service or a disruption budget selects exactly one Deployment, and its ports are there."""
+    """A Service or a disruption budget selects exactly one Deployment, with its ports; not that for metrics."""
     pods = {item["metadata"]["name"]: item["spec"]["template"] for item in documents if item["kind"] == "Deployment"}
     for item in documents:
-        if item["kind"] not in ("Service", "PodDisruptionBudget"):
+        if item["kind"] not in ("Service", "PodDisruptionBudget") or item["metadata"]["name"].endswith("-metrics"):
             continue
         selector = item["spec"]["selector"]
         wanted = selector.get("matchLabels", selector)
@@ -147,9 +159,16 @@ def test_services_and_budgets_find_their_pods(documents: list[Json]) -> None:
 
 def test_names_refer_to_what_is_there(documents: list[Json]) -> None:
     """ConfigMaps, Secrets, accounts and roles that are named are made, or are named in the values as there already."""
-    made = {(item["kind"], item["metadata"]["name"]) for item in documents}
-    assert len(made) == len(documents)
+    whole = {(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in documents}
+    assert len(whole) == len(documents)
+    made = {(kind, name) for kind, _, name in whole}
     for _, pod, container in _containers(documents):
+        for volume in pod.get("volumes", ()):
+            named = {("Secret", volume.get("secret", {}).get("secretName"))}
+            named |= {("ConfigMap", volume.get("configMap", {}).get("name"))}
+            assert {one for one in named if one[1]} <= made | THERE_ALREADY
+        mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+        assert mounted == {volume["name"] for volume in pod.get("volumes", ())}
         if "serviceAccountName" in pod:
             assert ("ServiceAccount", pod["serviceAccountName"]) in made
         for source in container.get("envFrom", ()):
@@ -157,14 +176,18 @@ def test_names_refer_to_what_is_there(documents: list[Json]) -> None:
         for entry in container.get("env", ()):
             secret = entry.get("valueFrom", {}).get("secretKeyRef")
             if secret is not None:
-                assert ("Secret", secret["name"]) in made or secret["name"] in SECRETS
+                assert ("Secret", secret["name"]) in made | THERE_ALREADY
     for item in documents:
-        if item["kind"].endswith("Binding"):
-            assert (item["roleRef"]["kind"], item["roleRef"]["name"]) in made
+        if item["kind"].endswith("RoleBinding"):
+            role = item["roleRef"]
+            place = item["metadata"].get("namespace") if role["kind"] == "Role" else None
+            assert (role["kind"], place, role["name"]) in whole
+            for subject in item["subjects"]:
+                assert ("ServiceAccount", subject["namespace"], subject["name"]) in whole
 
 
 def test_objects_say_whose_they_are(documents: list[Json]) -> None:
-    """Good names, the recommended labels, and a namespace for what lives in one."""
+    """Good names, the recommended labels, and a namespace for what lives in one: ours, or a workspace's."""
     for item in documents:
         meta = item["metadata"]
         assert NAME.fullmatch(meta["name"]), meta["name"]
@@ -173,7 +196,10 @@ def test_objects_say_whose_they_are(documents: list[Json]) -> None:
             continue
         assert meta["labels"]["app.kubernetes.io/part-of"] == "slipway"
         assert meta["labels"]["app.kubernetes.io/managed-by"] == "Helm"
-        assert meta.get("namespace") == (None if item["kind"] in CLUSTER_KINDS else chart.NAMESPACE)
+        if item["kind"] in CLUSTER_KINDS:
+            assert "namespace" not in meta
+        else:
+            assert meta["namespace"] == chart.NAMESPACE or item["kind"] in ("Role", "RoleBinding", "NetworkPolicy")
 
 
 def test_no_secret_is_shown(documents: list[Json]) -> None:
@@ -244,6 +270,15 @@ def test_another_release_has_other_names() -> None:
     one, two = ({(item["kind"], item["metadata"]["name"]) for item in chart.render(name=name)} for name in ("a", "b"))
     shared = {kind for kind, _ in one & two}
     assert shared == {"CustomResourceDefinition"}
+
+
+def _running(documents: list[Json]) -> dict[str, Any]:
+    """The services that run all the time."""
+    return {
+        service: struct
+        for service, struct in SERVICES.items()
+        if any(item["kind"] == "Deployment" and item["metadata"]["name"].endswith(f"-{service}") for item in documents)
+    }
 
 
 def _without_notes(item: Json) -> Json:

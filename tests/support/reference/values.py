@@ -30,6 +30,10 @@ _SECTIONS = {
     "The audit": ("audit",),
     "Redis": ("valkey", "externalRedis"),
     "Security contexts": ("podSecurityContext", "containerSecurityContext"),
+    "Ways in from outside": ("ingress", "httpRoute"),
+    "Who reaches whom, and who may write what": ("networkPolicy", "admissionPolicies", "rbac"),
+    "Monitoring": ("metrics",),
+    "Importance, trials, the end": ("priorityClass", "trial", "uninstall"),
     "Settings of all services": ("settings",),
 }
 _BOUNDS = {"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "maxLength": "at most {} characters"}

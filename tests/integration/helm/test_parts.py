@@ -1,0 +1,275 @@
+"""What the chart brings along beside the services: scaling, runs now and then, ways in, walls, rules, monitors."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway.streams import keys
+from tests.integration.helm.matrix import rendered
+from tests.support import chart
+from tests.support.chart_schema import SERVICES
+
+Json = dict[str, Any]
+
+HOST = "slipway.example"
+
+
+def _kinds(documents: list[Json]) -> set[str]:
+    return {item["kind"] for item in documents}
+
+
+# --- how many ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_scales_says_how_many() -> None:
+    """A Deployment that is scaled has no number of its own: an upgrade would put it back."""
+    for name, service, kind in (
+        ("scaled api", "api", "HorizontalPodAutoscaler"),
+        ("scaled by lag", "podworker", "ScaledObject"),
+    ):
+        documents = rendered(name)
+        assert "replicas" not in chart.find(documents, "Deployment", service)["spec"]
+        target = chart.find(documents, kind, service)["spec"]["scaleTargetRef"]
+        assert target == {"apiVersion": "apps/v1", "kind": "Deployment", "name": f"slipway-{service}"}
+    assert chart.find(rendered("defaults"), "Deployment", "api")["spec"]["replicas"] == 2
+
+
+def test_a_budget_is_made_where_there_may_be_more_than_one() -> None:
+    """By the least number that scales allow."""
+
+    def budgets(name: str) -> set[str]:
+        found = [item for item in rendered(name) if item["kind"] == "PodDisruptionBudget"]
+        return {item["metadata"]["name"].removeprefix("slipway-") for item in found}
+
+    assert budgets("scaled api") == set(SERVICES)
+    assert budgets("one api at least") == set(SERVICES) - {"api"}
+    assert budgets("scaled by lag") == set(SERVICES) - {"podworker"}
+    assert budgets("now and then") == {"api"}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("scaled by lag", "ScaledObject"), ("jobs by lag", "ScaledJob")])
+def test_lag_is_that_of_the_work_streams(name: str, kind: str) -> None:
+    """Every one of them, by its own key and group; Redis is reached as our services reach it, with its password."""
+    documents = rendered(name)
+    triggers = chart.find(documents, kind, "podworker")["spec"]["triggers"]
+    assert [item["metadata"]["stream"] for item in triggers] == [keys.work(shard) for shard in range(keys.SHARDS)]
+    assert {item["metadata"]["consumerGroup"] for item in triggers} == {keys.WORK_GROUP}
+    url = chart.service_environment(documents, "podworker")["SLIPWAY_REDIS_URL"]
+    assert {item["metadata"]["address"] for item in triggers} == {url.rpartition("@")[2].removesuffix("/0")}
+    (secret,) = chart.find(documents, "TriggerAuthentication", "podworker")["spec"]["secretTargetRef"]
+    assert secret["key"] in chart.find(documents, "Secret", secret["name"])["stringData"]
+    assert {item["authenticationRef"]["name"] for item in triggers} == {"slipway-podworker"}
+
+
+def test_runs_now_and_then_end() -> None:
+    """With --once, the settings of the service, a deadline, and no second one beside one that still runs."""
+    documents = rendered("now and then")
+    for service in ("scheduler", "podworker", "watcher"):
+        job = chart.find(documents, "CronJob", service)["spec"]
+        assert job["concurrencyPolicy"] == "Forbid"
+        assert job["jobTemplate"]["spec"]["activeDeadlineSeconds"] > 0
+        assert chart.service_command(documents, service) == [f"slipway-{service}", "--once"]
+        pod = chart.pod_spec(documents, service)
+        assert pod["restartPolicy"] == "Never"
+        wanted = chart.service_environment(rendered("defaults"), service)
+        assert set(chart.service_environment(documents, service)) == set(wanted)
+    running = [item["metadata"]["name"] for item in documents if item["kind"] == "Deployment"]
+    assert sorted(running) == ["slipway-api", "slipway-valkey"]
+
+
+# --- ends and importance ----------------------------------------------------------------------------------------------
+
+
+def test_who_is_sent_requests_goes_on_for_a_moment() -> None:
+    """Of the api only: nobody sends anything to the others."""
+    waits = {
+        service: chart.pod_spec(rendered("defaults"), service)["containers"][0].get("lifecycle") for service in SERVICES
+    }
+    assert waits == {**dict.fromkeys(SERVICES), "api": {"preStop": {"sleep": {"seconds": 5}}}}
+    assert "lifecycle" not in chart.pod_spec(rendered("drains at once"), "api")["containers"][0]
+
+
+def test_our_pods_take_the_class_that_is_made() -> None:
+    """But for those that name one."""
+    documents = rendered("important")
+    name = chart.find(documents, "PriorityClass", "slipway")["metadata"]["name"]
+    classes = {part: chart.pod_spec(documents, part)["priorityClassName"] for part in (*SERVICES, "valkey", "setup")}
+    assert classes == {**dict.fromkeys(classes, name), "api": "mine"}
+
+
+# --- Redis ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["redis with an authority", "redis with an authority and an option"])
+def test_the_authority_of_redis_is_mounted_where_the_url_says(name: str) -> None:
+    """In every pod that is given the URL; an option that it has already stays."""
+    documents = rendered(name)
+    for item in documents:
+        pod = chart.pod_of(item)
+        for container in pod["containers"] if pod else ():
+            if any(entry["name"] == "SLIPWAY_REDIS_URL" for entry in container.get("env", ())):
+                folders = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "redis-ca"]
+                assert folders == ["/etc/slipway/redis"], item["metadata"]["name"]
+    url = chart.service_environment(documents, "api")["SLIPWAY_REDIS_URL"]
+    assert url.endswith("ssl_ca_certs=/etc/slipway/redis/ca.crt")
+    assert url.count("?") == 1
+
+
+# --- ways in ----------------------------------------------------------------------------------------------------------
+
+
+def _open(**more: Json) -> list[Json]:
+    """The chart with an api that authenticates and is reached from everywhere."""
+    return chart.render({"api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}}, **more})
+
+
+def test_ways_in_lead_to_the_api() -> None:
+    """By Ingress and by Gateway, to a port of its Service; and it answers under their names."""
+    documents = _open(
+        ingress={"enabled": True, "hosts": [HOST], "tlsSecret": "certificate", "className": "nginx"},
+        httpRoute={"enabled": True, "hostnames": ["gateway.example"], "parentRefs": [{"name": "gateway"}]},
+    )
+    ports = {port["name"]: port["port"] for port in chart.find(documents, "Service", "api")["spec"]["ports"]}
+    ingress = chart.find(documents, "Ingress", "api")["spec"]
+    (rule,) = ingress["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert (rule["host"], backend["name"], backend["port"]["name"] in ports) == (HOST, "slipway-api", True)
+    assert ingress["tls"] == [{"secretName": "certificate", "hosts": [HOST]}]
+    (route,) = chart.find(documents, "HTTPRoute", "api")["spec"]["rules"]
+    assert route["backendRefs"] == [{"name": "slipway-api", "port": ports["http"]}]
+    assert chart.service_environment(documents, "api")["SLIPWAY_HOSTS"] == f"{HOST},gateway.example"
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        (
+            {"api": {"settings": {"auth": "kubernetes"}}, "ingress": {"enabled": True, "hosts": [HOST]}},
+            "inside of its pod",
+        ),
+        ({"ingress": {"enabled": True}}, "lets everybody in"),
+        ({"httpRoute": {"enabled": True, "hostnames": [HOST]}}, "lets everybody in"),
+    ],
+)
+def test_no_way_leads_where_nobody_asks_or_answers(values: Json, word: str) -> None:
+    """An api without authentication, and one that listens inside of its pod."""
+    with pytest.raises(chart.HelmError, match=word):
+        chart.render(values)
+
+
+def test_ways_in_are_whole() -> None:
+    """A way without names, and a route without a gateway."""
+    for more, word in (
+        ({"ingress": {"enabled": True}}, "needs host names"),
+        ({"httpRoute": {"enabled": True, "hostnames": [HOST]}}, "parentRefs"),
+    ):
+        with pytest.raises(chart.HelmError, match=word):
+            _open(**more)
+
+
+# --- walls and rules --------------------------------------------------------------------------------------------------
+
+
+def test_every_pod_that_runs_has_a_wall() -> None:
+    """One each, by the labels of its Deployment."""
+    documents = rendered("walled")
+    deployments = {item["metadata"]["name"]: item for item in documents if item["kind"] == "Deployment"}
+    walls = {item["metadata"]["name"]: item for item in documents if item["kind"] == "NetworkPolicy"}
+    assert set(walls) == set(deployments)
+    for name, wall in walls.items():
+        assert wall["spec"]["podSelector"] == deployments[name]["spec"]["selector"]
+        assert wall["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_walls_let_through_what_is_needed() -> None:
+    """Ports by the names that containers give them; of the api's own nobody's, while it authenticates nobody."""
+
+    def open_to(documents: list[Json], name: str) -> set[str]:
+        rules = chart.find(documents, "NetworkPolicy", name)["spec"]["ingress"]
+        return {port["port"] for rule in rules for port in rule["ports"]}
+
+    documents = rendered("walled in")
+    assert open_to(documents, "api") == {"health", "tasks"}
+    assert open_to(_open(networkPolicy={"enabled": True}), "api") == {"health", "tasks", "http"}
+    for service in ("scheduler", "podworker", "watcher"):
+        assert open_to(documents, service) == {"health"}
+    assert open_to(documents, "valkey") == {"redis"}
+    (rule,) = chart.find(documents, "NetworkPolicy", "valkey")["spec"]["ingress"]
+    assert len(rule["from"]) == 2
+
+
+def test_ranks_are_reached_by_the_proxy_and_by_ranks() -> None:
+    """In each workspace; and with closed egress they reach the tasks' door, names, each other, and what is listed."""
+    documents = rendered("ranks walled in")
+    walls = [item for item in documents if item["kind"] == "NetworkPolicy"]
+    assert {item["metadata"]["namespace"] for item in walls} == {"team-a", "team-b"}
+    for wall in walls:
+        (sources,) = (rule["from"] for rule in wall["spec"]["ingress"])
+        assert len(sources) == 2
+        api = next(one for one in sources if "namespaceSelector" in one)
+        assert api["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": chart.NAMESPACE}
+        assert api["podSelector"] == chart.find(documents, "Deployment", "api")["spec"]["selector"]
+        assert wall["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        assert {"port": "tasks"} in [port for rule in wall["spec"]["egress"] for port in rule.get("ports", ())]
+
+
+def test_policies_judge_nobody_but_us() -> None:
+    """Each by the names of our accounts, bound, and failing closed for those."""
+    documents = rendered("defaults")
+    accounts = {item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"}
+    policies = [item for item in documents if item["kind"] == "ValidatingAdmissionPolicy"]
+    bound = {item["spec"]["policyName"] for item in documents if item["kind"] == "ValidatingAdmissionPolicyBinding"}
+    assert {item["metadata"]["name"] for item in policies} == bound
+    assert len(policies) == len(list((chart.CHART / "files" / "policies").iterdir()))
+    for policy in policies:
+        said = policy["spec"]["matchConditions"][0]["expression"]
+        users = json.loads(said.removeprefix("request.userInfo.username in "))
+        assert {user.removeprefix(f"system:serviceaccount:{chart.NAMESPACE}:") for user in users} <= accounts
+        assert policy["spec"]["failurePolicy"] == "Fail"
+
+
+def test_policies_are_left_out_where_they_are_not_wanted() -> None:
+    """The rest of the chart is the same."""
+    assert "ValidatingAdmissionPolicy" not in _kinds(rendered("no policies"))
+
+
+# --- monitoring -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [("pods monitored", "PodMonitor"), ("services monitored", "Service")])
+def test_monitors_find_every_pod_with_metrics(name: str, kind: str) -> None:
+    """Those that have a port named health."""
+    documents = rendered(name)
+    selector = chart.find(documents, kind, "metrics")["spec"]["selector"]
+    labels = selector.get("matchLabels", selector)
+    found: set[str] = set()
+    for item in documents:
+        if item["kind"] == "Deployment" and labels.items() <= item["spec"]["template"]["metadata"]["labels"].items():
+            (container,) = item["spec"]["template"]["spec"]["containers"]
+            found |= {item["metadata"]["name"] for port in container["ports"] if port["name"] == "health"}
+    assert found >= {f"slipway-{service}" for service in SERVICES}
+
+
+def test_alerts_and_dashboards_are_what_stands_in_the_files(tmp_path: Path) -> None:
+    """A file of alerts is a group; a file of a dashboard is a ConfigMap, unchanged."""
+    path = tmp_path / "helm"
+    shutil.copytree(chart.CHART, path)
+    for folder in ("alerts", "dashboards"):
+        shutil.rmtree(path / "files" / folder, ignore_errors=True)
+        (path / "files" / folder).mkdir()
+    rule = (
+        '{alert: Away, expr: "up == 0", labels: {severity: page}, annotations: {summary: "{{ $labels.pod }} is away"}}'
+    )
+    (path / "files" / "alerts" / "one.yaml").write_text(f"name: one\nrules:\n  - {rule}\n", "utf-8")
+    board = '{"title": "One", "panels": [{"legend": "{{pod}}"}]}\n'
+    (path / "files" / "dashboards" / "one.json").write_text(board, "utf-8")
+    wanted = {"metrics": {"alerts": {"enabled": True}, "dashboards": {"enabled": True}}}
+    documents = chart.render(wanted, chart=path)
+    (group,) = chart.find(documents, "PrometheusRule", "alerts")["spec"]["groups"]
+    assert group["rules"][0]["annotations"]["summary"] == "{{ $labels.pod }} is away"
+    kept = chart.find(documents, "ConfigMap", "dashboard-one")
+    assert json.loads(kept["data"]["one.json"]) == json.loads(board)
+    assert kept["metadata"]["labels"]["grafana_dashboard"] == "1"

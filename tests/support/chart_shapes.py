@@ -1,0 +1,137 @@
+"""Shapes that the schema of the chart's values is put together from. Pure JSON Schema, no value of the chart.
+
+Owns how a closed object, a text or what is shaped like Kubernetes is written down. What is not listed is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Schema = dict[str, Any]
+
+NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+TOLERATION = {"key": "string", "operator": "string", "value": "string", "effect": "string"} | {
+    "tolerationSeconds": "integer"
+}
+AFFINITY = {"nodeAffinity": "object", "podAffinity": "object", "podAntiAffinity": "object"}
+SPREAD = {
+    "maxSkew": "integer",
+    "minDomains": "integer",
+    "topologyKey": "string",
+    "whenUnsatisfiable": "string",
+    "labelSelector": "object",
+    "matchLabelKeys": "array",
+    "nodeAffinityPolicy": "string",
+    "nodeTaintsPolicy": "string",
+}
+VOLUME = {
+    "name": "string",
+    "configMap": "object",
+    "secret": "object",
+    "projected": "object",
+    "emptyDir": "object",
+    "csi": "object",
+    "persistentVolumeClaim": "object",
+}
+"""What "restricted" allows of volumes, and makes sense here."""
+MOUNT = {"name": "string", "mountPath": "string", "subPath": "string", "readOnly": "boolean"}
+PEER = {"podSelector": "object", "namespaceSelector": "object", "ipBlock": "object"}
+POD_SECURITY = {
+    "runAsNonRoot": "boolean",
+    "runAsUser": "integer",
+    "runAsGroup": "integer",
+    "fsGroup": "integer",
+    "fsGroupChangePolicy": "string",
+    "supplementalGroups": "array",
+    "seccompProfile": "object",
+    "seLinuxOptions": "object",
+    "appArmorProfile": "object",
+}
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": "boolean",
+    "readOnlyRootFilesystem": "boolean",
+    "runAsNonRoot": "boolean",
+    "runAsUser": "integer",
+    "runAsGroup": "integer",
+    "capabilities": "object",
+    "seccompProfile": "object",
+    "seLinuxOptions": "object",
+    "appArmorProfile": "object",
+}
+
+
+def image(description: str, *, is_ours: bool = True) -> Schema:
+    """How an image is named."""
+    parts: Schema = {
+        "repository": {"type": "string", "minLength": 1, "description": "Name, with a registry or without."},
+        "tag": text("Empty: the version of the application.") if is_ours else {**text("Its version."), "minLength": 1},
+        "digest": text("Wins over the tag.", pattern=r"^$|^sha256:[0-9a-f]{64}$"),
+        "pullPolicy": {"type": "string", "enum": ["Always", "IfNotPresent", "Never"], "description": "When to pull."},
+    }
+    if is_ours:
+        parts["pullSecrets"] = {
+            "type": "array",
+            "description": "Names of Secrets of the release's namespace.",
+            "items": {"type": "string"},
+        }
+    return closed(parts, description)
+
+
+def placement() -> Schema:
+    """Where pods may run, and how important they are."""
+    return {
+        "priorityClassName": text("Of its pods."),
+        "nodeSelector": texts("Where its pods may run."),
+        "tolerations": {"type": "array", "description": "Which taints they bear.", "items": keyed(TOLERATION)},
+        "affinity": {**keyed(AFFINITY), "description": "Which nodes and neighbours they like."},
+    }
+
+
+def security(description: str, keys: Mapping[str, str]) -> Schema:
+    """A security context."""
+    return {**keyed(keys), "description": description}
+
+
+def resources() -> Schema:
+    """Requests and limits."""
+    amounts = named("", {"type": ["string", "number"]})
+    return closed({"requests": amounts, "limits": amounts}, "Requests and limits.")
+
+
+def closed(properties: Schema, description: str, *, required: Sequence[str] = ()) -> Schema:
+    """An object with these properties and no others."""
+    made: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    if description:
+        made["description"] = description
+    return made | ({"required": list(required)} if required else {})
+
+
+def keyed(keys: Mapping[str, str], *, required: Sequence[str] = ()) -> Schema:
+    """The same with nothing but types."""
+    return closed({key: {"type": kind} for key, kind in keys.items()}, "", required=required)
+
+
+def named(description: str, part: Schema) -> Schema:
+    """A map from any name."""
+    made: Schema = {"type": "object", "additionalProperties": part}
+    return made | ({"description": description} if description else {})
+
+
+def texts(description: str) -> Schema:
+    """A map of texts."""
+    return named(description, {"type": "string"})
+
+
+def flag(description: str) -> Schema:
+    """Yes or no."""
+    return {"type": "boolean", "description": description}
+
+
+def text(description: str, pattern: str = "") -> Schema:
+    """A text."""
+    return {"type": "string", "description": description} | ({"pattern": pattern} if pattern else {})
+
+
+def count_or_share(description: str) -> Schema:
+    """How many, or which part."""
+    return {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 0, "description": description}

@@ -1,0 +1,88 @@
+"""What `helm test` finds out: a launch runs to its end, or an operator is told what keeps it from that."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from slipway.errors import ControlPlaneError, NotFoundError, UnavailableError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.setup.settings import TrialSettings
+from slipway.setup.trial import Trial
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core, furnish
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+NAME = "trial-1"
+
+
+def _tried(status: dict[str, object] | None, settings: TrialSettings | None = None) -> None:
+    """A trial on a cluster whose services write this status as soon as they see it; without one they are away."""
+
+    async def services(kube: CoreKube, clock: VirtualClock) -> None:
+        is_written = status is None
+        while not is_written:
+            for item in (await kube.list(ALLOCATIONS)).items:
+                await kube.replace_status(ALLOCATIONS, {**msgspec.to_builtins(item), "status": status})
+                is_written = True
+            await clock.sleep(0.1)
+
+    async def main() -> None:
+        clock = VirtualClock()
+        kube = a_client(a_core(clock.now))
+        await furnish(kube)
+        failure: ControlPlaneError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            beside = tasks.create_task(services(kube, clock))
+            try:
+                await Trial(kube, clock, settings or TrialSettings(), NAME).run()
+            except ControlPlaneError as error:
+                failure = error
+            beside.cancel()
+        assert not (await kube.list(ALLOCATIONS)).items
+        if failure is not None:
+            raise failure
+
+    run_virtual(main)
+
+
+def test_a_launch_that_ends_well_is_a_success() -> None:
+    """And nothing of it is left."""
+    _tried({"phase": "Terminated", "result": "Succeeded", "reason": "Completed"})
+
+
+def test_another_end_is_told_with_its_reason() -> None:
+    """An operator reads why, in the words of the services."""
+    failed = {"phase": "Terminated", "result": "Failed", "reason": "ImagePullFailed", "message": "no such image"}
+    with pytest.raises(UnavailableError, match="Failed: ImagePullFailed no such image"):
+        _tried(failed)
+
+
+def test_what_does_not_end_is_told_with_what_it_waits_for() -> None:
+    """The conditions of the object say it; it is removed all the same."""
+    waits = {
+        "phase": "Pending",
+        "conditions": [
+            {
+                "type": "QuotaReserved",
+                "status": "False",
+                "reason": "QuotaExceeded",
+                "message": "queue default is full",
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            }
+        ],
+    }
+    with pytest.raises(UnavailableError, match="is Pending after 5 s; QuotaReserved: queue default is full"):
+        _tried(waits, TrialSettings(trial_timeout_s=5))
+
+
+def test_services_that_are_away_are_suspected() -> None:
+    """Nobody has said anything."""
+    with pytest.raises(UnavailableError, match="do they run"):
+        _tried(None, TrialSettings(trial_timeout_s=5))
+
+
+def test_a_workspace_that_is_not_there_is_named() -> None:
+    """By the API server."""
+    with pytest.raises(NotFoundError, match="nowhere"):
+        _tried(None, TrialSettings(trial_workspace="nowhere"))
