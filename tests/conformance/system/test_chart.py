@@ -24,6 +24,10 @@ Json = dict[str, Any]
 
 PODS = 10
 """Two of each service, the Valkey, the setup."""
+ADMISSION = "apis/admissionregistration.k8s.io/v1"
+THEIRS = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
+"""Kinds of others, whose definitions are not installed here: tests/integration/helm/test_schemas.py looks at those."""
+PLACES = ("team-a", "team-b")
 COLLECTIONS = {
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
@@ -31,6 +35,14 @@ COLLECTIONS = {
     "Service": "api/v1/namespaces/{}/services",
     "Deployment": "apis/apps/v1/namespaces/{}/deployments",
     "Job": "apis/batch/v1/namespaces/{}/jobs",
+    "CronJob": "apis/batch/v1/namespaces/{}/cronjobs",
+    "Pod": "api/v1/namespaces/{}/pods",
+    "HorizontalPodAutoscaler": "apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
+    "Ingress": "apis/networking.k8s.io/v1/namespaces/{}/ingresses",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "PriorityClass": "apis/scheduling.k8s.io/v1/priorityclasses",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
     "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
@@ -129,18 +141,27 @@ def a_newer_chart(folder: Path) -> Path:
     return path
 
 
+def as_a_job(pod: Json) -> Json:
+    """A pod as the template of a Job: a pod alone is refused while its account and its class are not there."""
+    template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": pod["metadata"], "spec": {"template": template}}
+
+
 def test_every_object_is_accepted_strictly(ground: Ground) -> None:
     """Over all value sets: no unknown field, no warning (of deprecation or pod security), nothing refused."""
     complaints: dict[str, str] = {}
     seen: set[str] = set()
+    for place in PLACES:
+        ground.client.post("api/v1/namespaces", json={"metadata": {"name": place}})
     for name in MATRIX:
         for item in rendered(name):
             text = json.dumps(item, sort_keys=True)
-            if text in seen:
+            if text in seen or item["apiVersion"].startswith(THEIRS):
                 continue
             seen.add(text)
-            path = COLLECTIONS[item["kind"]].format(chart.NAMESPACE)
-            answer = ground.client.post(path, json=item, params={"dryRun": "All", "fieldValidation": "Strict"})
+            asked = as_a_job(item) if item["kind"] == "Pod" else item
+            path = COLLECTIONS[asked["kind"]].format(asked["metadata"].get("namespace", ""))
+            answer = ground.client.post(path, json=asked, params={"dryRun": "All", "fieldValidation": "Strict"})
             if answer.status_code != 201 or "warning" in answer.headers:
                 what = f"{name}: {item['kind']} {item['metadata']['name']}"
                 complaints[what] = answer.headers.get("warning") or answer.text
@@ -193,6 +214,51 @@ def check_roles_of_people(ground: Ground) -> None:
     assert not may("edit", "patch", "resourcepools", "")
 
 
+def test_policies_are_understood(ground: Ground) -> None:
+    """The API server has checked the types of every expression, and has nothing to say."""
+    ground.install()
+    names = ground.names("ValidatingAdmissionPolicy")
+    assert len(names) == len(list((chart.CHART / "files" / "policies").iterdir()))
+    for name in names:
+        path = f"{COLLECTIONS['ValidatingAdmissionPolicy']}/{name}"
+        status = wait_until(
+            lambda path=path: (found := ground.get(path).get("status", {})).get("observedGeneration") and found,
+            f"{name} is looked at",
+        )
+        assert status.get("typeChecking", {}).get("expressionWarnings", []) == [], name
+
+
+def test_a_release_can_be_turned_over(ground: Ground) -> None:
+    """From everything at once back to the defaults and forth again: nothing of the former is left over."""
+    everything: Json = {
+        "api": {"autoscaling": {"enabled": True}},
+        "scheduler": {"once": {"enabled": True}},
+        "priorityClass": {"create": True},
+        "networkPolicy": {"enabled": True, "egress": {"enabled": True}, "workloads": {"enabled": True}},
+        "rbac": {"namespaces": ["default"]},
+        "audit": {"enabled": True},
+        "valkey": {"enabled": False},
+    }
+
+    def state() -> dict[str, set[str]]:
+        found = {kind: ground.names(kind) for kind in COLLECTIONS if kind != "Pod"}
+        return found | {"Secret": {name for name in found["Secret"] if not name.startswith("sh.helm.release")}}
+
+    ground.install()
+    plain = state()
+    assert ground.upgrade(everything)["status"] == "deployed"
+    full = state()
+    assert full != plain
+    for kind in ("HorizontalPodAutoscaler", "CronJob", "PriorityClass", "NetworkPolicy"):
+        assert full[kind], kind
+    chart.rollback(ground.cluster.kubeconfig, revision=1)
+    assert state() == plain
+    assert ground.upgrade(everything)["revision"] == 4
+    assert state() == full
+    chart.uninstall(ground.cluster.kubeconfig)
+    assert {kind for kind, names in state().items() if names} == {"CustomResourceDefinition"}
+
+
 def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(ground: Ground, tmp_path: Path) -> None:
     """A field that a later version adds is in the live definition; what was there before is untouched."""
     ground.install()
@@ -240,7 +306,7 @@ def test_an_uninstall_keeps_what_people_made(ground: Ground) -> None:
     made = ground.create(ALLOCATIONS, an_allocation())
     chart.uninstall(ground.cluster.kubeconfig)
     assert ground.get(f"{ALLOCATIONS}/kept") == made
-    left = {kind: ground.names(kind) for kind in COLLECTIONS}
+    left = {kind: ground.names(kind) for kind in COLLECTIONS if kind != "Pod"}
     assert {kind for kind, names in left.items() if names} == {"CustomResourceDefinition"}
     ground.install()
     assert ground.get(f"{ALLOCATIONS}/kept")["metadata"]["uid"] == made["metadata"]["uid"]

@@ -235,9 +235,18 @@ def test_a_change_of_settings_replaces_pods() -> None:
     assert {service for service in SERVICES if sums[0][service] != sums[1][service]} == {"watcher"}
 
 
-def test_a_change_of_the_setup_is_another_job() -> None:
+def test_whatever_changes_the_setup_makes_another_job() -> None:
     """The template of a Job is immutable; the same content is the same Job, so that an upgrade runs nothing again."""
-    assert _job_name({}) == _job_name({}) != _job_name({"workspaces": ["a"]})
+    changes: list[Json] = [
+        {},
+        {"setup": {"workspaces": ["a"]}},
+        {"setup": {"nodeSelector": {"disk": "no"}}},
+        {"labels": {"team": "platform"}},
+        {"priorityClass": {"create": True}},
+        {"image": {"pullSecrets": ["one"]}},
+    ]
+    assert len({_job_name(values) for values in changes}) == len(changes)
+    assert _job_name({}) == _job_name({"api": {"replicas": 3}})
 
 
 def test_the_chart_has_the_version_of_the_product() -> None:
@@ -286,8 +295,8 @@ def _without_notes(item: Json) -> Json:
     return {**item, "metadata": meta}
 
 
-def _job_name(setup: Json) -> str:
-    found = [item for item in chart.render({"setup": setup}) if item["kind"] == "Job"]
+def _job_name(values: Json) -> str:
+    found = [item for item in chart.render(values) if item["kind"] == "Job"]
     return str(found[0]["metadata"]["name"])
 
 
