@@ -18,13 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos import faults, table
+from tests.chaos import faults, table, told
 from tests.chaos.run import Options, Run, keep
 from tests.chaos.stage import Stage
 from tests.chaos.table import Outcome
 from tests.conformance.cluster.binaries import MissingProgramError
 
 SAID_MAX = 30
+GUARD_S, GUARD_MINUTE_S = 480.0, 120.0
+"""After so long, and so much more for each minute of faults, a run is broken off: it hangs."""
 
 
 def main() -> int:
@@ -55,8 +57,11 @@ def main() -> int:
     options = Options(minutes=words.minutes, seed=seed, only=words.only)
     try:
         run, outcome = _perform(stage, options, say)
-    except BaseException:
-        say(f"broken off; seed {seed}, the evidence is in {folder}")
+    except BaseException as error:
+        for line in told.lines(folder, stage.logs(), ()):
+            sys.stdout.write(f"{line}\n")
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        say(f"make chaos: broken off by {what[: table.WIDTH]}; seed {seed}")
         raise
     is_kept = not outcome.is_good or words.keep
     if is_kept:
@@ -68,9 +73,11 @@ def main() -> int:
         words.json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
     for violation in outcome.violations[:SAID_MAX]:
         sys.stdout.write(f"VIOLATION {violation}\n")
-    if is_kept:
+    if is_kept and outcome.is_good:
         sys.stdout.write(f"the evidence is in {folder}\n")
     if not outcome.is_good:
+        for line in told.lines(folder, stage.logs(), outcome.subjects):
+            sys.stdout.write(f"{line}\n")
         again = f"make chaos MINUTES={words.minutes:g} SEED={seed}"
         sys.stdout.write(f"the same faults again: {again}\n")
     for line in table.lines(outcome):
@@ -84,9 +91,14 @@ def _perform(stage: Stage, options: Options, say: Callable[[str], None]) -> tupl
         stage.start()
         say("everything runs: two processes of each service, six nodes")
         run = Run(stage, options, say)
-        return run, asyncio.run(run.run())
+        return run, asyncio.run(_bounded(run, GUARD_S + options.minutes * GUARD_MINUTE_S))
     finally:
         stage.stop()
+
+
+async def _bounded(run: Run, guard_s: float) -> Outcome:
+    async with asyncio.timeout(guard_s):
+        return await run.run()
 
 
 if __name__ == "__main__":

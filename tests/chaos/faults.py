@@ -71,6 +71,7 @@ def _kinds() -> Iterator[Kind]:
         yield Kind(name=f"kill -9 {role}", group=Group.KILLS)
         yield Kind(name=f"SIGSTOP {role}", group=Group.STOPS, lasts_s=_LONG)
     yield Kind(name="rolling restart", group=Group.KILLS)
+    yield Kind(name="rolling upgrade", group=Group.KILLS, lasts_s=(5.0, 15.0))
     for name in ("clock +10 min", "clock -10 min", "clock rate 1.5", "clock rate 0.5"):
         yield Kind(name=name, group=Group.CLOCKS, lasts_s=(4.0, 12.0), needs=FAKETIME)
     for name in ("redis kill -9", "redis torn tail", "redis FLUSHALL", "redis comes back empty"):

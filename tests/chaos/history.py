@@ -35,6 +35,7 @@ RESOURCES = {
 LEASES = "leases/"
 AGAIN_S = 0.2
 SILENCE_S = 600.0
+CAUGHT_UP_S = 120.0
 Json = dict[str, Any]
 
 
@@ -107,7 +108,7 @@ class History:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX)), "count_only": True}
             answer = await http.post(f"{self._url}/v3/kv/range", json=body)
             wanted = int(answer.json()["header"]["revision"])
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(CAUGHT_UP_S):
             while self.revision < wanted:
                 await self.moved(0.2)
 

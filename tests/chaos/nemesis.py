@@ -9,7 +9,7 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import redis
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
-from tests.chaos import faults, plans
+from tests.chaos import faults, plans, upgrade
 from tests.chaos.faults import Fault
 from tests.chaos.history import History
 from tests.chaos.load import Launched, Load
@@ -93,6 +93,7 @@ class Nemesis:
             yield f"kill -9 {role}", self._kill
             yield f"SIGSTOP {role}", self._stop
         yield "rolling restart", self._roll
+        yield "rolling upgrade", self._upgrade
         for kind in WORDS_OF_CLOCKS:
             yield kind, self._shift
         for kind in _CALLS:
@@ -136,18 +137,42 @@ class Nemesis:
 
     @asynccontextmanager
     async def _roll(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
-        async def roll(service: str) -> None:
-            names = faults.replicas_of(service, NAMES)
-            chance.shuffle(names)
-            for name in names:
-                process = self._stage.processes[name]
-                await asyncio.to_thread(process.end)
-                process.start()
-                await asyncio.to_thread(process.await_ready)
-
         # As four Deployments with an unavailable replica at most.
-        await asyncio.gather(*(roll(service) for service in chart.SERVICES))
+        queues = _shuffled_replicas(chance)
+        await asyncio.gather(*(self._begin_anew(names) for names in queues))
         yield
+
+    @asynccontextmanager
+    async def _upgrade(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
+        """One replica of each service becomes the next version, and after a while the others; the next time, back."""
+        queues = _shuffled_replicas(chance)
+        is_next = not self._stage.is_next
+        if is_next:
+            await self._define(self._stage.next)
+        self._stage.is_next = is_next
+        await asyncio.gather(*(self._begin_anew(names[:1], is_next=is_next) for names in queues))
+        yield
+        await asyncio.gather(*(self._begin_anew(names[1:], is_next=is_next) for names in queues))
+
+    async def _define(self, version: upgrade.Copy) -> None:
+        """Its custom resource definitions, as somebody applies them who manages them: nobody waits for them."""
+        words = [word for file in version.definitions for word in ("-f", str(file))]
+        kubectl = self._stage.operator.kubectl
+        while True:
+            done = await asyncio.to_thread(kubectl, "apply", "--server-side", "--force-conflicts", *words)
+            if not done.code:
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    async def _begin_anew(self, names: Sequence[str], *, is_next: bool | None = None) -> None:
+        """End each in order and start it, one after the other, of that version."""
+        for name in names:
+            process = self._stage.processes[name]
+            await asyncio.to_thread(process.end)
+            if is_next is not None:
+                self._stage.set_version(name, is_next=is_next)
+            process.start()
+            await asyncio.to_thread(process.await_ready)
 
     @asynccontextmanager
     async def _shift(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
@@ -377,3 +402,12 @@ class Nemesis:
             except (httpx.HTTPError, LookupError):
                 pass
             await asyncio.sleep(AGAIN_S)
+
+
+def _shuffled_replicas(chance: random.Random) -> list[list[str]]:
+    """The processes of each service."""
+    found: list[list[str]] = []
+    for service in chart.SERVICES:
+        names = faults.replicas_of(service, NAMES)
+        found.append(chance.sample(names, len(names)))
+    return found

@@ -19,8 +19,8 @@ from slipway.audit.evidence import Evidence, Measured, Restarted, Violation
 from slipway.audit.needs import lacking
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import SystemClock
-from tests.chaos import faults, spoken, table
-from tests.chaos.clients import Client, with_uids
+from tests.chaos import faults, spoken, table, upgrade
+from tests.chaos.clients import Client, RefusedError, with_uids
 from tests.chaos.faults import Fault, Group, Schedule
 from tests.chaos.gather import (
     AuditLog,
@@ -33,14 +33,15 @@ from tests.chaos.gather import (
     writers_of,
 )
 from tests.chaos.history import History
-from tests.chaos.load import PATIENCE_S, Load
+from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.pace import Pace
 from tests.chaos.stage import Stage
 from tests.chaos.table import Outcome, Suffered
 from tests.conformance.system.system import a_body
 
 STUCK_S = 120.0
-"""How long one recovery is waited for before the run goes on, and says so."""
+"""How long one recovery is waited for. All deadlines are counted in the time of `pace.py`."""
 BYSTANDER_S = 30.0
 """What a launch takes at most, from its request to its end, while nothing but others has trouble."""
 REST_S = 60.0
@@ -79,6 +80,7 @@ class Run:
         self._load = Load(stage.urls, options.seed, self._history)
         self._nemesis = Nemesis(stage, self._history, self._load)
         self._log = AuditLog(stage.cluster.audit_log)
+        self._pace = Pace()
         self._suffered: list[Suffered] = []
         self._violations: list[Violation] = []
         self._rest_s: float | None = None
@@ -87,13 +89,15 @@ class Run:
         self._measures: list[Measured] = []
         self._restarts: list[Restarted] = []
         self._bystanders: list[float] = []
+        self._mixed = upgrade.Mixed()
         self.evidence: Evidence
 
     async def run(self) -> Outcome:
         """All of it."""
         began = self._clock.monotonic()
         listening = [
-            asyncio.ensure_future(work) for work in (self._history.run(), self._firehose.run(), self._supervise())
+            asyncio.ensure_future(work)
+            for work in (self._history.run(), self._firehose.run(), self._supervise(), self._pace.run())
         ]
         try:
             await self._history.catch_up()
@@ -101,9 +105,11 @@ class Run:
             await asyncio.sleep(WARM_S)
             await self._suffer()
             self._load.stop()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S + REST_S):
+            try:
+                async with self._pace.limit(STUCK_S):
                     await loading
+            except TimeoutError:
+                self._tell("LIVE", "clients", f"not all over {STUCK_S:.0f} s after the last fault")
             await self._come_to_rest()
             await self._end()
             await self._history.catch_up()
@@ -116,6 +122,9 @@ class Run:
             await self._load.aclose()
         self._say("auditing")
         self._violations += self._load.violations + check.audit(self.evidence)
+        self._mixed = upgrade.judge(self._history.versions)
+        for name, what in self._mixed.lost:
+            self._tell("NEXT", name, what)
         return self._outcome(self._clock.monotonic() - began)
 
     async def _supervise(self) -> None:
@@ -142,9 +151,12 @@ class Run:
         for number, (is_needed, wave) in enumerate(schedule.waves(), 1):
             if not is_needed and self._clock.monotonic() > until:
                 return
-            await self._wave(number, wave)
+            if not await self._wave(number, wave):
+                self._say("no more faults: what broke once and stays broken would be found in each of them")
+                return
 
-    async def _wave(self, number: int, wave: list[Fault]) -> None:
+    async def _wave(self, number: int, wave: list[Fault]) -> bool:
+        """Whether everything has recovered from it."""
         self._say(f"wave {number}: {', '.join(map(str, wave))}")
         spans = await asyncio.gather(*(self._do(fault, is_alone=len(wave) == 1) for fault in wave))
         over = self._last_fault_at = max(end for _, end in spans)
@@ -166,35 +178,44 @@ class Run:
             self._say(f"wave {number}: NOT recovered: {left}")
         else:
             self._say(f"wave {number}: recovered in {recovered_at - over:.1f} s")
+        return recovered_at is not None
 
     async def _do(self, fault: Fault, *, is_alone: bool) -> tuple[float, float]:
         began_at = self._clock.now()
-        async with self._nemesis.do(fault):
-            if fault.group is Group.OTHERS:
-                await self._stand_by(fault, is_alone=is_alone)
-            else:
-                await asyncio.sleep(fault.lasts_s)
+        try:
+            async with self._nemesis.do(fault):
+                if fault.group is Group.OTHERS:
+                    await self._stand_by(fault, is_alone=is_alone)
+                else:
+                    await asyncio.sleep(fault.lasts_s)
+        except (AssertionError, RefusedError, RuntimeError) as error:
+            # A process that does not become ready, a launch that is refused: found, and the others are looked at, too.
+            self._tell("FAULT", fault.kind, f"{error}"[:CHARS_MAX])
         return began_at, self._clock.now()
 
     async def _stand_by(self, fault: Fault, *, is_alone: bool) -> None:
         """Somebody who has nothing to do with it launches one after another. What else there is may delay them."""
         until = self._clock.monotonic() + fault.lasts_s
         while (began := self._clock.monotonic()) < until:
+            counted = self._pace.now()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STUCK_S):
+                async with self._pace.limit(STUCK_S):
                     await self._launch(self._load.bystander)
             took_s = self._clock.monotonic() - began
             if is_alone:
                 self._bystanders.append(took_s)
-            if is_alone and took_s > BYSTANDER_S:
+            if is_alone and self._pace.now() - counted > BYSTANDER_S:
                 self._tell("LIVE", "bystander", f"{took_s:.1f} s for a launch beside {fault.kind}")
 
     async def _recover(self, over: float) -> float | None:
         try:
-            async with asyncio.timeout(STUCK_S):
+            async with self._pace.limit(STUCK_S):
                 await self._launch(self._load.prober)
                 while self._load.unsettled(over):
                     await self._history.moved(POLL_S)
+        except RefusedError as error:
+            self._tell("API", "prober", str(error))
+            return None
         except TimeoutError:
             return None
         return self._clock.now()
@@ -234,9 +255,9 @@ class Run:
 
     async def _calm(self) -> None:
         """Waits until those who did the same at the same time, or were about to look once more, have done so."""
-        deadline = self._clock.monotonic() + REST_S
+        deadline = self._pace.now() + REST_S
         position = -1
-        while position != self._log.position() and self._clock.monotonic() < deadline:
+        while position != self._log.position() and self._pace.now() < deadline:
             position = self._log.position()
             await asyncio.sleep(CALM_S)
 
@@ -247,14 +268,17 @@ class Run:
         await asyncio.to_thread(self._stage.installation.halt, *names)
         for name in names:
             self._stage.processes[name].start()
-        await asyncio.to_thread(self._stage.installation.await_ready)
+        try:
+            await asyncio.to_thread(self._stage.installation.await_ready)
+        except AssertionError as error:
+            self._tell("LIVE", "restart", f"{error}"[:CHARS_MAX])
         await asyncio.sleep(WARM_S)
         self._restarts.append(Restarted(begun_at=begun_at, ended_at=self._clock.now()))
 
     async def _end(self) -> None:
         """Ends what was kept running, and waits until nothing of it is left."""
         try:
-            async with asyncio.timeout(REST_S):
+            async with self._pace.limit(REST_S):
                 await self._load.end_kept()
         except TimeoutError:
             self._tell("LIVE", "end", "what was kept running can not be cancelled")
@@ -264,8 +288,8 @@ class Run:
 
     async def _until(self, left: Callable[[], list[str]]) -> list[str]:
         """Waits until nothing is left, for so long as rest may take; what is left then."""
-        deadline = self._clock.monotonic() + REST_S
-        while (found := left()) and self._clock.monotonic() < deadline:
+        deadline = self._pace.now() + REST_S
+        while (found := left()) and self._pace.now() < deadline:
             await self._history.moved(POLL_S)
         return found
 
@@ -317,6 +341,7 @@ class Run:
             minutes=self._options.minutes,
             suffered=self._suffered,
             violations=[str(each) for each in self._violations],
+            subjects=[each.subject for each in self._violations],
             at=blamed,
             launches=len(self._load.launches),
             lost=sum(1 for each in self._violations if each.invariant == "I1"),
@@ -329,6 +354,10 @@ class Run:
             versions=len(self.evidence.versions),
             starts=len(self.evidence.containers),
             took_s=took_s,
+            share=self._pace.mean,
+            share_lowest=self._pace.lowest,
+            asked_of_next=self._mixed.asked,
+            of_both=self._mixed.both,
             skipped=[] if self._stage.faketime else ["clock faults: Debian's faketime is not here"],
             unknown=sorted(need.value for need in lacking(self.evidence)),
         )

@@ -8,10 +8,13 @@ Promises: `start` returns when everything can do its work; after `stop` no proce
 """
 
 import asyncio
+import contextlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.chaos import upgrade
 from tests.chaos.processes import NodesProcess, ProxyProcess, RedisProcess
 from tests.conformance.cluster.binaries import MissingProgramError, ensure_binaries, ensure_debian
 from tests.conformance.cluster.credentials import write_kubeconfig
@@ -61,6 +64,10 @@ class Stage:
         self.redis = RedisProcess(folder, free_port())
         self.faketime = _faketime()
         """libfaketime, or empty when it can not be had here"""
+        self.this = upgrade.copy_this(folder / "this")
+        self.next = upgrade.make_next(folder / "next")
+        self.is_next = False
+        """whether the processes are of the next version, or become so"""
         self.proxy: ProxyProcess
         self.nodes: NodesProcess
         self.installation: Installation
@@ -108,13 +115,15 @@ class Stage:
 
     def stop(self) -> None:
         """Stop all of it."""
-        for part in reversed(self._started):
-            part.stop()
-        self._started.clear()
-        if self._operator is not None:
-            self._operator.close()
-        asyncio.run(self.redis.stop())
-        self.cluster.stop()
+        with contextlib.ExitStack() as stopping:
+            # In reverse, and each whatever becomes of the others.
+            stopping.callback(self.cluster.stop)
+            stopping.callback(lambda: asyncio.run(self.redis.stop()))
+            if self._operator is not None:
+                stopping.callback(self._operator.close)
+            for part in self._started:
+                stopping.callback(part.stop)
+            self._started.clear()
 
     @property
     def processes(self) -> dict[str, ServiceProcess]:
@@ -133,9 +142,14 @@ class Stage:
         fresh.write_text(words + "\n", encoding="utf-8")
         fresh.replace(self._clock(name))
 
+    def set_version(self, name: str, *, is_next: bool) -> None:
+        """Of which version that process is when it is started the next time."""
+        self.processes[name].env["PYTHONPATH"] = self._path(self.next if is_next else self.this)
+
     def logs(self) -> list[Path]:
-        """What every process has written."""
-        return [*self.folder.glob("*.log"), *(self.folder / "cluster").glob("*.log")]
+        """What every process has written; the API server's audit log is none of these."""
+        found = [*self.folder.glob("*.log"), *(self.folder / "cluster").glob("*.log")]
+        return [path for path in found if path != self.cluster.audit_log]
 
     def _environment(self, name: str, kube_port: int, redis_port: int) -> dict[str, str]:
         """How one process differs from another of its service."""
@@ -144,7 +158,11 @@ class Stage:
         url = f"http://127.0.0.1:{kube_port}"
         user = {"tokenFile": str(account.token)}
         write_kubeconfig(config, url=url, ca=self.cluster.ca, user=user, namespace=chart.NAMESPACE)
-        env = {"KUBECONFIG": str(config), "SLIPWAY_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0"}
+        env = {
+            "KUBECONFIG": str(config),
+            "SLIPWAY_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+            "PYTHONPATH": self._path(self.this),
+        }
         if self.faketime:
             self.shift_clock(name, NO_SHIFT)
             env |= {
@@ -155,6 +173,9 @@ class Stage:
                 "DONT_FAKE_MONOTONIC": "1",
             }
         return env
+
+    def _path(self, version: upgrade.Copy) -> str:
+        return os.pathsep.join([version.path, *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def _clock(self, name: str) -> Path:
         return self.folder / f"{name}.clock"

@@ -52,6 +52,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     skipped: Sequence[str] = ()
     unknown: Sequence[str] = ()
     """what the audit could not look at"""
+    subjects: Sequence[str] = ()
+    """for each violation, what it is about"""
+    share: float = 1.0
+    share_lowest: float = 1.0
+    """of a processor, for who wants one: on the whole, and at worst"""
+    asked_of_next: int = 0
+    """launches that the next version took; 0 without an upgrade"""
+    of_both: int = 0
+    """launches whose status both versions wrote"""
 
     @property
     def is_good(self) -> bool:
@@ -85,6 +94,9 @@ def lines(outcome: Outcome) -> Iterator[str]:
     if outcome.bystanders_s:
         p50, p99 = percentile(outcome.bystanders_s, 0.5), percentile(outcome.bystanders_s, 0.99)
         yield f"launches beside others' trouble {len(outcome.bystanders_s)}: p50 {p50:.1f} s, p99 {p99:.1f} s"
+    if outcome.asked_of_next:
+        yield f"upgrade: {outcome.asked_of_next} launches by the next version, {outcome.of_both} written by both"
+    yield f"this machine: {outcome.share:.2f} of a processor for who wants one, at worst {outcome.share_lowest:.2f}"
     for what in outcome.skipped:
         yield f"not done: {what}"
     if outcome.unknown:

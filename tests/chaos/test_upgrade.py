@@ -1,0 +1,54 @@
+"""The next version: it can be made of these sources, and what became of what was asked of it is told rightly."""
+
+from pathlib import Path
+from typing import Any
+
+from slipway.audit.evidence import ALLOCATIONS, Version
+from tests.chaos.upgrade import ASKED, OBSERVED, judge, make_next, manifests
+
+ASKS = {ASKED: "slow"}
+
+
+def written(
+    number: int, name: str, spec: dict[str, Any], before: Version | None = None, *, seq: int = 0, is_next: bool = False
+) -> Version:
+    """One version of an allocation, its status as the next version writes it or as this one does."""
+    status = {"seq": seq, **({OBSERVED: "good"} if is_next else {})}
+    return Version(
+        number=number,
+        at=float(number),
+        writer="",
+        resource=ALLOCATIONS,
+        namespace="default",
+        name=name,
+        is_deletion=False,
+        obj={"metadata": {"uid": f"uid-{name}"}, "spec": spec, "status": status},
+        before=before.obj if before is not None else None,
+    )
+
+
+def test_every_place_that_the_next_version_changes_is_in_the_sources(tmp_path: Path) -> None:
+    """Its definitions know fields that ours do not, and all that ours know."""
+    version = make_next(tmp_path / "next")
+    (found,) = [item for item in manifests(version) if item["spec"]["names"]["kind"] == "Allocation"]
+    known = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    assert {ASKED, "pool"} <= set(known["spec"]["properties"])
+    assert {OBSERVED, "phase"} <= set(known["status"]["properties"])
+
+
+def test_an_allocation_is_of_both_when_each_version_wrote_its_status() -> None:
+    """A status of the next version has its field, one of this version lacks it; a change of the spec tells nothing."""
+    first = written(1, "mixed", ASKS, seq=2, is_next=True)
+    second = written(2, "mixed", ASKS, first, seq=3)
+    alone = written(3, "alone", {}, seq=2)
+    patched = written(4, "alone", {"hold": True}, alone, seq=2)
+    found = judge([first, second, alone, patched])
+    assert (found.asked, found.both, found.lost) == (1, 1, ())
+
+
+def test_what_was_asked_of_the_next_version_and_is_gone_is_found() -> None:
+    """Named, once, with the version that lacks it."""
+    first = written(1, "job", ASKS)
+    second = written(2, "job", {}, first, seq=2)
+    third = written(3, "job", {}, second, seq=3)
+    assert judge([first, second, third]).lost == (("job", f"spec.{ASKED} is gone in version 2"),)
