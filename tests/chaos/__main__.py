@@ -97,8 +97,15 @@ def _perform(stage: Stage, options: Options, say: Callable[[str], None]) -> tupl
 
 
 async def _bounded(run: Run, guard_s: float) -> Outcome:
-    async with asyncio.timeout(guard_s):
-        return await run.run()
+    """Raises TimeoutError, which says so, when the run is not over in time."""
+    guard = asyncio.timeout(guard_s)
+    try:
+        async with guard:
+            return await run.run()
+    except TimeoutError as error:
+        if guard.expired():
+            raise TimeoutError(f"not over after {guard_s:.0f} s: it hangs") from error
+        raise
 
 
 if __name__ == "__main__":

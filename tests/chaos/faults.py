@@ -106,7 +106,7 @@ class Schedule:
 
     def __init__(self, seed: int, minutes: float, kinds: Sequence[str]) -> None:
         self.kinds = list(kinds)
-        self.width = min(WIDTH_MAX, max(1, round(len(self.kinds) * WAVE_S / (minutes * 60.0))))
+        self.width = min(WIDTH_MAX, max(1, int(len(self.kinds) * WAVE_S / (minutes * 60.0))))
         """How many faults come at the same time at first; later up to one more."""
         self._longest_s = min(_LONG[1], max(_LONG[0] + 0.5, 3.0 * minutes))
         self._random = random.Random(f"chaos/{seed}")

@@ -45,7 +45,7 @@ def test_a_seed_is_a_schedule() -> None:
 
 def test_a_long_run_takes_one_fault_at_a_time() -> None:
     """Then a recovery is that fault's own; a short run has to take several at once."""
-    assert {len(wave) for wave in needed(Schedule(1, 15.0, list(faults.KINDS)))} == {1}
+    assert {len(wave) for wave in needed(Schedule(1, 10.0, list(faults.KINDS)))} == {1}
     assert max(len(wave) for wave in needed(Schedule(1, 2.0, list(faults.KINDS)))) > 3
 
 
