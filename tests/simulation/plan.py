@@ -30,7 +30,7 @@ FLOOR = 300
 """One in so many of a sample is sure to be of any one family."""
 FEWEST = 3_000
 """And one in so many of any one kind of fault."""
-PREFERENCE = 3
+PREFERENCE = 6
 """By which power of its cost a point is drawn less often."""
 FIXED_MS, BOUNDARY_MS, SECOND_MS = 30.0, 0.24, 0.5
 WAIT_MS = {

@@ -48,15 +48,34 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._pauses: dict[asyncio.Timeout, None] = {}
 
     def set(self) -> None:
         self._event.set()
+        while self._pauses:
+            limit, _ = self._pauses.popitem()
+            limit.reschedule(0.0)
 
     def is_set(self) -> bool:
         return self._event.is_set()
 
     async def wait(self) -> None:
         await self._event.wait()
+
+    async def pause(self, seconds: float, clock: Clock) -> None:
+        """Sleeps, or less when this is set meanwhile. It takes no task: every loop that idles waits here."""
+        if self.is_set():
+            return
+        limit = asyncio.timeout(None)
+        self._pauses[limit] = None
+        try:
+            async with limit:
+                await clock.sleep(seconds)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            self._pauses.pop(limit, None)
 
 
 @dataclass(kw_only=True)
@@ -199,11 +218,7 @@ async def pause(seconds: float, *, clock: Clock, stop: Stop) -> None:
     if seconds <= 0 or stop.is_set():
         await clock.sleep(0)
         return
-    async with asyncio.TaskGroup() as tasks:
-        waits = {tasks.create_task(clock.sleep(seconds)), tasks.create_task(stop.wait())}
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+    await stop.pause(seconds, clock)
 
 
 def version() -> str:
