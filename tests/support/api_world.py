@@ -139,9 +139,9 @@ class ApiWorld:
         if not self.server.absent:
             await self.publish(allocation, after)
 
-    async def explain(self, name: str, code: str, message: str) -> None:
+    async def explain(self, name: str, code: str, message: str, *, namespace: str = "default") -> None:
         """What the scheduler says of a waiting one."""
-        found = await self.stored(name)
+        found = await self.stored(name, namespace)
         condition = Condition(
             type="Admitted", status="False", reason=code, message=message, observed_generation=found.status.attempt
         )

@@ -16,7 +16,7 @@ from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
-from slipway.kube.resources import CRDS, PODS, TOKEN_REVIEWS, Resource
+from slipway.kube.resources import CRDS, PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
@@ -205,7 +205,7 @@ class CoreKube:
         sent, where = _sent(ready.body), ready.namespace or ""
 
         def act() -> T:
-            if resource is TOKEN_REVIEWS and self._accounts is not None:
+            if resource in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS) and self._accounts is not None:
                 asked = Asked(ADMIN, "", sent)
                 reviews = Reviews(self.core, self._accounts)
                 return _answer(resource, reviews.answer(resource.group, resource.plural, lambda: asked) or {})

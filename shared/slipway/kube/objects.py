@@ -164,6 +164,7 @@ class NamespaceStatus(Wire, kw_only=True, frozen=True):
 class ReviewedUser(Wire, kw_only=True, frozen=True):
     username: str = ""
     uid: str = ""
+    groups: list[str] = []
     extra: dict[str, list[str]] = {}
 
 
@@ -179,6 +180,20 @@ class TokenReview(Wire, kw_only=True, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     status: TokenReviewStatus = TokenReviewStatus()
+
+
+class AccessReviewStatus(Wire, kw_only=True, frozen=True):
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    evaluation_error: str = ""
+
+
+class SubjectAccessReview(Wire, kw_only=True, frozen=True):
+    """The API server's word on whether somebody may do something."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: AccessReviewStatus = AccessReviewStatus()
 
 
 class Namespace(Wire, kw_only=True, frozen=True):

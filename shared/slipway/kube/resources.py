@@ -20,6 +20,8 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     kind: str
     namespaced: bool
     struct: type[T]
+    nameless: bool = False
+    """a question to the API server, which stores nothing and may have no name"""
 
     @property
     def api_version(self) -> str:
@@ -93,6 +95,16 @@ TOKEN_REVIEWS = Resource(
     kind="TokenReview",
     namespaced=False,
     struct=objects.TokenReview,
+    nameless=True,
+)
+SUBJECT_ACCESS_REVIEWS = Resource(
+    group="authorization.k8s.io",
+    version="v1",
+    plural="subjectaccessreviews",
+    kind="SubjectAccessReview",
+    namespaced=False,
+    struct=objects.SubjectAccessReview,
+    nameless=True,
 )
 RESOURCE_QUOTAS = Resource(
     group="", version="v1", plural="resourcequotas", kind="ResourceQuota", namespaced=True, struct=objects.ResourceQuota

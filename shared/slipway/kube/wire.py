@@ -164,12 +164,12 @@ def outgoing(resource: Resource[Any], body: Any, namespace: str | None = None) -
     """The body with apiVersion, kind and namespace filled in; never changes what it was given.
 
     Raises:
-        InvariantError: no name, or no namespace for a namespaced resource.
+        InvariantError: no name (but for a nameless resource), or no namespace for a namespaced one.
     """
     raw = _shallow(body)
     metadata = _shallow(raw.get("metadata") or {})
     name = metadata.get("name") or ""
-    if not name:
+    if not name and not resource.nameless:
         raise InvariantError(f"a {resource.kind} without metadata.name")
     where: str | None = None
     if resource.namespaced:

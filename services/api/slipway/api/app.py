@@ -1,5 +1,6 @@
 """The application as data: routes, middleware, error handlers."""
 
+from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -9,10 +10,12 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import assets, docs_page, openapi, problems
+from slipway.api.access.table import OTHERS
 from slipway.api.endpoint import Endpoint, routes_of
 from slipway.api.guard import Guard
 from slipway.api.observe import QUIET_PATHS, Observe
 from slipway.api.parts import Parts
+from slipway.api.proxy.app import PATH as PROXY_PATH
 from slipway.api.proxy.app import proxy, to_root
 from slipway.api.routes import (
     about,
@@ -32,10 +35,12 @@ from slipway.api.routes import (
     signals,
     simulate,
     templates,
+    tokens,
     usage,
     webhooks,
     workspaces,
 )
+from slipway.errors import InvariantError
 from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.service import version
 
@@ -59,16 +64,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *dead.ENDPOINTS,
     *contexts.ENDPOINTS,
     *workspaces.ENDPOINTS,
+    *tokens.ENDPOINTS,
 )
 """Every route of the REST API."""
-
-PROXY_PATH = "/proxy/{id}/{path:path}"
 
 
 def create_app(parts: Parts, health: Health) -> Starlette:
     """The ASGI application over `parts`."""
     probes = HealthApp(health)
-    routes: list[BaseRoute] = [Route(path, probes) for path in QUIET_PATHS]
+    settings = parts.settings
+    is_open = settings.auth == "none"
+    # Whoever is not known gets no numbers either, where a Prometheus has an address of its own for them.
+    quiet = QUIET_PATHS if is_open or not settings.health_listen else tuple(set(QUIET_PATHS) - {"/metrics"})
+    routes: list[BaseRoute] = [Route(path, probes) for path in quiet]
     routes += routes_of(ENDPOINTS)
     routes += [
         Route("/", about.home),
@@ -79,11 +87,12 @@ def create_app(parts: Parts, health: Health) -> Starlette:
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
     ]
+    _check_listed(routes)
     app = Starlette(
         routes=routes,
         middleware=[
             Middleware(Observe, parts.clock, parts.random),
-            Middleware(Guard, parts.settings.hosts),
+            Middleware(Guard, settings.hosts if is_open else None),
         ],
         exception_handlers=problems.HANDLERS,
     )
@@ -94,6 +103,15 @@ def create_app(parts: Parts, health: Health) -> Starlette:
     app.state.document = document = _document()
     app.state.docs_of = partial(docs_page.page, ENDPOINTS, document["components"]["schemas"])
     return app
+
+
+def _check_listed(routes: Iterable[BaseRoute]) -> None:
+    """Raises InvariantError for a path that the authorisation table does not know."""
+    known = {row.path for row in ENDPOINTS} | OTHERS.keys()
+    for route in routes:
+        path = str(getattr(route, "path", route))
+        if path not in known:
+            raise InvariantError(f"{path} is not in the authorisation table: add its row to access/table.py")
 
 
 @cache

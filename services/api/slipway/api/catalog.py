@@ -52,6 +52,7 @@ class Catalog:
         self._pools = Recent[str, ResourcePool](clock, ttl_s=TTL_S)
         self._queues = Recent[str, Queue](clock, ttl_s=TTL_S)
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
+        self._workspaces = Recent[str, list[str]](clock, ttl_s=NODES_TTL_S)
         self._nodes = Recent[str, list[Node]](clock, ttl_s=NODES_TTL_S)
         self._offers = Recent[tuple[str, int], Offers](clock, ttl_s=NODES_TTL_S)
 
@@ -123,7 +124,7 @@ class Catalog:
         try:
             namespace = await self._namespaces.get(name, lambda: self._kube.get(NAMESPACES, name))
         except NotFoundError as error:
-            have = _names(await self.workspaces())
+            have = "GET /api/v1/workspaces lists what there is"
             raise _missing("/workspace", f"there is no namespace {name[:80]}; {have}") from error
         if namespace.status.phase == "Terminating" or namespace.metadata.deletion_timestamp:
             raise TerminatingError(f"workspace {name} is being deleted")
@@ -151,6 +152,10 @@ class Catalog:
         """The names of all workspaces."""
         listed = await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
         return sorted(namespace.metadata.name for namespace in listed.items)
+
+    async def workspace_names(self) -> list[str]:
+        """The same, some seconds old."""
+        return await self._workspaces.get("", self.workspaces)
 
     async def template(self, name: str, workspace: str) -> Template:
         """The template. Raises InvalidError at `/template` when there is none."""

@@ -7,6 +7,7 @@ it streams afterwards has limits of its own.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slipway.api.parts import parts_of
+from slipway.api import audit
+from slipway.api.access import door
+from slipway.api.access.asks import Sight
+from slipway.api.access.table import Rule, rule_of
+from slipway.api.parts import PARTS_KEY, parts_of
 from slipway.api.refusals import MalformedError
 from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError
@@ -64,26 +69,49 @@ def routes_of(endpoints: Iterable[Endpoint]) -> list[Route]:
 
 
 def _dispatch(rows: dict[str, Endpoint]) -> Handler:
+    rules = {method: rule_of(method, row.path) for method, row in rows.items()}
+
     async def serve(request: Request) -> Response:
-        row = rows["GET" if request.method == "HEAD" else request.method]
-        if row.is_long:
-            await _admit(request, row)
-            return await row.handler(request)
-        limit_s = parts_of(request).settings.request_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                await _admit(request, row)
-                return await row.handler(request)
-        except TimeoutError as error:
-            raise DeadlineError(f"not done within {limit_s:g} s; whether it took effect is unknown") from error
+        method = "GET" if request.method == "HEAD" else request.method
+        row, rule = rows[method], rules[method]
+        limit_s = None if row.is_long else parts_of(request).settings.request_timeout_s
+        with audit.told(request, row.path):
+            try:
+                async with asyncio.timeout(limit_s):
+                    await _admit(request, row, rule)
+                    response = await row.handler(request)
+            except TimeoutError as error:
+                if limit_s is None:
+                    raise
+                raise DeadlineError(f"not done within {limit_s:g} s; whether it took effect is unknown") from error
+            door.check_asked(request)
+            audit.answered(request, response.status_code)
+        return await _drawn(request, response)
 
     return serve
 
 
-async def _admit(request: Request, row: Endpoint) -> None:
+async def _admit(request: Request, row: Endpoint, rule: Rule) -> None:
     """Notes which task calls, if one does; refuses a token that does not count, or not here."""
     parts, is_required = parts_of(request), bool(request.app.state.needs_token)
-    request.state.caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
+    caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
+    request.state.caller = caller
+    if caller is None:
+        await door.admit(request, rule)
+    elif caller.workspace:
+        seen = replace(parts, lookup=parts.lookup.within(Sight(frozenset([caller.workspace]))))
+        request.scope[PARTS_KEY] = seen
+
+
+async def _drawn(request: Request, response: Response) -> Response:
+    """The answer without the names of others in our own sentences."""
+    if response.media_type != JSON_TYPE or not response.body:
+        return response
+    blinds = await door.blinds_of(request)
+    if blinds is not None:
+        response.body = blinds(bytes(response.body))
+        response.headers["content-length"] = str(len(response.body))
+    return response
 
 
 def caller_of(request: Request) -> Caller | None:

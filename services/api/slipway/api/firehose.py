@@ -4,9 +4,12 @@ At least once over reconnects: clients dedupe by the CloudEvents id.
 """
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from slipway.api.access.asks import Sight
+from slipway.api.access.blinds import Blinds
 from slipway.api.cloudevents import cloud_event
 from slipway.api.sse import Outlet
 from slipway.model.events import AllocationEvent
@@ -15,6 +18,7 @@ from slipway.streams.ports import Firehose
 BLOCK_S = 5.0
 PAGE = 200
 SEEN_MAX = 10_000
+Look = Callable[[], Awaitable[tuple[Sight, Blinds | None]]]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,18 +37,21 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return not self.types or event.type.value in self.types
 
 
-async def follow_all(firehose: Firehose, wanted: Wanted, cursor: str, outlet: Outlet) -> None:
-    """Write what comes after the cursor, for ever."""
+async def follow_all(firehose: Firehose, wanted: Wanted, cursor: str, outlet: Outlet, look: Look) -> None:
+    """Write what comes after the cursor, for ever; `look` says each time what may be seen, and how."""
     seen: set[str] = set()
     order = deque[str]()
     while True:
-        for found in await firehose.read(after=cursor, limit=PAGE, block_s=BLOCK_S):
+        page = await firehose.read(after=cursor, limit=PAGE, block_s=BLOCK_S)
+        sight, blinds = await look() if page else (Sight(), None)
+        for found in page:
             cursor = found.cursor
             event_id = found.event.event_id
-            if event_id in seen or not wanted.has(found.event):
+            if event_id in seen or not wanted.has(found.event) or not sight.has(found.event.namespace):
                 continue
             seen.add(event_id)
             order.append(event_id)
             if len(order) > SEEN_MAX:
                 seen.discard(order.popleft())
-            await outlet.event(cloud_event(found.event), id_=cursor)
+            told = cloud_event(found.event)
+            await outlet.event(blinds(told) if blinds else told, id_=cursor)

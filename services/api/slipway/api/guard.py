@@ -22,11 +22,12 @@ _ORIGIN = Row(403, "cross-origin", "The request comes from another origin")
 
 
 class Guard:
-    """ASGI middleware. `hosts` are names beyond the loopback ones."""
+    """ASGI middleware. `hosts` are names beyond the loopback ones; None takes any, where a credential is needed that no
+    browser adds by itself."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
         self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and scope["path"] not in QUIET_PATHS:
@@ -48,6 +49,8 @@ class Guard:
         return None
 
     def _is_ours(self, host: str) -> bool:
+        if self._hosts is None:
+            return True
         name = host_name(host)
         return is_loopback(name) or name.endswith(".localhost") or name in self._hosts
 

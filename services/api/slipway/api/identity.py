@@ -1,21 +1,34 @@
-"""Who calls. In mode `none` (loopback only) it is whoever the caller says, and nobody is refused."""
+"""Who calls, as the handlers need it: the name that stands in what is made. It is never taken from the request itself,
+but for mode `none`, where everybody may say who they are."""
 
 import re
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.refusals import MalformedError
+from slipway.api.access.principal import Anybody, Principal
+from slipway.api.refusals import ForbiddenError, MalformedError
+from slipway.errors import InvariantError
 
-USER_HEADER = "x-slipway-user"
-UNKNOWN = "unknown"
-_USER = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")
+PRINCIPAL_KEY = "slipway.principal"
+_SAID = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")
+_KNOWN = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,252}")
+"""Accounts of Kubernetes have long names."""
+
+
+def principal_of(connection: HTTPConnection) -> Principal:
+    """Who calls. Raises InvariantError where nobody has asked: that must not be served."""
+    found: Principal | None = connection.scope.get(PRINCIPAL_KEY)
+    if found is None:
+        raise InvariantError(f"{connection.scope['path']} is served without asking who calls")
+    return found
 
 
 def user_of(connection: HTTPConnection) -> str:
-    """The caller's name. Raises MalformedError when the header can not be one."""
-    given = connection.headers.get(USER_HEADER, "").strip()
-    if not given:
-        return UNKNOWN
-    if _USER.fullmatch(given) is None:
-        raise MalformedError("X-Slipway-User: 1 to 128 printable ASCII characters are taken")
-    return given
+    """The caller's name. Raises MalformedError when it can not be one."""
+    principal = principal_of(connection)
+    if isinstance(principal, Anybody):
+        if _SAID.fullmatch(principal.name) is None:
+            raise MalformedError("X-Slipway-User: 1 to 128 printable ASCII characters are taken")
+    elif _KNOWN.fullmatch(principal.name) is None:
+        raise ForbiddenError("a user whose name is not of at most 253 printable ASCII characters can own nothing here")
+    return principal.name

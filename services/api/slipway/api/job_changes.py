@@ -30,6 +30,10 @@ WHY_PREEMPTED = "the priority of its job has changed"
 DEFAULT_WORKSPACE = "default"
 
 
+Permit = Callable[[str, str], Awaitable[None]]
+"""Raises when the caller may not change things of that kind in that workspace."""
+
+
 class Effects(msgspec.Struct, frozen=True, kw_only=True):
     """A changed job, and what the change meant for its members."""
 
@@ -119,7 +123,7 @@ async def _move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | All
             fields=(FieldError("/aheadOf", "say one of aheadOf and behind: a job, or the id of an allocation"),),
         )
     anchor = await find_anchor(parts, target, subject.metadata.namespace)
-    pending = await parts.kube.list(ALLOCATIONS, field_selector=f"status.phase={Phase.PENDING}")
+    pending = await parts.whole.list(ALLOCATIONS, field_selector=f"status.phase={Phase.PENDING}")
     jobs = await all_jobs(parts)
     place = place_beside(subject, anchor, pending.items, jobs, ahead=ahead)
     if isinstance(subject, Job):
@@ -139,9 +143,9 @@ async def _move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | All
     return await parts.changes.write(subject, fields, version=subject.metadata.resource_version)
 
 
-async def batch(parts: Parts, updates: Iterable[QueueUpdate]) -> BatchView:
-    """Every update in order; one that is refused keeps no other from being made."""
-    items = [await _tried(parts, number, update) for number, update in enumerate(updates)]
+async def batch(parts: Parts, updates: Iterable[QueueUpdate], permit: Permit) -> BatchView:
+    """Every update in order; one that is refused keeps no other from being made. `permit` is asked for each."""
+    items = [await _tried(parts, number, update, permit) for number, update in enumerate(updates)]
     failed = [item for item in items if not item.ok]
     return BatchView(
         items=items, failed=len(failed), error="; ".join(f"{item.subject}: {item.error}" for item in failed)
@@ -173,19 +177,19 @@ async def find_anchor(parts: Parts, text: str, workspace: str) -> Subject:
 
 
 async def all_jobs(parts: Parts) -> dict[tuple[str, str], Job]:
-    """Every job, as the order of queues needs them."""
-    listed = await parts.kube.list(JOBS)
+    """Every job, of everybody, as the order of queues needs them."""
+    listed = await parts.whole.list(JOBS)
     return {(job.metadata.namespace, job.metadata.name): job for job in listed.items}
 
 
-async def _tried(parts: Parts, number: int, update: QueueUpdate) -> Updated:
+async def _tried(parts: Parts, number: int, update: QueueUpdate, permit: Permit) -> Updated:
     is_job = isinstance(update.job, str)
     subject = str(update.job if is_job else update.allocation)
     try:
         if is_job == isinstance(update.allocation, str):
             subject = f"update {number}"
             raise MalformedError("say one of job and allocation")
-        await (_update_job(parts, update) if is_job else _update_allocation(parts, update))
+        await (_update_job(parts, update, permit) if is_job else _update_allocation(parts, update, permit))
     except InvariantError:
         raise
     except ControlPlaneError as error:
@@ -193,7 +197,8 @@ async def _tried(parts: Parts, number: int, update: QueueUpdate) -> Updated:
     return Updated(subject=subject, ok=True)
 
 
-async def _update_job(parts: Parts, update: QueueUpdate) -> None:
+async def _update_job(parts: Parts, update: QueueUpdate, permit: Permit) -> None:
+    await permit("jobs", update.workspace)
     job = await find_job(parts, str(update.job), update.workspace)
     change = JobChange(
         max_slots=update.max_slots,
@@ -208,10 +213,11 @@ async def _update_job(parts: Parts, update: QueueUpdate) -> None:
     await _maybe_move(parts, job, update, is_changed=bool(changes))
 
 
-async def _update_allocation(parts: Parts, update: QueueUpdate) -> None:
+async def _update_allocation(parts: Parts, update: QueueUpdate, permit: Permit) -> None:
     if isinstance(update.weight, int) or update.max_slots is not msgspec.UNSET:
         raise MalformedError("weight and maxSlots are of jobs, not of allocations")
     found = await parts.lookup.find(str(update.allocation))
+    await permit("allocations", found.metadata.namespace)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
     given = {"priority": update.priority, "queue": update.queue}

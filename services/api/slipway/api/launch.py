@@ -66,6 +66,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     body: Json
     user: str
     request_id: str
+    workspace: str = ""
+    """the only one that it may go to, as it was authorised; empty: any"""
     key: str = ""
     kind: Kind | None = None
     """of a collection that launches one kind"""
@@ -147,7 +149,12 @@ class Launcher:
         if order.kind is not None:
             _check_kind(request, order.kind)
             request["kind"] = order.kind.value
-        return await compose(self._catalog, request)
+        composed = await compose(self._catalog, request)
+        if order.workspace and composed.body.workspace != order.workspace:
+            # A template that was applied by hand may say anything.
+            detail = f"a template says {composed.body.workspace}; only the request itself says where it goes"
+            raise InvalidError(f"workspace: {detail}", fields=(FieldError("/workspace", detail),))
+        return composed
 
     async def _draft(self, composed: Composed, name: str) -> Draft:
         body = composed.body

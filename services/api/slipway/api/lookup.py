@@ -6,6 +6,7 @@ decides. Names and beginnings are for people: they cost more and must be unique.
 
 import re
 
+from slipway.api.access.asks import Sight
 from slipway.api.ports import Kube
 from slipway.api.refusals import AmbiguousError
 from slipway.crd.transitions import id_of
@@ -17,15 +18,29 @@ from slipway.model.ids import split_allocation_id
 PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
 HOMES_MAX = 20_000
+_EVERYTHING = Sight()
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 
 
 class Lookup:
     """Finds allocations."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, sight: Sight = _EVERYTHING, homes: dict[str, tuple[str, str]] | None = None) -> None:
         self._kube = kube
-        self._homes: dict[str, tuple[str, str]] = {}
+        self._sight = sight
+        self._homes: dict[str, tuple[str, str]] = {} if homes is None else homes
+        self._held: dict[str, Allocation] = {}
+
+    def within(self, sight: Sight) -> "Lookup":
+        """The same for somebody who may look into these workspaces only: what is elsewhere does not exist for them.
+
+        It takes the same steps for what is elsewhere as for what is nowhere, so that time does not tell them apart.
+        """
+        return Lookup(self._kube, sight, self._homes)
+
+    def hold(self, text: str, allocation: Allocation) -> None:
+        """It has just been found: the next who asks for `text` gets it without a read."""
+        self._held[text] = allocation
 
     def remember(self, allocation: Allocation) -> None:
         """Where an AllocationID is found: that never changes, so that reading it again is one GET."""
@@ -41,6 +56,9 @@ class Lookup:
             NotFoundError: there is none.
             AmbiguousError: there are several.
         """
+        held = self._held.pop(text, None)
+        if held is not None:
+            return held
         if _SAFE.fullmatch(text) is None:
             raise _not_found(text)
         known = await self._at_home(text)
@@ -53,7 +71,7 @@ class Lookup:
     async def _at_home(self, text: str) -> Allocation | None:
         """The object of a whole id that was found before."""
         home = self._homes.get(text)
-        if home is None:
+        if home is None or not self._sight.has(home[0]):
             return None
         namespace, name = home
         try:
@@ -75,7 +93,7 @@ class Lookup:
         matches = await self._named(text)
         if not matches and parts is None and len(text) >= PREFIX_LENGTH_MIN:
             listed = await self._kube.list(ALLOCATIONS)
-            matches = [found for found in listed.items if id_of(found).startswith(text)]
+            matches = [found for found in self._seen(listed.items) if id_of(found).startswith(text)]
         if not matches:
             raise _not_found(text)
         if len(matches) > 1:
@@ -92,7 +110,10 @@ class Lookup:
 
     async def _named(self, name: str) -> list[Allocation]:
         listed = await self._kube.list(ALLOCATIONS, field_selector=f"metadata.name={name}")
-        return listed.items
+        return self._seen(listed.items)
+
+    def _seen(self, allocations: list[Allocation]) -> list[Allocation]:
+        return [each for each in allocations if self._sight.has(each.metadata.namespace)]
 
 
 def _not_found(text: str) -> NotFoundError:

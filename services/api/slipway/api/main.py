@@ -2,6 +2,7 @@
 
 import asyncio
 
+from slipway.api.access.book import BACKOFF_S, LOOK_S
 from slipway.api.app import create_app, create_task_app
 from slipway.api.parts import Parts, connect
 from slipway.api.ports import Kube
@@ -72,6 +73,8 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
     if context.once:
         return parts
     context.serve(create_app(parts, context.health))
+    if parts.tokens is not None:
+        context.loop("tokens", parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
     if settings.task_listen:

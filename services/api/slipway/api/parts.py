@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
+from slipway.api.access.book import TokenBook
+from slipway.api.access.principal import Authenticator, Open
+from slipway.api.access.reviews import Reviews
 from slipway.api.announce import Announcer
 from slipway.api.catalog import Catalog
 from slipway.api.changes import Changes
@@ -39,6 +43,7 @@ ACTIVITY_S = 0.5
 """Activity of one allocation is noted at most this often: so much too early may an idle timeout fire."""
 MET_S = 5.0
 """That the ranks of one allocation have met is noted at most this often."""
+PARTS_KEY = "slipway.parts"
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -52,6 +57,12 @@ class Parts:
     random: Random
     stop: Stop
     kube: Kube
+    """as the caller of a request sees the cluster"""
+    whole: Kube
+    """all of it: for the order of what all share; whoever reads here says nothing of others by name"""
+    access: Authenticator
+    tokens: TokenBook | None
+    """of mode `token`"""
     catalog: Catalog
     contexts: Contexts
     workspaces: Workspaces
@@ -97,6 +108,7 @@ def connect(
     """The parts over these clients."""
     catalog, lookup = Catalog(kube, clock), Lookup(kube)
     announcer = Announcer(streams.events, streams.wake, clock)
+    tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
     contexts = Contexts(
         kube,
         clock,
@@ -111,6 +123,9 @@ def connect(
         random=random,
         stop=stop,
         kube=kube,
+        whole=kube,
+        access=_access(settings, kube, catalog, clock, tokens),
+        tokens=tokens,
         catalog=catalog,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
@@ -143,13 +158,20 @@ def connect(
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
-        tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience),
+        tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience, is_shared=settings.auth == "kubernetes"),
         readied=Seldom(clock, every_s=MET_S),
         on_broken=on_broken,
     )
 
 
+def _access(settings: Settings, kube: Kube, catalog: Catalog, clock: Clock, tokens: TokenBook | None) -> Authenticator:
+    """How it is found out who calls."""
+    if settings.auth == "kubernetes":
+        return Reviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
+    return tokens if tokens is not None else Open()
+
+
 def parts_of(connection: HTTPConnection) -> Parts:
-    """The parts of the application that serves this connection."""
-    parts: Parts = connection.app.state.parts
+    """The parts of the application that serves this connection, as its caller sees them."""
+    parts: Parts = connection.scope.get(PARTS_KEY) or connection.app.state.parts
     return parts

@@ -378,10 +378,14 @@ class Items(msgspec.Struct, Generic[T], kw_only=True, frozen=True):
     items: list[T]
 
 
-class Me(msgspec.Struct, kw_only=True, frozen=True):
+class Me(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
     user: str
     auth: str
     workspaces: list[str]
+    roles: dict[str, str] = {}
+    """{workspace or `*`: viewer, editor or admin}, of a token"""
+    expires_at: str = ""
+    """until when the credential counts, where that is known"""
 
 
 class ContextView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

@@ -1,6 +1,6 @@
 """Settings of the api.
 
-Owns the rule that an api without authentication is reachable from this machine only.
+Owns the rule that an api without authentication is reachable from this machine only, and what each mode needs.
 """
 
 import os
@@ -49,9 +49,28 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         ),
     ] = "slipway"
     auth: Annotated[
-        Literal["none"],
-        Meta(description="Who may call. none: everybody who can connect, therefore on loopback addresses only."),
+        Literal["none", "token", "kubernetes"],
+        Meta(
+            description="Who may call. none: everybody who can connect, therefore on loopback addresses only. token: "
+            "who has a token whose hash is in SLIPWAY_TOKEN_DIR. kubernetes: whom the cluster knows (TokenReview), "
+            "for what they may do there (SubjectAccessReview)."
+        ),
     ] = "none"
+    token_dir: Annotated[
+        str,
+        Meta(
+            description="Folder with the records of tokens, one JSON file each, as a mounted Secret is one; `slipway "
+            "token create` writes them. Looked at every few seconds. Needed by mode token, and only there."
+        ),
+    ] = ""
+    auth_audience: Annotated[
+        str,
+        Meta(
+            description="Audience that users' tokens must be for in mode kubernetes, so that a token for this api "
+            "opens nothing else. Another one than that of tasks. Empty: the API server's own, as of tokens in a "
+            "kubeconfig."
+        ),
+    ] = "slipway-api"
     api_url: Annotated[
         str, Meta(description="Where ranks find the API, as the pod worker has it: a dry run shows the same pods.")
     ] = ""
@@ -210,8 +229,15 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     def __post_init__(self) -> None:
         if self.task_listen and not self.task_audience:
             raise ValueError("SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_AUDIENCE: nobody could come in")
+        if (self.auth == "token") is not bool(self.token_dir):
+            raise ValueError("SLIPWAY_TOKEN_DIR and SLIPWAY_AUTH=token need each other: it names the tokens that count")
+        if self.auth == "kubernetes" and self.auth_audience and self.auth_audience == self.task_audience:
+            raise ValueError(
+                "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
+            )
         if self.auth == "none" and not parse_listen(self.listen).is_loopback:
             raise ValueError(
                 f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
-                "everybody in; listen on a loopback address such as 127.0.0.1:8080, behind a proxy that authenticates"
+                "everybody in; listen on a loopback address such as 127.0.0.1:8080, or set SLIPWAY_AUTH to token or "
+                "kubernetes"
             )

@@ -10,15 +10,13 @@ the API server said of one is used for at most `TTL_S`, and never beyond its own
 """
 
 import asyncio
-import base64
-import binascii
 import hashlib
-import re
-from typing import Any, cast
 
 import msgspec
 from starlette.requests import HTTPConnection
 
+from slipway.api.access.asks import Sight
+from slipway.api.bearer import Claims, bearer, claims_of
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.recent import Recent
@@ -37,9 +35,8 @@ TOKENS_MAX = 16_384
 REVIEWS_MAX = 16
 """Questions to the API server at the same time."""
 FOUND_TTL_S = 0.9
-TOKEN_LENGTH_MAX = 16_384
 POD_NAME, POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
-_JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
+ACCOUNT = "system:serviceaccount:"
 _HOW = "send `Authorization: Bearer` with what the file $SLIPWAY_TOKEN_FILE holds now"
 _WORDS_MAX = 160
 
@@ -50,15 +47,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     rank: int
     attempt: int
-
-
-class _Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says of itself; anybody can write that."""
-
-    audiences: tuple[str, ...]
-    ends_at: float
-    is_account: bool
-    """of a service account, as Kubernetes makes them"""
+    workspace: str = ""
 
 
 class _Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,18 +55,20 @@ class _Pod(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     uid: str
+    namespace: str
 
 
 class TaskTokens:
-    """Checks tokens. An empty `audience` takes none."""
+    """Checks tokens. An empty `audience` takes none; `is_shared`: users come with tokens of Kubernetes too."""
 
-    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock, *, audience: str) -> None:
+    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock, *, audience: str, is_shared: bool = False) -> None:
         self._kube = kube
         self._lookup = lookup
         self._clock = clock
         self._audience = audience
+        self._is_shared = is_shared
         self._pods = Recent[str, _Pod](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
-        self._found = Recent[str, Allocation](clock, ttl_s=FOUND_TTL_S)
+        self._found = Recent[tuple[str, str], Allocation](clock, ttl_s=FOUND_TTL_S)
         self._reviews = asyncio.Semaphore(REVIEWS_MAX)
 
     async def admit(self, connection: HTTPConnection, *, for_tasks: bool, is_required: bool) -> Caller | None:
@@ -87,9 +78,9 @@ class TaskTokens:
             UnauthorizedError: there is no token, or it does not count.
             ForbiddenError: it counts, and not for this.
         """
-        token = _bearer(connection)
-        claims = _claims(token)
-        if not is_required and not (claims is not None and claims.is_account and self._audience):
+        token = bearer(connection)
+        claims = claims_of(token)
+        if not is_required and not (claims is not None and claims.is_account and self._is_ours(claims)):
             return None
         if claims is None:
             what = "the token is none of a service account" if token else "no token came along"
@@ -102,7 +93,11 @@ class TaskTokens:
             )
         return await self._rank(pod, str(connection.path_params["id"]))
 
-    async def _pod(self, token: str, claims: _Claims) -> _Pod:
+    def _is_ours(self, claims: Claims) -> bool:
+        """Whether a token of an account is a task's: by its audience where accounts call as users too."""
+        return bool(self._audience) and (not self._is_shared or self._audience in claims.audiences)
+
+    async def _pod(self, token: str, claims: Claims) -> _Pod:
         now = self._clock.now()
         if self._audience not in claims.audiences:
             meant = ", ".join(claims.audiences)[:_WORDS_MAX] or "nobody"
@@ -115,8 +110,7 @@ class TaskTokens:
 
     async def _review(self, token: str) -> _Pod:
         """Asks the API server whose token it is."""
-        # A review stores nothing; its name means nothing to the API server.
-        body = {"metadata": {"name": "task"}, "spec": {"token": token, "audiences": [self._audience]}}
+        body = {"spec": {"token": token, "audiences": [self._audience]}}
         async with self._reviews:
             try:
                 review = await self._kube.create(TOKEN_REVIEWS, body)
@@ -130,16 +124,18 @@ class TaskTokens:
             raise ForbiddenError(
                 "the token is of an account and not of a pod; only those that are projected into a rank count here"
             )
-        return _Pod(name=_first(status.user.extra.get(POD_NAME)), uid=uid)
+        name = _first(status.user.extra.get(POD_NAME))
+        return _Pod(name=name, uid=uid, namespace=status.user.username.removeprefix(ACCOUNT).partition(":")[0])
 
     async def _rank(self, pod: _Pod, id_: str) -> Caller:
-        """Which rank of that allocation the pod is."""
-        allocation = await self._found.get(id_, lambda: self._lookup.find(id_))
+        """Which rank of that allocation the pod is. What is in other workspaces it does not find."""
+        lookup, key = self._lookup.within(Sight(frozenset([pod.namespace]))), (pod.namespace, id_)
+        allocation = await self._found.get(key, lambda: lookup.find(id_))
         found = _caller(allocation, pod)
         if found is None:
             # The release may be younger than what we remember.
-            self._found.forget(id_)
-            allocation = await self._found.get(id_, lambda: self._lookup.find(id_))
+            self._found.forget(key)
+            allocation = await self._found.get(key, lambda: lookup.find(id_))
             found = _caller(allocation, pod)
         if found is not None:
             return found
@@ -155,30 +151,6 @@ class TaskTokens:
         )
 
 
-def _bearer(connection: HTTPConnection) -> str:
-    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def _claims(token: str) -> _Claims | None:
-    """What a token says of itself; None when it is no JWT."""
-    found = _JWT.fullmatch(token) if len(token) <= TOKEN_LENGTH_MAX else None
-    if found is None:
-        return None
-    try:
-        text = base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))
-        said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-    except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
-        return None
-    audiences, ends_at = said.get("aud"), said.get("exp")
-    listed = cast("list[Any]", audiences) if isinstance(audiences, list) else [audiences]
-    return _Claims(
-        audiences=tuple(each for each in listed if isinstance(each, str)),
-        ends_at=float(ends_at) if isinstance(ends_at, int | float) else 0.0,
-        is_account="kubernetes.io" in said,
-    )
-
-
 def _caller(allocation: Allocation, pod: _Pod) -> Caller | None:
     status = allocation.status
     release, admission = status.release, status.admission
@@ -187,7 +159,7 @@ def _caller(allocation: Allocation, pod: _Pod) -> Caller | None:
     position = release.pod_uids.index(pod.uid)
     ranks = sorted(placement.rank for placement in admission.placements) if admission is not None else []
     rank = ranks[position] if position < len(ranks) else position
-    return Caller(pod=pod.name, rank=rank, attempt=status.attempt)
+    return Caller(pod=pod.name, rank=rank, attempt=status.attempt, workspace=pod.namespace)
 
 
 def _attempt_of(pod: str, own: str) -> int | None:

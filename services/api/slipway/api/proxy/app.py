@@ -10,6 +10,9 @@ from starlette.responses import RedirectResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from slipway.api import audit
+from slipway.api.access import door
+from slipway.api.access.table import PROXIED
 from slipway.api.observe import PROXIED_KEY
 from slipway.api.parts import Parts, parts_of
 from slipway.api.proxy import tunnel
@@ -17,19 +20,27 @@ from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
 from slipway.api.proxy.target import ROOT, NotYet, Target
 from slipway.api.proxy.waiting import waiting_response
+from slipway.crd.transitions import id_of
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model.lifecycle import Phase
 
 SOURCE = "proxy"
+PATH = "/proxy/{id}/{path:path}"
 STREAM_KIND = "proxy"
 
 
 async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
     """Serves one proxied request or WebSocket."""
     if scope["type"] == "websocket":
-        await _serve_socket(WebSocket(scope, receive, send))
+        socket = WebSocket(scope, receive, send)
+        with audit.told(socket, PATH):
+            await _serve_socket(socket)
+            audit.answered(socket, 101)
     else:
-        await _serve_http(Request(scope, receive), send)
+        request = Request(scope, receive)
+        with audit.told(request, PATH):
+            await _serve_http(request, send)
+            audit.answered(request, 200)
 
 
 async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,9 +51,11 @@ async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _serve_http(request: Request, send: Send) -> None:
-    parts = parts_of(request)
     given = str(request.path_params["id"])
-    found = await parts.targets.find(given, _below(request.scope, given), request.scope["query_string"])
+    await door.admit(request, PROXIED)
+    parts = parts_of(request)
+    whole = await _whole(parts, given)
+    found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     is_browser = "text/html" in request.headers.get("accept", "")
     if found.allocation != given:
         # A workload's cookies and links belong under its whole id.
@@ -64,7 +77,7 @@ async def _serve_http(request: Request, send: Send) -> None:
             return
         except UnavailableError as error:
             request.scope[PROXIED_KEY] = False
-            parts.targets.forget(given)
+            parts.targets.forget(whole)
             if not is_browser:
                 raise
             found = NotYet(allocation=found.allocation, kind=found.kind, phase=Phase.RUNNING, message=str(error))
@@ -73,9 +86,11 @@ async def _serve_http(request: Request, send: Send) -> None:
 
 
 async def _serve_socket(socket: WebSocket) -> None:
-    parts = parts_of(socket)
     given = str(socket.path_params["id"])
-    found = await parts.targets.find(given, _below(socket.scope, given), socket.scope["query_string"])
+    await door.admit(socket, PROXIED)
+    parts = parts_of(socket)
+    whole = await _whole(parts, given)
+    found = await parts.targets.find(whole, _below(socket.scope, given), socket.scope["query_string"])
     if isinstance(found, NotYet):
         await socket.send_denial_response(waiting_response(found, socket.url.path, is_browser=False))
         return
@@ -89,10 +104,15 @@ async def _serve_socket(socket: WebSocket) -> None:
             _check_scheme(found)
             await forward_socket(socket, found, stop=parts.stop, touch=touch)
     except UnavailableError:
-        parts.targets.forget(given)
+        parts.targets.forget(whole)
         raise
     finally:
         parts.open_streams.closed(STREAM_KIND)
+
+
+async def _whole(parts: Parts, given: str) -> str:
+    """The whole id, where it was looked up for somebody: others' targets are remembered under other ids."""
+    return given if parts.settings.auth == "none" else id_of(await parts.lookup.find(given))
 
 
 def _below(scope: Scope, given: str) -> bytes:

@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.door import sight_of
 from slipway.api.changes import has_ended
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
@@ -158,6 +159,10 @@ async def explained(request: Request) -> Response:
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
     view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now())
+    sight = await sight_of(request)
+    if not sight.is_whole:
+        own = {id_of(each) for each in pending if sight.has(each.metadata.namespace)}
+        view = msgspec.structs.replace(view, jobs_ahead=[each for each in view.jobs_ahead if each in own])
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(view, foreseen=await foreseen(parts.simulator, found))
     return json_response(view)
@@ -203,10 +208,10 @@ async def pods(request: Request) -> Response:
 async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
     """What waits in a pool, and the jobs that order it."""
     selector = f"status.phase={Phase.PENDING},spec.pool={pool}"
-    listed = await parts.kube.list(ALLOCATIONS, field_selector=selector)
+    listed = await parts.whole.list(ALLOCATIONS, field_selector=selector)
     if not any(each.spec.job for each in listed.items):
         return listed.items, {}
-    jobs = await parts.kube.list(JOBS)
+    jobs = await parts.whole.list(JOBS)
     return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
 
 

@@ -3,6 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.asks import Sight
+from slipway.api.access.blinds import Blinds
+from slipway.api.access.door import blinds_of, sight_of
 from slipway.api.cloudevents import cloud_event, page_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
 from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_cursor
@@ -28,9 +31,12 @@ async def events(request: Request) -> Response:
     if is_past_end(found, after):
         return Response(status_code=204)  # tells an EventSource not to come back
 
+    blinds = await blinds_of(request)
+
     async def write(outlet: Outlet) -> None:
         async def emit(event: AllocationEvent) -> None:
-            await outlet.event(cloud_event(event), id_=event.entry_id)
+            told = cloud_event(event)
+            await outlet.event(blinds(told) if blinds else told, id_=event.entry_id)
 
         await parts.event_feed.follow(found, after=after, emit=emit)
 
@@ -51,8 +57,11 @@ async def all_events(request: Request) -> Response:
         # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
         await parts.firehose.read(after=cursor, limit=1)
 
+    async def look() -> tuple[Sight, Blinds | None]:
+        return await sight_of(request), await blinds_of(request)
+
     async def write(outlet: Outlet) -> None:
-        await follow_all(parts.firehose, wanted, cursor, outlet)
+        await follow_all(parts.firehose, wanted, cursor, outlet, look)
 
     return push(parts, write, kind="firehose")
 

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import history
+from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
 from slipway.api.history import UNKNOWN, HistoryView, Standing
 from slipway.api.parts import Parts, parts_of
@@ -53,6 +54,8 @@ async def at_moment(request: Request) -> Response:
         lossy.append("what was deleted since then is not told apart by queue, and left out")
     items = [each for each in items if queue in ("", each.queue)]
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
+    sight = await sight_of(request)
+    items = [each for each in items if sight.has(each.workspace)]
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
 

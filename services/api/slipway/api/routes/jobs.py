@@ -7,6 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import job_changes, usage_view
+from slipway.api.access.asks import Ask, Role
+from slipway.api.access.door import permit, permit_member, sight_of
 from slipway.api.changes import has_ended
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
 from slipway.api.identity import user_of
@@ -54,7 +56,9 @@ async def list_jobs(request: Request) -> Response:
         raise bad_param("state", f"must be one of {', '.join(STATES)}, not {state[:64]!r}")
     jobs = await job_changes.all_jobs(parts)
     workspace, queue = query.get("workspace", ""), query.get("queue", "")
-    wanted = [job for job in jobs.values() if workspace in ("", job.metadata.namespace)]
+    sight = await sight_of(request, Ask("list", "jobs"))
+    seen = [job for job in jobs.values() if sight.has(job.metadata.namespace)]
+    wanted = [job for job in seen if workspace in ("", job.metadata.namespace)]
     allocations = await _allocations(parts)
     views = job_views(wanted, allocations, jobs, aged=await aged_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
@@ -66,6 +70,7 @@ async def create(request: Request) -> Response:
     """A new job."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobBody)
+    await permit(request, Ask("create", "jobs", Role.EDITOR), body.workspace)
     await parts.catalog.check_workspace(body.workspace)
     meta = {"name": body.name, "namespace": body.workspace, "annotations": {ANNOTATION_USER: user_of(request)}}
     given = {"maxSlots": body.max_slots, "priority": body.priority}
@@ -135,7 +140,12 @@ async def batch(request: Request) -> Response:
     """Many changes; those that are refused keep no other from being made."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), BatchBody)
-    return json_response(await job_changes.batch(parts, body.updates))
+    await permit_member(request)
+
+    async def permit_one(resource: str, workspace: str) -> None:
+        await permit(request, Ask("patch", resource, Role.EDITOR), workspace)
+
+    return json_response(await job_changes.batch(parts, body.updates, permit_one))
 
 
 async def stats(request: Request) -> Response:
@@ -166,7 +176,8 @@ def _waits(spent: Iterable[Spent]) -> list[DayWaits]:
 
 
 async def _allocations(parts: Parts) -> list[Allocation]:
-    return (await parts.kube.list(ALLOCATIONS)).items
+    """Those of everybody: places are among all."""
+    return (await parts.whole.list(ALLOCATIONS)).items
 
 
 async def _found(request: Request) -> Job:

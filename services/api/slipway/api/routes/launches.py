@@ -6,9 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import preview
+from slipway.api.access.asks import CREATE
+from slipway.api.access.door import permit, sight_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
 from slipway.api.identity import user_of
-from slipway.api.launch import Order
+from slipway.api.launch import DEFAULT_WORKSPACE, Order
 from slipway.api.listing import Filter, Span, list_page
 from slipway.api.observe import REQUEST_ID_KEY, SPAN_KEY
 from slipway.api.ordered import Sorting, ordered_page
@@ -56,8 +58,12 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     """201 with the allocation; 200 when the same Idempotency-Key launched it before."""
     parts = parts_of(request)
     body = await read_object(request, parts.settings.body_bytes_max)
+    named = body.get("workspace")
+    workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
+    await permit(request, CREATE, workspace)
     order = Order(
         body=body,
+        workspace=workspace if named is None or isinstance(named, str) else "",
         user=user_of(request),
         request_id=_unique(request, parts.random.token_hex(4)),
         key=request.headers.get("idempotency-key", ""),
@@ -96,6 +102,9 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     )
     limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
     order, continue_ = Sorting.parse(query.get("sort", "")), query.get("continue", "")
+    if not order.fields and not wanted.workspace and not (await sight_of(request)).is_whole:
+        # The cluster's own page tokens say the name of an item, which may be one that is not seen.
+        order = Sorting.parse("workspace,name")
     if order.fields:
         page = await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
     else:

@@ -6,14 +6,18 @@ reads it there. Cordoning with kubectl means the same as draining.
 
 import re
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import cluster_view
+from slipway.api.access.asks import Sight
+from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.parts import parts_of
 from slipway.api.schemas import Items, NodeBody, NodeView
 from slipway.api.strict import checked, read_object
+from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError, NotFoundError
 from slipway.kube.objects import Node
@@ -30,7 +34,8 @@ async def nodes(request: Request) -> Response:
     """All nodes, and which allocations hold what of each."""
     listed = await parts_of(request).kube.list(NODES)
     live = await _live(request)
-    return json_response(Items(items=[cluster_view.node_view(node, live) for node in listed.items]))
+    sight = await sight_of(request)
+    return json_response(Items(items=[_view(node, live, sight) for node in listed.items]))
 
 
 async def node(request: Request) -> Response:
@@ -39,7 +44,7 @@ async def node(request: Request) -> Response:
     listed = await parts_of(request).kube.list(NODES, field_selector=f"metadata.name={name}")
     if not listed.items:
         raise _not_found(name)
-    return json_response(cluster_view.node_view(listed.items[0], await _live(request)))
+    return json_response(_view(listed.items[0], await _live(request), await sight_of(request)))
 
 
 async def enable(request: Request) -> Response:
@@ -72,7 +77,16 @@ async def _mark(request: Request, value: str | None) -> Response:
             f"or do it yourself: kubectl label node {name} {by_hand}"
         ) from error
     parts.announcer.changed()
-    return json_response(cluster_view.node_view(found, await _live(request)))
+    return json_response(_view(found, await _live(request), await sight_of(request)))
+
+
+def _view(found: Node, live: list[Allocation], sight: Sight) -> NodeView:
+    """The node; what is used of it counts everybody, who uses it is told of those that the caller sees."""
+    view = cluster_view.node_view(found, live)
+    if sight.is_whole:
+        return view
+    own = {id_of(each) for each in live if sight.has(each.metadata.namespace)}
+    return msgspec.structs.replace(view, ranks=[held for held in view.ranks if held.id in own])
 
 
 def _name_of(request: Request) -> str:
@@ -87,8 +101,8 @@ def _not_found(name: str) -> NotFoundError:
 
 
 async def _live(request: Request) -> list[Allocation]:
-    """Everything that has not ended."""
-    listed = await parts_of(request).kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
+    """Everything that has not ended, of everybody."""
+    listed = await parts_of(request).whole.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
     return listed.items
 
 

@@ -1,11 +1,14 @@
 """Queues, pools, workspaces, templates: what surrounds allocations."""
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import cluster_view
+from slipway.api.access.asks import Sight
+from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.identity import user_of
+from slipway.api.identity import principal_of, user_of
 from slipway.api.parts import parts_of
 from slipway.api.routes.allocations import aged_of, pending_of
 from slipway.api.schemas import Items, Me, PoolView, QueueView
@@ -31,7 +34,11 @@ async def queue(request: Request) -> Response:
     live = await _live(request)
     pending, jobs = await pending_of(parts, found.spec.pool)
     aged = await aged_of(parts, pending)
-    return json_response(cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged))
+    view = cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged)
+    sight = await sight_of(request)
+    return json_response(
+        msgspec.structs.replace(view, waiting=[each for each in view.waiting if sight.has(each.workspace)])
+    )
 
 
 async def pools(request: Request) -> Response:
@@ -40,19 +47,38 @@ async def pools(request: Request) -> Response:
     listed = await parts.kube.list(RESOURCE_POOLS)
     nodes = await parts.catalog.nodes()
     live = await _live(request)
-    return json_response(Items(items=[cluster_view.pool_view(pool, nodes, live) for pool in listed.items]))
+    sight = await sight_of(request)
+    views = [cluster_view.pool_view(pool, nodes, live) for pool in listed.items]
+    return json_response(Items(items=views if sight.is_whole else [_own(view, sight) for view in views]))
+
+
+def _own(view: PoolView, sight: Sight) -> PoolView:
+    """The pool without the names of others that may use it."""
+    named = view.spec.get("workspaces")
+    if not named:
+        return view
+    return msgspec.structs.replace(view, spec={**view.spec, "workspaces": [name for name in named if sight.has(name)]})
 
 
 async def me(request: Request) -> Response:
     """Who the caller is, and where it may launch."""
     parts = parts_of(request)
-    names = await parts.catalog.workspaces()
-    return json_response(Me(user=user_of(request), auth=parts.settings.auth, workspaces=names))
+    sight, principal = await sight_of(request), principal_of(request)
+    names = [name for name in await parts.catalog.workspaces() if sight.has(name)]
+    return json_response(
+        Me(
+            user=user_of(request),
+            auth=parts.settings.auth,
+            workspaces=names,
+            roles=principal.roles,
+            expires_at=principal.expires_at,
+        )
+    )
 
 
 async def _live(request: Request) -> list[Allocation]:
-    """Everything that has not ended."""
-    listed = await parts_of(request).kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
+    """Everything that has not ended, of everybody: it is only counted."""
+    listed = await parts_of(request).whole.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
     return listed.items
 
 

@@ -6,6 +6,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.asks import LIST
+from slipway.api.access.door import permit_everywhere, permit_member
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.parts import parts_of
 from slipway.api.simulation import POOL
@@ -48,6 +50,11 @@ async def simulate(request: Request) -> Response:
     parts = parts_of(request)
     raw = await read_object(request, parts.settings.body_bytes_max)
     checked(raw, SimulateBody)
+    if raw.get("scenario") is None:
+        # The answer is about everybody's work.
+        await permit_everywhere(request, LIST)
+    else:
+        await permit_member(request)
     if raw.get("scenario", ...) is None:
         del raw["scenario"]
     return json_response(await parts.simulator.ask(raw))

@@ -5,6 +5,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.asks import Ask, Role
+from slipway.api.access.door import permit
 from slipway.api.endpoint import Endpoint, Query, json_response
 from slipway.api.identity import user_of
 from slipway.api.parts import parts_of
@@ -33,6 +35,7 @@ async def create(request: Request) -> Response:
     """A new template."""
     parts = parts_of(request)
     body = await _read(request)
+    await permit(request, Ask("create", "templates", Role.EDITOR), body.workspace)
     if not body.name:
         raise InvalidError("name: is required", fields=(FieldError("/name", "is required"),))
     await parts.catalog.check_workspace(body.workspace)
@@ -54,6 +57,7 @@ async def put(request: Request) -> Response:
     parts = parts_of(request)
     name = str(request.path_params["name"])
     body = await _read(request)
+    await permit(request, Ask("update", "templates", Role.EDITOR), body.workspace)
     if body.name not in ("", name):
         raise InvalidError("name: differs from the path", fields=(FieldError("/name", "differs from the path"),))
     await parts.catalog.check_workspace(body.workspace)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import usage_view
+from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.parts import Parts, parts_of
 from slipway.api.usage_view import DIMENSIONS, RawView, UsageView
@@ -45,7 +46,9 @@ async def usage(request: Request) -> Response:
     days = days_of(request, parts.clock.now())
     is_csv = wants_csv(request)
     wanted = _wanted(request)
-    spent = [each for each in await spent_on(parts, days) if usage_view.is_wanted(each, wanted)]
+    sight = await sight_of(request)
+    seen = [each for each in await spent_on(parts, days) if sight.has(each.key[0])]
+    spent = [each for each in seen if usage_view.is_wanted(each, wanted)]
     rows = usage_view.grouped(spent, by)
     if is_csv:
         return _csv(usage_view.usage_csv(rows, by), f"usage-{days[0]}-{days[-1]}.csv")
@@ -65,8 +68,8 @@ async def raw(request: Request) -> Response:
 
 
 async def spent_on(parts: Parts, days: Sequence[str]) -> list[Spent]:
-    """Everything of these days. The objects come first: what goes into the totals meanwhile is marked there."""
-    listed = await parts.kube.list(ALLOCATIONS)
+    """Everything of these days, of everybody. The objects come first: what goes into the totals meanwhile is marked."""
+    listed = await parts.whole.list(ALLOCATIONS)
     stored = await _stored(parts, days)
     return gather(days, stored, listed.items, parts.clock.now())
 
@@ -78,7 +81,7 @@ async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:
         name = totals.name_of(day)
         async with slots:
             try:
-                found = await parts.kube.get(CONFIG_MAPS, name, namespace=parts.settings.namespace)
+                found = await parts.whole.get(CONFIG_MAPS, name, namespace=parts.settings.namespace)
             except NotFoundError:
                 return DayTotals()
         try:

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import user_of
 from slipway.api.parts import parts_of
@@ -16,7 +17,10 @@ ROOT = "/api/v1/workspaces"
 
 async def list_workspaces(request: Request) -> Response:
     """The namespaces one may launch into."""
-    return json_response(Items(items=await parts_of(request).workspaces.all()))
+    sight = await sight_of(request)
+    return json_response(
+        Items(items=[each for each in await parts_of(request).workspaces.all() if sight.has(each.name)])
+    )
 
 
 async def get(request: Request) -> Response:

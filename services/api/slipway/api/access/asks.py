@@ -1,0 +1,47 @@
+"""What somebody may be permitted: one verb on one kind of thing, in Kubernetes' words and as the role that includes it.
+
+Owns the correspondence of the two: a request is authorised by the same row whether roles come from a token of ours or
+from Kubernetes. Pure.
+"""
+
+import msgspec
+
+from slipway.crd.meta import API_GROUP
+from slipway.model.apitokens import EVERYWHERE, Role
+
+__all__ = ["EVERYWHERE", "Ask", "Role", "Sight"]
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """May somebody do this? `resource` may have a subresource: `allocations/log`."""
+
+    verb: str
+    resource: str = "allocations"
+    role: Role = Role.VIEWER
+    """the least role of a token that includes it"""
+    group: str = API_GROUP
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """The workspaces that somebody may look into; None: all, and what belongs to none."""
+
+    only: frozenset[str] | None = None
+
+    def has(self, workspace: str) -> bool:
+        """Whether they may look into that one."""
+        return self.only is None or workspace in self.only
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is hidden from them."""
+        return self.only is None
+
+
+GET, LIST = Ask("get"), Ask("list")
+LOGS = Ask("get", "allocations/log")
+CREATE, PATCH, DELETE = (Ask(verb, role=Role.EDITOR) for verb in ("create", "patch", "delete"))
+FORGET = Ask("create", "allocations/forget", Role.ADMIN)
+PROXY = Ask("create", "allocations/proxy", Role.EDITOR)

@@ -1,0 +1,127 @@
+"""Mode `token`: principals by tokens of ours, whose hashes are in a folder: a mounted Secret.
+
+The folder is looked at every `LOOK_S`; what was added, taken away or changed there counts from then on, without a
+restart. A file that can not be read counts as no token, and is said in the log; the others go on counting.
+
+Invariants: a folder that can not be read lets nobody in, and the answer says so (503, not 401); a token that has
+expired or was taken away is refused at once, on open streams within their next check; no token is kept or logged.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.requests import HTTPConnection
+
+from slipway.api.access.asks import EVERYWHERE, Ask, Sight
+from slipway.api.access.principal import Principal
+from slipway.api.bearer import bearer
+from slipway.api.refusals import UnauthorizedError
+from slipway.errors import UnavailableError
+from slipway.model import apitokens
+from slipway.model.apitokens import Record
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+
+LOOK_S = 2.0
+BACKOFF_S = 5.0
+_HOW = "send `Authorization: Bearer` with a token that counts, or log in: slipway login --token-file FILE"
+_NOBODY = Record(
+    id="0" * 16, hash="0" * 64, user="nobody", roles={}, created_at="1970-01-01T00:00:00Z",
+    expires_at="1970-01-01T00:00:00Z",
+)  # fmt: skip
+"""What an unknown id is held against, so that the refusal takes as long as that of a wrong secret."""
+
+_log = log.get_logger(__name__)
+
+
+class TokenBook:
+    """The records of a folder."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._records: Mapping[str, Record] | None = None
+        self._told: tuple[str, ...] = ()
+
+    async def look(self) -> None:
+        """Read the folder. Raises UnavailableError when it can not be read: then nobody gets in."""
+        try:
+            files = await asyncio.to_thread(_read, self._folder)
+        except OSError as error:
+            self._records = None
+            raise UnavailableError(f"the folder of tokens {self._folder} can not be read: {error.strerror}") from error
+        records, wrong = apitokens.read(files)
+        told = tuple(wrong)
+        if told != self._told:
+            for each in told:
+                _log.warning("this does not count as a token", why=each)
+        if self._records is None or records.keys() != self._records.keys():
+            _log.info("the tokens that count", count=len(records))
+        self._records, self._told = records, told
+
+    def all(self) -> list[Record]:
+        """Every record, by id. Raises UnavailableError."""
+        if self._records is None:
+            raise UnavailableError("the tokens can not be read right now")
+        return [self._records[id_] for id_ in sorted(self._records)]
+
+    def find(self, id_: str) -> Record | None:
+        """The record that counts now, if there is one. Raises UnavailableError."""
+        if self._records is None:
+            raise UnavailableError("the tokens can not be read right now")
+        found = self._records.get(id_)
+        return None if found is None or found.has_expired(self._clock.now()) else found
+
+    async def who(self, connection: HTTPConnection) -> Principal:
+        """Whose token came along."""
+        token = bearer(connection)
+        if not token:
+            raise UnauthorizedError(f"no token came along; {_HOW}")
+        record = self.find(apitokens.id_of(token))
+        is_right = (record or _NOBODY).is_of(token)
+        if record is None or not is_right:
+            raise UnauthorizedError(f"the token does not count (any more); {_HOW}")
+        return Holder(self, record)
+
+
+class Holder:
+    """Who holds a token."""
+
+    def __init__(self, book: TokenBook, record: Record) -> None:
+        self._book = book
+        self._record = record
+        self.name = record.user
+        self.via = f"token {record.id}"
+        self.roles = {workspace: role.value for workspace, role in sorted(record.roles.items())}
+        self.expires_at = record.expires_at
+
+    async def may(self, ask: Ask, workspace: str) -> bool:
+        """What the record says now."""
+        record = self._book.find(self._record.id)
+        role = record.role_in(workspace) if record is not None and record.hash == self._record.hash else None
+        return role is not None and role.includes(ask.role)
+
+    async def sight(self, ask: Ask) -> Sight:
+        """The workspaces that the record names."""
+        if await self.may(ask, EVERYWHERE):
+            return Sight()
+        return Sight(frozenset([name for name in self._record.roles if await self.may(ask, name)]))
+
+    async def still(self) -> bool:
+        """Whether it has neither expired nor been taken away."""
+        record = self._book.find(self._record.id)
+        return record is not None and record.hash == self._record.hash
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    """The files of the folder; those of the kubelet (`..data`) and other hidden ones are none."""
+    found: dict[str, bytes] = {}
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or entry.suffix != apitokens.SUFFIX:
+            continue
+        with entry.open("rb") as file:
+            found[entry.name] = file.read(apitokens.RECORD_BYTES_MAX + 1)
+        if len(found) > apitokens.RECORDS_MAX:
+            break
+    return found

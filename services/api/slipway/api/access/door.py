@@ -1,0 +1,218 @@
+"""The door: who calls is found out, the row of the table is asked, and the request goes on with what that one may see.
+
+Owns the order of these steps, and what a refusal looks like. Invariants: what somebody may not look at is answered as
+what is not there, by the same steps and in the same words; that something is there, and may not be done, is only told
+to those who may look at it; a handler whose row leaves the question to it answers nobody before it has asked.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from starlette.requests import HTTPConnection
+
+from slipway.api.access.asks import EVERYWHERE, GET, LIST, Ask, Sight
+from slipway.api.access.blinds import Blinds, blinds
+from slipway.api.access.principal import Anybody, Principal
+from slipway.api.access.table import Rule, Where
+from slipway.api.access.visible import VisibleKube
+from slipway.api.identity import PRINCIPAL_KEY, principal_of
+from slipway.api.parts import PARTS_KEY, Parts, parts_of
+from slipway.api.ports import Stop
+from slipway.api.refusals import ForbiddenError
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import InvariantError, NotFoundError, TransientError
+from slipway.runtime.clock import Clock
+
+DEFAULT_WORKSPACE = "default"
+CHECK_S = 5.0
+"""How often what streams on is authorised again."""
+PATIENCE_S = 60.0
+"""How long it goes on while nobody can say whether it may."""
+ASKED_KEY = "slipway.asked"
+BLINDS_KEY = "slipway.blinds"
+
+
+async def admit(request: HTTPConnection, rule: Rule) -> None:
+    """Finds out who calls and asks what the rule says; from here on the request sees what that one may see.
+
+    Raises:
+        UnauthorizedError: it is not known who calls.
+        NotFoundError: it is about what they may not look at, or what is not there.
+        ForbiddenError: they may look at it, and not do this.
+        TransientError: nobody can say right now.
+    """
+    if rule.where is Where.PUBLIC:
+        return
+    parts = parts_of(request)
+    principal = await parts.access.who(request)
+    request.scope[PRINCIPAL_KEY] = principal
+    if isinstance(principal, Anybody):
+        return
+    parts = _seen(request, parts, principal)
+    workspace = EVERYWHERE
+    match rule.where:
+        case Where.KNOWN | Where.LISTED:
+            pass
+        case Where.MEMBER:
+            await _check_member(principal)
+        case Where.CLUSTER:
+            await _check_cluster(principal, rule.ask)
+        case Where.QUERY:
+            workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+            await permit(request, rule.ask, workspace)
+            await _limit_lookup(request, parts, principal)
+        case Where.PATH:
+            workspace = str(request.path_params["name"])
+            await permit(request, rule.ask, workspace)
+        case Where.OBJECT:
+            workspace = (await _find(request, parts, rule.ask)).metadata.namespace
+        case Where.BODY:
+            request.scope[ASKED_KEY] = False
+            await _limit_lookup(request, parts, principal)
+    stop = Until(parts.stop, parts.clock, principal, rule if rule.where is Where.OBJECT else None, workspace)
+    request.scope[PARTS_KEY] = replace(parts_of(request), stop=stop)
+
+
+def check_asked(request: HTTPConnection) -> None:
+    """After the handler. Raises InvariantError when its row left the question to it and it has not asked."""
+    if request.scope.get(ASKED_KEY) is False:
+        raise InvariantError(f"{request.scope['path']}: its handler has not asked whether this is permitted")
+
+
+async def permit(request: HTTPConnection, ask: Ask, workspace: str) -> None:
+    """Asks for one workspace; that of a body, say.
+
+    Raises:
+        NotFoundError: there is no such workspace, for them.
+        ForbiddenError: they may look into it, and not do this.
+    """
+    request.scope[ASKED_KEY] = True
+    principal = principal_of(request)
+    if await principal.may(ask, workspace):
+        return
+    if not (await principal.sight(GET)).has(workspace):
+        raise NotFoundError(f"there is no workspace {workspace[:80]!r}; GET /api/v1/workspaces lists what there is")
+    raise _forbidden(principal, ask, f"in workspace {workspace[:80]}")
+
+
+async def permit_on(request: HTTPConnection, ask: Ask, workspace: str, what: str) -> None:
+    """The same for something that was found: `what` is how it is called. Raises ForbiddenError."""
+    request.scope[ASKED_KEY] = True
+    principal = principal_of(request)
+    if not await principal.may(ask, workspace):
+        raise _forbidden(principal, ask, f"on {what}")
+
+
+async def permit_everywhere(request: HTTPConnection, ask: Ask) -> None:
+    """Asks for all of the cluster. Raises ForbiddenError."""
+    request.scope[ASKED_KEY] = True
+    await _check_cluster(principal_of(request), ask)
+
+
+async def permit_member(request: HTTPConnection) -> None:
+    """Asks whether they use this cluster at all. Raises ForbiddenError."""
+    request.scope[ASKED_KEY] = True
+    await _check_member(principal_of(request))
+
+
+async def sight_of(request: HTTPConnection, ask: Ask = LIST) -> Sight:
+    """Where they may look."""
+    return await principal_of(request).sight(ask)
+
+
+async def blinds_of(request: HTTPConnection) -> Blinds | None:
+    """What takes the names of others out of our sentences; None when nothing is hidden from them."""
+    principal = request.scope.get(PRINCIPAL_KEY)
+    if principal is None or isinstance(principal, Anybody):
+        return None
+    sight = await sight_of(request)
+    if sight.is_whole:
+        return None
+    known = await parts_of(request).catalog.workspace_names()
+    return blinds(name for name in known if not sight.has(name))
+
+
+class Until:
+    """A Stop that also comes when the one who calls may no longer do what they do."""
+
+    def __init__(self, stop: Stop, clock: Clock, principal: Principal, rule: Rule | None, workspace: str) -> None:
+        self._stop = stop
+        self._clock = clock
+        self._principal = principal
+        self._rule = rule
+        self._workspace = workspace
+        self._has_ended = False
+
+    def is_set(self) -> bool:
+        """Whether to end."""
+        return self._has_ended or self._stop.is_set()
+
+    async def wait(self) -> None:
+        """Until the process ends, or they may no longer."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            watching.cancel()
+            await asyncio.gather(stopping, watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        known_at = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(CHECK_S)
+            try:
+                if not await self._may_still():
+                    break
+                known_at = self._clock.monotonic()
+            except TransientError:
+                if self._clock.monotonic() - known_at > PATIENCE_S:
+                    break
+        self._has_ended = True
+
+    async def _may_still(self) -> bool:
+        if not await self._principal.still():
+            return False
+        return self._rule is None or await self._principal.may(self._rule.ask, self._workspace)
+
+
+def _seen(request: HTTPConnection, parts: Parts, principal: Principal) -> Parts:
+    """The parts as that one sees them."""
+    seen = replace(parts, kube=VisibleKube(parts.kube, principal))
+    request.scope[PARTS_KEY] = seen
+    return seen
+
+
+async def _limit_lookup(request: HTTPConnection, parts: Parts, principal: Principal) -> None:
+    request.scope[PARTS_KEY] = replace(parts, lookup=parts.lookup.within(await principal.sight(GET)))
+
+
+async def _find(request: HTTPConnection, parts: Parts, ask: Ask) -> Allocation:
+    """The allocation that the path means, for that one; it is not read again by the handler."""
+    principal = principal_of(request)
+    lookup = parts.lookup.within(await principal.sight(GET))
+    given = str(request.path_params["id"])
+    found = await lookup.find(given)
+    if ask != GET and not await principal.may(ask, found.metadata.namespace):
+        raise _forbidden(principal, ask, f"on allocation {given[:80]}")
+    lookup.hold(given, found)
+    request.scope[PARTS_KEY] = replace(parts, lookup=lookup)
+    return found
+
+
+async def _check_member(principal: Principal) -> None:
+    sight = await principal.sight(LIST)
+    if sight.only is not None and not sight.only:
+        raise ForbiddenError(f"{principal.name[:128]} may look into no workspace, and so not at the cluster either")
+
+
+async def _check_cluster(principal: Principal, ask: Ask) -> None:
+    if not await principal.may(ask, EVERYWHERE):
+        raise _forbidden(principal, ask, "in the whole cluster")
+
+
+def _forbidden(principal: Principal, ask: Ask, where: str) -> ForbiddenError:
+    return ForbiddenError(
+        f"{principal.name[:128]} may not {ask} {where}: that needs the role {ask.role}, or in Kubernetes this very verb"
+    )

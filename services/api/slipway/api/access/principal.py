@@ -1,0 +1,98 @@
+"""Who calls, and what that one may: the port between ways of authentication and everything that has to be authorised.
+
+A principal answers for itself; whoever asks it never learns which way it came in. An answer may be as old as the way's
+own bound, and where it can not be had the question raises: there is no answer that means "let them".
+"""
+
+from typing import Protocol
+
+from starlette.requests import HTTPConnection
+
+from slipway.api.access.asks import Ask, Sight
+
+USER_HEADER = "x-slipway-user"
+UNKNOWN = "unknown"
+
+
+class Principal(Protocol):
+    """Somebody who calls."""
+
+    @property
+    def name(self) -> str:
+        """The user that allocations are launched as."""
+        ...
+
+    @property
+    def via(self) -> str:
+        """Which credential it was, for the audit log: never the credential itself."""
+        ...
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """{workspace or `*`: role}, where that is known without asking; else empty."""
+        ...
+
+    @property
+    def expires_at(self) -> str:
+        """Until when the credential counts, RFC 3339; empty when that is not known."""
+        ...
+
+    async def may(self, ask: Ask, workspace: str) -> bool:
+        """Whether that is permitted in a workspace, or with EVERYWHERE in all of them.
+
+        Raises:
+            TransientError: nobody can say right now.
+        """
+        ...
+
+    async def sight(self, ask: Ask) -> Sight:
+        """Where that is permitted. Raises as `may` does."""
+        ...
+
+    async def still(self) -> bool:
+        """Whether the credential still counts: of streams that go on for hours. Raises as `may` does."""
+        ...
+
+
+class Authenticator(Protocol):
+    """One way to find out who calls."""
+
+    async def who(self, connection: HTTPConnection) -> Principal:
+        """Who calls.
+
+        Raises:
+            UnauthorizedError: there is no credential, or it does not count.
+            TransientError: nobody can say right now.
+        """
+        ...
+
+
+class Anybody:
+    """Whoever can connect, by whatever name they give (mode `none`, on loopback addresses only): nothing is refused."""
+
+    via = "none"
+    expires_at = ""
+
+    def __init__(self, name: str) -> None:
+        self.name = name or UNKNOWN
+        self.roles: dict[str, str] = {}
+
+    async def may(self, ask: Ask, workspace: str) -> bool:
+        """Everything."""
+        return True
+
+    async def sight(self, ask: Ask) -> Sight:
+        """Everywhere."""
+        return Sight()
+
+    async def still(self) -> bool:
+        """Always."""
+        return True
+
+
+class Open:
+    """Mode `none`."""
+
+    async def who(self, connection: HTTPConnection) -> Principal:
+        """Who they say they are."""
+        return Anybody(connection.headers.get(USER_HEADER, "").strip())

@@ -1,0 +1,185 @@
+"""Mode `kubernetes`: the API server says whose a token is (TokenReview) and what that one may (SubjectAccessReview).
+
+Whoever the cluster knows is known here, and may do to Allocations by this API what they may do by kubectl: a workspace
+is a namespace, and its RoleBindings are ours. Nothing is stored.
+
+Owns the limits of asking: an answer is used again for a short while, so many are remembered, so many questions are
+under way, and each has a deadline. Invariants: what can not be asked is never permitted (503 with Retry-After); a token
+is known by its digest only, and none is logged; no answer on a token is used beyond what the token says of its own end.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import HTTPConnection
+
+from slipway.api.access.asks import EVERYWHERE, Ask, Sight
+from slipway.api.access.principal import Principal
+from slipway.api.bearer import TOKEN_LENGTH_MAX, bearer, claims_of
+from slipway.api.ports import Kube
+from slipway.api.recent import Recent
+from slipway.api.refusals import UnauthorizedError
+from slipway.errors import DeadlineError, DeniedError, InvalidError, NotFoundError, ThrottledError, UnavailableError
+from slipway.kube.objects import ReviewedUser
+from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
+from slipway.model.times import format_time
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock
+
+TTL_S = 10.0
+"""How long an answer is used: so long may something that was taken away still count."""
+TOKENS_MAX, ACCESS_MAX = 4096, 65_536
+AT_ONCE_MAX = 32
+WAITING_MAX = 2048
+"""Questions that wait for their turn; beyond it they are refused, which the caller may try again."""
+ASK_S = 10.0
+"""How long one question may take, its turn included."""
+_HOW = "send `Authorization: Bearer` with one that does, or log in: slipway login --kubernetes"
+_WORDS_MAX = 160
+T = TypeVar("T")
+Workspaces = Callable[[], Awaitable[list[str]]]
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """Whose a token is, by the word of the API server."""
+
+    user: ReviewedUser
+    ends_at: float
+
+
+class Reviews:
+    """Asks the API server. `workspaces` lists those that there are; an empty `audience` means the API server's own."""
+
+    def __init__(self, kube: Kube, clock: Clock, *, audience: str, workspaces: Workspaces) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._audience = audience
+        self._workspaces = workspaces
+        self._users = Recent[str, _Known](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
+        self._access = Recent[tuple[str, Ask, str], bool](clock, ttl_s=TTL_S, keys_max=ACCESS_MAX)
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
+        self._waiting = 0
+
+    async def who(self, connection: HTTPConnection) -> Principal:
+        """Whose token came along, by the word of the API server."""
+        token = bearer(connection)
+        if not token:
+            raise UnauthorizedError(f"no token came along; {_HOW}")
+        if len(token) > TOKEN_LENGTH_MAX:
+            raise UnauthorizedError(f"the token is longer than any is; {_HOW}")
+        known = await self.known(token)
+        return Subject(self, token, known.user, known.ends_at)
+
+    async def known(self, token: str) -> _Known:
+        """Whose it is. Raises UnauthorizedError when it does not count."""
+        claims = claims_of(token)
+        ends_at = claims.ends_at if claims is not None else 0.0
+        if ends_at and self._clock.now() >= ends_at:
+            raise UnauthorizedError(f"the token has expired at {format_time(ends_at)}; {_HOW}")
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        return await self._users.get(digest, lambda: self._review(token, ends_at))
+
+    async def may(self, user: ReviewedUser, ask: Ask, workspace: str) -> bool:
+        """Whether the cluster's rules permit it."""
+        key = (hashlib.sha256(msgspec.json.encode(user)).hexdigest(), ask, workspace)
+        return await self._access.get(key, lambda: self._allowed(user, ask, workspace))
+
+    async def sight(self, user: ReviewedUser, ask: Ask) -> Sight:
+        """Everywhere, or each workspace that they permit it in."""
+        if await self.may(user, ask, EVERYWHERE):
+            return Sight()
+        names = await self._workspaces()
+        allowed = await asyncio.gather(*(self.may(user, ask, name) for name in names))
+        return Sight(frozenset(name for name, is_allowed in zip(names, allowed, strict=True) if is_allowed))
+
+    async def _review(self, token: str, ends_at: float) -> _Known:
+        spec: dict[str, Any] = {"token": token}
+        if self._audience:
+            spec["audiences"] = [self._audience]
+        status = (await self._ask(lambda: self._kube.create(TOKEN_REVIEWS, {"spec": spec}))).status
+        if not status.authenticated or (self._audience and self._audience not in status.audiences):
+            why = status.error.strip("[]")[:_WORDS_MAX] or "it is not one of its own"
+            meant = f" (it must be for {self._audience!r})" if self._audience else ""
+            raise UnauthorizedError(f"the API server does not accept the token{meant}: {why}; {_HOW}")
+        if not status.user.username:
+            raise UnauthorizedError(f"the API server names no user for the token; {_HOW}")
+        return _Known(status.user, ends_at)
+
+    async def _allowed(self, user: ReviewedUser, ask: Ask, workspace: str) -> bool:
+        resource, _, subresource = ask.resource.partition("/")
+        wanted = {"verb": ask.verb, "group": ask.group, "resource": resource}
+        if subresource:
+            wanted["subresource"] = subresource
+        if workspace != EVERYWHERE:
+            wanted["namespace"] = workspace
+        spec: dict[str, Any] = {"user": user.username, "groups": user.groups, "resourceAttributes": wanted}
+        if user.uid:
+            spec["uid"] = user.uid
+        if user.extra:
+            spec["extra"] = user.extra
+        status = (await self._ask(lambda: self._kube.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec}))).status
+        return status.allowed and not status.denied
+
+    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """One question, in its turn. Raises a TransientError whenever there is no answer."""
+        async with self._turn():
+            try:
+                async with asyncio.timeout(ASK_S):
+                    # Not a part of what the request is about.
+                    with telemetry.suppressed():
+                        return await question()
+            except TimeoutError as error:
+                raise DeadlineError("the API server did not say in time whether this is permitted") from error
+            except DeniedError as error:
+                raise UnavailableError(f"Slipway's account may not ask who may do what: {error}") from error
+            except (InvalidError, NotFoundError) as error:
+                raise UnavailableError("the API server does not say right now whether this is permitted") from error
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        if self._waiting >= WAITING_MAX:
+            raise ThrottledError("too many questions to the API server wait already", retry_after_s=1.0)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise DeadlineError("too many questions to the API server are under way") from error
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+
+class Subject:
+    """Somebody whom the cluster knows."""
+
+    def __init__(self, reviews: Reviews, token: str, user: ReviewedUser, ends_at: float) -> None:
+        self._reviews = reviews
+        self._token = token
+        self._user = user
+        self.name = user.username
+        self.via = "kubernetes"
+        self.roles: dict[str, str] = {}
+        self.expires_at = format_time(ends_at) if ends_at else ""
+
+    async def may(self, ask: Ask, workspace: str) -> bool:
+        """By the cluster's own rules."""
+        return await self._reviews.may(self._user, ask, workspace)
+
+    async def sight(self, ask: Ask) -> Sight:
+        """By the cluster's own rules."""
+        return await self._reviews.sight(self._user, ask)
+
+    async def still(self) -> bool:
+        """Whether the API server still accepts the token."""
+        try:
+            return (await self._reviews.known(self._token)).user == self._user
+        except UnauthorizedError:
+            return False

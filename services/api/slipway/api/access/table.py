@@ -1,0 +1,181 @@
+"""The authorisation table: for every route, what is asked of whoever calls it, and where the workspace comes from.
+
+Owns nothing but this: a route that is not listed is served to nobody, because the application is not even built. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from slipway.api.access.asks import CREATE, DELETE, FORGET, GET, LIST, LOGS, PATCH, PROXY, Ask, Role
+from slipway.errors import InvariantError
+from slipway.model.lifecycle import Kind
+
+
+class Where(StrEnum):
+    """Where a row's question is asked."""
+
+    PUBLIC = "public"
+    """not at all: it is the same for everybody, and of nobody"""
+    KNOWN = "known"
+    """not at all: it is about who calls"""
+    LISTED = "listed"
+    """in every workspace: the answer has what they may see"""
+    MEMBER = "member"
+    """in any workspace: facts of the cluster, for those who use it"""
+    OBJECT = "object"
+    """in the workspace of the allocation `{id}`, which others do not find"""
+    QUERY = "query"
+    """in the workspace that the parameter `workspace` names"""
+    PATH = "path"
+    """in the workspace `{name}`"""
+    BODY = "body"
+    """by the handler, once it has read which workspace is meant; one that does not ask answers nobody"""
+    CLUSTER = "cluster"
+    """for all of the cluster"""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What is asked, and where."""
+
+    where: Where
+    ask: Ask = LIST
+
+
+_NODES = Rule(Where.CLUSTER, Ask("patch", "nodes", Role.ADMIN, group=""))
+
+
+def _jobs(verb: str) -> Ask:
+    return Ask(verb, "jobs", Role.VIEWER if verb in ("get", "list") else Role.EDITOR)
+
+
+def _templates(verb: str) -> Ask:
+    return Ask(verb, "templates", Role.VIEWER if verb in ("get", "list") else Role.EDITOR)
+
+
+def _admin(verb: str, resource: str, group: str | None = None) -> Rule:
+    ask = Ask(verb, resource, Role.ADMIN)
+    return Rule(Where.CLUSTER, ask if group is None else msgspec.structs.replace(ask, group=group))
+
+
+_GET, _PATCH = Rule(Where.OBJECT, GET), Rule(Where.OBJECT, PATCH)
+_ONE = "/api/v1/allocations/{id}"
+
+PROXIED = Rule(Where.OBJECT, PROXY)
+
+_TABLE: dict[str, Rule] = {
+    "POST /api/v1/allocations": Rule(Where.BODY, CREATE),
+    "GET /api/v1/allocations": Rule(Where.LISTED, LIST),
+    f"GET {_ONE}": _GET,
+    f"PATCH {_ONE}": _PATCH,
+    f"DELETE {_ONE}": Rule(Where.OBJECT, DELETE),
+    f"POST {_ONE}/kill": _PATCH,
+    f"POST {_ONE}/terminate": _PATCH,
+    f"POST {_ONE}/priority": _PATCH,
+    f"POST {_ONE}/preempt": _PATCH,
+    f"POST {_ONE}/forget": Rule(Where.OBJECT, FORGET),
+    f"POST {_ONE}/hold": _PATCH,
+    f"POST {_ONE}/resume": _PATCH,
+    f"POST {_ONE}/move": _PATCH,
+    f"GET {_ONE}/explain": _GET,
+    f"GET {_ONE}/timeline": _GET,
+    f"GET {_ONE}/trace": _GET,
+    f"GET {_ONE}/pods": _GET,
+    f"GET {_ONE}/events": _GET,
+    f"GET {_ONE}/logs": Rule(Where.OBJECT, LOGS),
+    f"GET {_ONE}/context": Rule(Where.OBJECT, LOGS),
+    f"GET {_ONE}/signals/preemption": _GET,
+    f"POST {_ONE}/signals/preemption/ack": _PATCH,
+    f"GET {_ONE}/rendezvous": _GET,
+    f"POST {_ONE}/rendezvous": _PATCH,
+    f"POST {_ONE}/ready": _PATCH,
+    f"POST {_ONE}/waiting": _PATCH,
+    f"POST {_ONE}/progress": _PATCH,
+    f"POST {_ONE}/activity": _PATCH,
+    f"POST {_ONE}/ranks/{{rank}}/daemon": _PATCH,
+    f"POST {_ONE}/allgather": _PATCH,
+    "GET /api/v1/events": Rule(Where.LISTED, LIST),
+    "GET /api/v1/usage": Rule(Where.LISTED, LIST),
+    "GET /api/v1/usage/raw": Rule(Where.LISTED, LIST),
+    "GET /api/v1/history": Rule(Where.LISTED, LIST),
+    "GET /api/v1/me": Rule(Where.KNOWN),
+    "GET /api/v1/tokens": _admin("list", "tokens"),
+    "GET /api/v1/queues": Rule(Where.MEMBER),
+    "GET /api/v1/queues/{name}": Rule(Where.MEMBER),
+    "GET /api/v1/queue-stats": Rule(Where.MEMBER),
+    "GET /api/v1/pools": Rule(Where.MEMBER),
+    "GET /api/v1/pools/{pool}/decisions": _admin("get", "resourcepools/decisions"),
+    "GET /api/v1/nodes": Rule(Where.MEMBER),
+    "GET /api/v1/nodes/{name}": Rule(Where.MEMBER),
+    "POST /api/v1/nodes/{name}/enable": _NODES,
+    "POST /api/v1/nodes/{name}/drain": _NODES,
+    "POST /api/v1/nodes/{name}/disable": _NODES,
+    "POST /api/v1/simulate": Rule(Where.BODY, LIST),
+    "GET /api/v1/jobs": Rule(Where.LISTED, _jobs("list")),
+    "POST /api/v1/jobs": Rule(Where.BODY, _jobs("create")),
+    "POST /api/v1/jobs/batch": Rule(Where.BODY, _jobs("patch")),
+    "GET /api/v1/jobs/{name}": Rule(Where.QUERY, _jobs("get")),
+    "PATCH /api/v1/jobs/{name}": Rule(Where.QUERY, _jobs("patch")),
+    "DELETE /api/v1/jobs/{name}": Rule(Where.QUERY, _jobs("delete")),
+    "POST /api/v1/jobs/{name}/move": Rule(Where.QUERY, _jobs("patch")),
+    "POST /api/v1/jobs/{name}/kill": Rule(Where.QUERY, PATCH),
+    "GET /api/v1/templates": Rule(Where.LISTED, _templates("list")),
+    "POST /api/v1/templates": Rule(Where.BODY, _templates("create")),
+    "GET /api/v1/templates/{name}": Rule(Where.QUERY, _templates("get")),
+    "PUT /api/v1/templates/{name}": Rule(Where.BODY, _templates("update")),
+    "DELETE /api/v1/templates/{name}": Rule(Where.QUERY, _templates("delete")),
+    "GET /api/v1/webhooks": _admin("list", "webhooks"),
+    "POST /api/v1/webhooks": _admin("create", "webhooks"),
+    "GET /api/v1/webhooks/{name}": _admin("get", "webhooks"),
+    "PATCH /api/v1/webhooks/{name}": _admin("patch", "webhooks"),
+    "DELETE /api/v1/webhooks/{name}": _admin("delete", "webhooks"),
+    "POST /api/v1/webhooks/{name}/test": _admin("create", "webhooks"),
+    "GET /api/v1/dead": _admin("list", "deadletters"),
+    "POST /api/v1/dead/replay": _admin("create", "deadletters"),
+    "GET /api/v1/dead/{letter}": _admin("get", "deadletters"),
+    "DELETE /api/v1/dead/{letter}": _admin("delete", "deadletters"),
+    "POST /api/v1/dead/{letter}/replay": _admin("create", "deadletters"),
+    "PUT /api/v1/contexts": Rule(Where.QUERY, CREATE),
+    "GET /api/v1/contexts/{context}": Rule(Where.QUERY, CREATE),
+    "GET /api/v1/workspaces": Rule(Where.LISTED, LIST),
+    "POST /api/v1/workspaces": _admin("create", "namespaces", group=""),
+    "GET /api/v1/workspaces/{name}": Rule(Where.PATH, LIST),
+    "PATCH /api/v1/workspaces/{name}": _admin("patch", "namespaces", group=""),
+    "DELETE /api/v1/workspaces/{name}": _admin("delete", "namespaces", group=""),
+}
+for _kind in Kind:
+    _root = f"/api/v1/{_kind.value}s"
+    _TABLE |= {
+        f"POST {_root}": Rule(Where.BODY, CREATE),
+        f"GET {_root}": Rule(Where.LISTED, LIST),
+        f"GET {_root}/{{id}}": _GET,
+        f"POST {_root}/{{id}}/kill": _PATCH,
+        f"POST {_root}/{{id}}/priority": _PATCH,
+    }
+
+OTHERS: Mapping[str, Rule] = {
+    "/": Rule(Where.PUBLIC),
+    "/docs": Rule(Where.PUBLIC),
+    "/openapi.json": Rule(Where.PUBLIC),
+    "/assets/{path:path}": Rule(Where.PUBLIC),
+    "/livez": Rule(Where.PUBLIC),
+    "/readyz": Rule(Where.PUBLIC),
+    "/metrics": Rule(Where.PUBLIC),
+    "/proxy/{id}": Rule(Where.PUBLIC),
+    "/proxy/{id}/{path:path}": PROXIED,
+}
+"""Paths beyond the REST API. `/proxy/{id}` only adds a slash, whatever the id."""
+
+
+def rule_of(method: str, path: str) -> Rule:
+    """The row of a route of the REST API. Raises InvariantError when there is none: nobody may call it."""
+    found = _TABLE.get(f"{method} {path}")
+    if found is None:
+        raise InvariantError(f"{method} {path} is not in the authorisation table: add its row to access/table.py")
+    return found
+
+
+def listed() -> Iterable[str]:
+    """Every route that has a row, as `METHOD /path`."""
+    return _TABLE.keys()

@@ -1,0 +1,142 @@
+"""The cluster as somebody sees it who may not look everywhere: what is in other workspaces does not exist.
+
+Owns the filter, so that a route that lists or reads needs not remember it: a route is given this port, and has to ask
+for the whole one by name (`Parts.whole`) where the order of a shared queue depends on everybody. Objects of the cluster
+(pools, queues, nodes) are seen by all who use it. Writes pass: they were authorised before.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from slipway.api.access.asks import Ask, Sight
+from slipway.api.access.principal import Principal
+from slipway.api.ports import Kube
+from slipway.crd.meta import API_GROUP, RawObject
+from slipway.errors import NotFoundError
+from slipway.kube.ports import Listed, PatchType
+from slipway.kube.resources import NAMESPACES, Resource
+
+T = TypeVar("T")
+_Patch = RawObject | list[RawObject]
+
+
+class VisibleKube:
+    """`kube`, but for what `principal` may not see."""
+
+    def __init__(self, kube: Kube, principal: Principal) -> None:
+        self._kube = kube
+        self._principal = principal
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
+        """The object; NotFoundError where it is of a workspace that is not seen."""
+        where = name if resource is NAMESPACES else namespace
+        if where is not None and not (await self._sight("get", resource)).has(where):
+            raise NotFoundError(f"there is no {resource.kind} {name[:80]!r} in workspace {where[:80]!r}")
+        return await self._kube.get(resource, name, namespace=namespace)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> Listed[T]:
+        """What is seen of the list; a page may be empty, and how many follow is not said."""
+        if not resource.namespaced and resource is not NAMESPACES:
+            return await self._kube.list(
+                resource,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                limit=limit,
+                continue_=continue_,
+            )
+        sight = await self._sight("list", resource)
+        if namespace is not None and not sight.has(namespace):
+            return Listed(items=[], resource_version="")
+        if namespace is None and sight.only is not None and len(sight.only) == 1 and resource.namespaced:
+            namespace = next(iter(sight.only))
+        listed = await self._kube.list(
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            continue_=continue_,
+        )
+        if sight.is_whole:
+            return listed
+        items = [each for each in listed.items if sight.has(_workspace_of(resource, each))]
+        return msgspec.structs.replace(listed, items=items, remaining_item_count=None)
+
+    async def create(
+        self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
+    ) -> T:
+        """As it is."""
+        return await self._kube.create(resource, body, namespace=namespace, dry_run=dry_run)
+
+    async def replace(self, resource: Resource[T], body: Any) -> T:
+        """As it is."""
+        return await self._kube.replace(resource, body)
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: _Patch,
+        *,
+        namespace: str | None = None,
+        type_: PatchType = PatchType.MERGE,
+    ) -> T:
+        """As it is."""
+        return await self._kube.patch(resource, name, patch, namespace=namespace, type_=type_)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: str = "Background",
+    ) -> None:
+        """As it is."""
+        await self._kube.delete(
+            resource,
+            name,
+            namespace=namespace,
+            uid=uid,
+            resource_version=resource_version,
+            grace_s=grace_s,
+            propagation=propagation,
+        )
+
+    async def read_log(
+        self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
+    ) -> bytes:
+        """As it is: of a pod that was found."""
+        return await self._kube.read_log(
+            namespace, pod, container=container, tail_lines=tail_lines, since_time=since_time
+        )
+
+    def follow_log(
+        self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
+    ) -> AsyncIterator[bytes]:
+        """As it is: of a pod that was found."""
+        return self._kube.follow_log(namespace, pod, container=container, since_time=since_time)
+
+    async def _sight(self, verb: str, resource: Resource[Any]) -> Sight:
+        """Where they may look for such things; what is not ours belongs to the allocations there."""
+        kind = resource.plural if resource.group == API_GROUP else "allocations"
+        return await self._principal.sight(Ask(verb, kind))
+
+
+def _workspace_of(resource: Resource[Any], item: Any) -> str:
+    meta = item.metadata
+    return str(meta.name if resource is NAMESPACES else meta.namespace)

@@ -1,0 +1,59 @@
+"""The audit log: one line for every call that changes something, with who made it, of what, and how it ended.
+
+Owns which calls those are: every method but the reading ones, and every WebSocket to a workload. Refused ones are told
+too. The line holds no bodies and no credentials.
+"""
+
+import contextlib
+from collections.abc import Generator
+
+from starlette.requests import HTTPConnection
+
+from slipway.api.identity import PRINCIPAL_KEY
+from slipway.api.problems import row_of
+from slipway.errors import ControlPlaneError
+from slipway.runtime import log
+
+STATUS_KEY = "slipway.audit.status"
+READING = ("GET", "HEAD", "OPTIONS")
+_NAME_MAX = 256
+
+_log = log.get_logger(__name__)
+
+
+@contextlib.contextmanager
+def told(connection: HTTPConnection, route: str) -> Generator[None]:
+    """Tells of what is done inside, when it is done or was refused."""
+    method = str(connection.scope.get("method", "WEBSOCKET"))
+    if method in READING:
+        yield
+        return
+    try:
+        yield
+    except ControlPlaneError as error:
+        answered(connection, row_of(error).status)
+        raise
+    finally:
+        _tell(connection, method, route)
+
+
+def answered(connection: HTTPConnection, status: int) -> None:
+    """How it ended."""
+    connection.scope[STATUS_KEY] = status
+
+
+def _tell(connection: HTTPConnection, method: str, route: str) -> None:
+    principal = connection.scope.get(PRINCIPAL_KEY)
+    caller = getattr(connection.state, "caller", None)
+    user = f"task {caller.pod}" if caller is not None else principal.name if principal is not None else ""
+    status = connection.scope.get(STATUS_KEY, 500)
+    _log.info(
+        "audit",
+        user=user[:_NAME_MAX],
+        via="task" if caller is not None else principal.via if principal is not None else "",
+        method=method,
+        route=route,
+        object={name: str(value)[:_NAME_MAX] for name, value in connection.path_params.items()},
+        workspace=connection.query_params.get("workspace", "")[:_NAME_MAX],
+        status=status,
+    )

@@ -1,0 +1,144 @@
+"""Mode `kubernetes`: who the cluster knows is known here, and may do what its rules say, workspace by workspace."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.errors import DeadlineError, UnavailableError
+from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
+from tests.support.access import BINDINGS, CANARY, Teams, bearer, teams_world
+
+ALL = ["allocations", "jobs", "templates"]
+VIEWER = [
+    {"apiGroups": ["slipway.dev"], "resources": [*ALL, "allocations/log"], "verbs": ["get", "list"]},
+]
+EDITOR = [
+    *VIEWER,
+    {"apiGroups": ["slipway.dev"], "resources": ALL, "verbs": ["create", "delete", "patch", "update"]},
+    {"apiGroups": ["slipway.dev"], "resources": ["allocations/proxy"], "verbs": ["create"]},
+]
+NODES = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
+EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+
+
+@pytest.fixture
+async def teams() -> AsyncGenerator[Teams]:
+    async with teams_world("kubernetes") as world:
+        yield world
+
+
+async def test_a_role_of_the_cluster_opens_its_workspace(teams: Teams) -> None:
+    """As the account, under its whole name; the other workspace is not there."""
+    headers = await teams.account("ada")
+    await teams.grant("ada", "red-edit", EDITOR, where="team-red")
+    made = await teams.launch({**headers, "X-Slipway-User": "root"}, name="mine", workspace="team-red")
+    assert made.status_code == 201, made.text
+    stored = await teams.world.stored("mine", "team-red")
+    assert stored.metadata.annotations[ANNOTATION_USER] == "system:serviceaccount:default:ada"
+    assert (await teams.call("GET", "/me", headers)).json()["workspaces"] == ["team-red"]
+    names = {item["name"] for item in (await teams.call("GET", "/allocations", headers)).json()["items"]}
+    assert names == {"mine", CANARY["red"]}
+    assert (await teams.call("POST", "/allocations/mine/kill", headers)).status_code == 202
+    hidden = await teams.call("GET", f"/allocations/{teams.ids['blue']}", headers)
+    nowhere = await teams.call("GET", "/allocations/canarynone-00000000", headers)
+    assert (hidden.status_code, nowhere.status_code) == (404, 404)
+    assert hidden.json()["detail"] == nowhere.json()["detail"].replace("canarynone-00000000", teams.ids["blue"])
+    assert (await teams.launch(headers, workspace="team-blue")).status_code == 404
+    assert (await teams.launch(headers, workspace="team-none")).status_code == 404
+
+
+async def test_each_verb_is_asked_for(teams: Teams) -> None:
+    """Who may look may not launch, kill or open; who may do all in a workspace may not take nodes out of use."""
+    viewer, editor, admin = [await teams.account(name) for name in ("vera", "eddy", "root")]
+    await teams.grant("vera", "red-view", VIEWER, where="team-red")
+    await teams.grant("eddy", "red-edit", EDITOR, where="team-red")
+    await teams.grant("root", "all", EVERYTHING)
+    red = teams.ids["red"]
+    for headers, changes, nodes in ((viewer, 403, 403), (editor, 202, 403), (admin, 202, 200)):
+        assert (await teams.call("GET", f"/allocations/{red}/logs", headers)).status_code == 200
+        assert (await teams.call("POST", f"/allocations/{red}/kill", headers)).status_code == changes
+        assert (await teams.call("POST", "/nodes/n1/drain", headers)).status_code == nodes
+        assert (await teams.call("GET", "/webhooks", headers)).status_code == nodes
+        proxied = (await teams.world.http.get(f"/proxy/{red}/", headers=headers)).status_code
+        assert (proxied == 403) is (changes == 403)
+    listed = await teams.call("GET", "/allocations", admin)
+    assert {item["workspace"] for item in listed.json()["items"]} == {"team-red", "team-blue"}
+
+
+async def test_who_may_look_nowhere_sees_nothing_of_the_cluster(teams: Teams) -> None:
+    """Known to the cluster is not enough: every pod has an account."""
+    headers = await teams.account("nobody")
+    for path in ("/queues", "/nodes", "/pools", "/queue-stats"):
+        assert (await teams.call("GET", path, headers)).status_code == 403
+    for path in ("/allocations", "/jobs", "/templates", "/workspaces"):
+        assert (await teams.call("GET", path, headers)).json()["items"] == []
+    assert (await teams.call("GET", "/me", headers)).json()["workspaces"] == []
+
+
+async def test_a_token_must_be_for_us(teams: Teams) -> None:
+    """One for the API server, for the tasks' door or forged is none; so is none at all."""
+    await teams.grant("ada", "all", EVERYTHING)
+    good = await teams.account("ada")
+    issue = teams.world.accounts.issue
+    other = str(issue("default", "ada", {"spec": {"audiences": ["vault"]}})["status"]["token"])
+    head, body, seal = good["Authorization"].removeprefix("Bearer ").split(".")
+    for headers in ({}, bearer(other), bearer(f"{head}.{body}.{seal[::-1]}"), bearer("x"), bearer("a" * 20_000)):
+        answer = await teams.call("GET", "/me", headers)
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer"), answer.text
+    task = bearer(str(issue("default", "ada", {"spec": {"audiences": ["slipway"]}})["status"]["token"]))
+    assert (await teams.call("GET", "/me", task)).status_code == 403
+    assert (await teams.call("GET", "/me", good)).status_code == 200
+
+
+async def test_a_role_that_is_taken_away_counts_no_more(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the few seconds for which an answer is used."""
+    headers = await teams.account("ada")
+    await teams.grant("ada", "red-edit", EDITOR, where="team-red")
+    path = f"/allocations/{teams.ids['red']}"
+    assert (await teams.call("GET", path, headers)).status_code == 200
+    await teams.world.kube.delete(BINDINGS, "red-edit", namespace="team-red")
+    at = teams.world.clock.monotonic() + 11
+    monkeypatch.setattr(type(teams.world.clock), "monotonic", lambda _clock: at)
+    assert (await teams.call("GET", path, headers)).status_code == 404
+
+
+@pytest.mark.parametrize("resource", [TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS], ids=lambda one: one.plural)
+@pytest.mark.parametrize("error", [UnavailableError("away"), DeadlineError("slow")], ids=["away", "slow"])
+async def test_nobody_gets_in_while_nobody_can_say(teams: Teams, resource: Any, error: Exception) -> None:
+    """503 with Retry-After, for reading and for writing; never an answer."""
+    headers = await teams.account("ada")
+    await teams.grant("ada", "all", EVERYTHING)
+    create = teams.world.kube.create
+
+    async def failing(asked: Any, body: Any, **options: Any) -> Any:
+        if asked is resource:
+            raise error
+        return await create(asked, body, **options)
+
+    teams.world.kube.create = failing  # pyright: ignore[reportAttributeAccessIssue]
+    for method, path in (("GET", "/allocations"), ("POST", f"/allocations/{teams.ids['red']}/kill")):
+        answer = await teams.call(method, path, headers)
+        assert (answer.status_code, "Retry-After" in answer.headers) == (503, True), answer.text
+        assert CANARY["red"] not in answer.text.replace(teams.ids["red"], "")
+    stored = await teams.world.stored(CANARY["red"], "team-red")
+    assert stored.spec.desired == "Running"
+
+
+async def test_a_burst_of_requests_asks_few_questions(teams: Teams) -> None:
+    """Answers are used again: a page that asks for a hundred things costs the API server a handful of reviews."""
+    headers = await teams.account("ada")
+    await teams.grant("ada", "red-edit", EDITOR, where="team-red")
+    await teams.call("GET", f"/allocations/{teams.ids['red']}", headers)
+    asked: list[str] = []
+    create = teams.world.kube.create
+
+    async def counting(resource: Any, body: Any, **options: Any) -> Any:
+        asked.append(resource.plural)
+        return await create(resource, body, **options)
+
+    teams.world.kube.create = counting  # pyright: ignore[reportAttributeAccessIssue]
+    for _ in range(100):
+        assert (await teams.call("GET", f"/allocations/{teams.ids['red']}", headers)).status_code == 200
+    assert asked == []

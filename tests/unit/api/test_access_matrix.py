@@ -1,0 +1,174 @@
+"""Who may do what: every route of the API by every kind of caller, and what those may not see that it is there."""
+
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway.api.access import table
+from slipway.api.access.table import Where
+from slipway.api.app import ENDPOINTS, create_app
+from slipway.api.endpoint import Endpoint
+from slipway.errors import InvariantError
+from slipway.model.lifecycle import Kind
+from slipway.runtime.health import Health
+from tests.support.access import CANARY, Teams, teams_world
+
+ADMIN_PATHS = ("/webhooks", "/dead", "/tokens", "/decisions", "/forget")
+STREAMS = ("/events", "/logs")
+
+
+@pytest.fixture
+async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
+    """Mode `token`."""
+    async with teams_world("token", tmp_path) as world:
+        yield world
+
+
+def needs(row: Endpoint) -> str:
+    """The least role, by a rule that does not know the table."""
+    path = row.path.removeprefix("/api/v1")
+    of_cluster = path.startswith(("/nodes", "/workspaces")) and row.method != "GET"
+    if of_cluster or any(each in path for each in ADMIN_PATHS):
+        return "admin"
+    if path == "/simulate":
+        return "viewer of all"
+    return "viewer" if row.method == "GET" and "/contexts" not in path else "editor"
+
+
+def filled(row: Endpoint, id_: str, team: str) -> str:
+    """Its path about the work of a team."""
+    path = row.path.removeprefix("/api/v1").replace("{id}", id_).replace("{rank}", "0")
+    named = f"team-{team}" if "/workspaces/" in path else "default" if "/queues/" in path else CANARY[team]
+    path = path.replace("{name}", named).replace("{context}", "0" * 64).replace("{pool}", "default")
+    path = path.replace("{letter}", "1700000000000-0")
+    return f"{path}?workspace=team-{team}&follow=false&timeout_seconds=0"
+
+
+def body_of(row: Endpoint, team: str) -> Any:
+    """A body that says which workspace is meant, where bodies do."""
+    if row.method in ("GET", "DELETE", "PUT") and "templates" not in row.path:
+        return None
+    path = row.path.removeprefix("/api/v1")
+    if path in COLLECTIONS:
+        kind = {"kind": "command"} if path == "/allocations" else {}
+        return {"image": "a", "workspace": f"team-{team}", "command": ["true"], **kind}
+    if path == "/jobs":
+        return {"name": "j1", "workspace": f"team-{team}"}
+    if path == "/jobs/batch":
+        return {"updates": [{"job": CANARY[team], "workspace": f"team-{team}", "priority": 1}]}
+    if path.startswith("/templates"):
+        name = {} if row.method == "PUT" else {"name": "t1"}
+        return {**name, "workspace": f"team-{team}", "body": {}}
+    return {}
+
+
+COLLECTIONS = ("/allocations", *(f"/{kind.value}s" for kind in Kind))
+
+
+def cases() -> list[Endpoint]:
+    """All but the stream of everything, which has no end."""
+    return [row for row in ENDPOINTS if row.path != "/api/v1/events"]
+
+
+def is_missing(row: Endpoint) -> bool:
+    """Whether what the filled path names is in fact not there: the work is a command, and there are no letters."""
+    path = row.path.removeprefix("/api/v1")
+    is_other_kind = "{id}" in path and not path.startswith(("/allocations", "/commands"))
+    ends = ("{context}", "/context", "{letter}", "/replay")
+    return is_other_kind or path.endswith(ends) or path.startswith(("/webhooks/", "/nodes/"))
+
+
+async def call(teams: Teams, row: Endpoint, headers: dict[str, str], team: str, id_: str = "") -> Any:
+    body = body_of(row, team)
+    options = {} if body is None else {"json": body}
+    accept = {"Accept": "application/json"} if row.path.endswith(STREAMS) else {}
+    return await teams.call(row.method, filled(row, id_ or teams.ids[team], team), {**accept, **headers}, **options)
+
+
+def test_every_route_has_its_row() -> None:
+    """In the table, and no row is left over."""
+    assert sorted(table.listed()) == sorted(f"{row.method} {row.path}" for row in ENDPOINTS)
+
+
+async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is none of the REST API."""
+    monkeypatch.delitem(table.OTHERS, "/docs")
+    with pytest.raises(InvariantError, match="/docs is not in the authorisation table"):
+        create_app(teams.world.parts, Health(teams.world.clock))
+    with pytest.raises(InvariantError, match="GET /api/v1/new is not in the authorisation table"):
+        table.rule_of("GET", "/api/v1/new")
+
+
+@pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
+async def test_nobody_gets_in_without_a_token_that_counts(teams: Teams, row: Endpoint) -> None:
+    """401 as problem+json with the challenge, for none, a wrong one, an expired one, one that was taken away."""
+    expired = await teams.token("ada", {"*": "admin"}, life_s=-1)
+    revoked = await teams.token("ada", {"*": "admin"})
+    assert teams.folder is not None
+    for file in teams.folder.iterdir():
+        if file.stem in revoked["Authorization"]:
+            file.unlink()
+    await teams.look()
+    wrong = {"Authorization": "Bearer slipway_" + "0" * 16 + "_" + "a" * 43}
+    basic = {"Authorization": "Basic dXNlcjpwdw=="}
+    for headers in ({}, wrong, basic, expired, revoked, {"X-Slipway-User": "root"}):
+        answer = await call(teams, row, headers, "red")
+        assert answer.status_code == 401, answer.text
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("role", ["viewer", "editor", "admin"])
+@pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
+async def test_a_role_opens_what_it_includes(teams: Teams, row: Endpoint, role: str) -> None:
+    """In its workspace; what belongs to the cluster needs a role everywhere."""
+    order = ["viewer", "editor", "admin"]
+    need = needs(row)
+    where = "*" if need in ("admin", "viewer of all") and "forget" not in row.path else "team-red"
+    answer = await call(teams, row, await teams.token("ada", {where: role}), "red")
+    assert answer.status_code < 500, answer.text
+    may = order.index(role) >= order.index(need.partition(" ")[0])
+    if may:
+        assert answer.status_code not in (401, 403), answer.text
+        assert answer.status_code != 404 or is_missing(row), answer.text
+    elif row.path.endswith("/batch"):
+        assert [item["code"] for item in answer.json()["items"]] == ["forbidden"]
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), answer.text
+    if where == "*":
+        only_there = await call(teams, row, await teams.token("eve", {"team-red": "admin"}), "red")
+        assert only_there.status_code == 403, only_there.text
+
+
+@pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
+async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: Endpoint) -> None:
+    """The admin of one workspace gets the same answer, to the letter, about the other and about what does not exist;
+    and no answer holds anything of the other."""
+    headers = await teams.token("eve", {"team-blue": "admin"})
+    there = await call(teams, row, headers, "red")
+    assert CANARY["red"] not in _said(there, teams, "red")
+    rule = table.rule_of(row.method, row.path)
+    if rule.where not in (Where.OBJECT, Where.QUERY, Where.PATH, Where.BODY) or row.path.endswith("/simulate"):
+        return
+    CANARY["none"], teams.ids["none"] = "canarynone", "canarynone-00000000"
+    try:
+        nowhere = await call(teams, row, headers, "none")
+    finally:
+        del CANARY["none"]
+    assert there.status_code == nowhere.status_code
+    assert _said(there, teams, "red") == _said(nowhere, teams, "none")
+    assert dict(there.headers).keys() == dict(nowhere.headers).keys()
+    if rule.where in (Where.OBJECT, Where.QUERY, Where.PATH):
+        assert there.status_code == 404
+
+
+def _said(answer: Any, teams: Teams, team: str) -> str:
+    """The body, with what the question itself said taken out."""
+    text = re.sub(r'"traceId":"[^"]*"', "", answer.text)
+    names = {"red": CANARY.get("red", ""), "none": "canarynone"}
+    for name in (teams.ids[team], f"team-{team}", names[team]):
+        text = text.replace(name, "X")
+    return text

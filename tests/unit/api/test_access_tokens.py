@@ -1,0 +1,237 @@
+"""Mode `token`: what a token is worth, for how long, and what those see who may not see everything."""
+
+import asyncio
+import io
+import json
+import logging
+import shutil
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import msgspec
+import pytest
+from starlette.types import Message
+
+from slipway.api.access import door
+from slipway.api.settings import Settings
+from slipway.crd.meta import ANNOTATION_USER
+from slipway.errors import UnavailableError
+from slipway.kube.resources import TEMPLATES
+from slipway.model import apitokens
+from slipway.model.apitokens import Role
+from slipway.runtime import log
+from tests.support.access import CANARY, Teams, bearer, teams_world, write
+
+TIME = "2026-01-02T03:04:05Z"
+VIEW, EDIT = {"team-red": "viewer"}, {"team-red": "editor"}
+
+
+@pytest.fixture
+async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
+    async with teams_world("token", tmp_path) as world:
+        yield world
+
+
+async def test_the_user_is_the_tokens_and_nobody_elses(teams: Teams) -> None:
+    """What the request says of its user counts for nothing."""
+    headers = {**await teams.token("ada", EDIT), "X-Slipway-User": "root"}
+    made = (await teams.launch(headers, name="mine", workspace="team-red")).json()
+    stored = await teams.world.stored("mine", "team-red")
+    assert (made["user"], stored.metadata.annotations[ANNOTATION_USER]) == ("ada", "ada")
+    forged = await teams.launch(headers, workspace="team-red", annotations={ANNOTATION_USER: "root"})
+    assert forged.status_code == 422
+    me = (await teams.call("GET", "/me", headers)).json()
+    assert (me["user"], me["auth"], me["workspaces"], me["roles"]) == ("ada", "token", ["team-red"], EDIT)
+
+
+async def test_a_template_sends_nobody_elsewhere(teams: Teams) -> None:
+    """One that was applied by hand may name a workspace; only the request says where a launch goes."""
+    spec = {"body": {"workspace": "team-blue"}}
+    await teams.world.kube.create(TEMPLATES, {"metadata": {"name": "evil", "namespace": "default"}, "spec": spec})
+    headers = await teams.token("ada", {"default": "editor"})
+    answer = await teams.launch(headers, template="evil")
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/workspace")
+    assert await teams.world.names() == [CANARY["blue"], CANARY["red"]]
+
+
+async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
+    """Page by page, sorted or not; page tokens and counts say nothing of the rest."""
+    headers = await teams.token("ada", {"team-red": "viewer", "default": "viewer"})
+    for number in range(3):
+        await teams.launch(await teams.token("root", {"*": "admin"}), name=f"d{number}")
+    for sort in ("", "-createdAt"):
+        names: list[str] = []
+        continue_ = ""
+        while True:
+            query = {"limit": 1, "continue": continue_, "sort": sort}
+            page = (await teams.call("GET", "/allocations", headers, params=query)).json()
+            names += [item["name"] for item in page["items"]]
+            continue_ = page["metadata"].get("continue", "")
+            if not continue_:
+                break
+        assert sorted(names) == [CANARY["red"], "d0", "d1", "d2"], sort
+    elsewhere = (await teams.call("GET", "/allocations", headers, params={"workspace": "team-blue"})).json()
+    nowhere = (await teams.call("GET", "/allocations", headers, params={"workspace": "team-none"})).json()
+    assert elsewhere == nowhere == {"items": [], "metadata": {}}
+
+
+async def test_a_shared_queue_tells_places_and_no_names(teams: Teams) -> None:
+    """How many are before one's own work is everybody's business; who they are is not."""
+    words = f"team-red/{CANARY['red']} is before it and waits"
+    await teams.world.explain(CANARY["blue"], "BehindQueueHead", words, namespace="team-blue")
+    headers = await teams.token("ada", {"team-blue": "viewer"})
+    told = (await teams.call("GET", f"/allocations/{teams.ids['blue']}/explain", headers)).json()
+    assert (told["position"], told["ahead"], told["jobsAhead"]) == (2, 1, [])
+    assert told["message"] == "work of another workspace is before it and waits"
+    assert CANARY["red"] not in (await teams.call("GET", f"/allocations/{teams.ids['blue']}", headers)).text
+    queue = (await teams.call("GET", "/queues/default", headers)).json()
+    assert (queue["pending"], [each["position"] for each in queue["waiting"]]) == (2, [2])
+    root = await teams.token("root", {"*": "viewer"})
+    told = (await teams.call("GET", f"/allocations/{teams.ids['blue']}/explain", root)).json()
+    assert (told["jobsAhead"], CANARY["red"] in told["message"]) == ([teams.ids["red"]], True)
+
+
+async def test_the_same_name_in_two_workspaces_is_no_question(teams: Teams) -> None:
+    """To whom sees one of them there is only that one; beginnings of ids likewise."""
+    root = await teams.token("root", {"*": "admin"})
+    for workspace in ("team-red", "team-blue"):
+        await teams.launch(root, name="twin", workspace=workspace)
+    headers = await teams.token("ada", VIEW)
+    found = await teams.call("GET", "/allocations/twin", headers)
+    assert (found.status_code, found.json()["workspace"]) == (200, "team-red")
+    assert (await teams.call("GET", "/allocations/canary", headers)).json()["name"] == CANARY["red"]
+    assert (await teams.call("GET", "/allocations/twin", root)).status_code == 409
+
+
+async def test_events_of_others_do_not_come(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the firehose; and those that do come end when the token is taken away."""
+    monkeypatch.setattr(door, "CHECK_S", 0.05)
+    headers, root = await teams.token("ada", VIEW), await teams.token("root", {"*": "admin"})
+    cursor = await teams.world.streams.firehose.tail()
+    told, news = list[bytes](), asyncio.Event()
+    listening = asyncio.ensure_future(_listen(teams, f"after={cursor}".encode(), headers, told, news))
+    for workspace in ("team-blue", "team-red"):
+        await teams.launch(root, name=f"news-{workspace}", workspace=workspace)
+        await teams.world.parts.announcer.flush()
+    async with asyncio.timeout(20):
+        while b"news-team-red" not in b"".join(told):
+            await news.wait()
+            news.clear()
+        assert b"team-blue" not in b"".join(told)
+        assert not listening.done()
+        await _take_away(teams, headers)
+        await listening
+
+
+async def _listen(teams: Teams, query: bytes, headers: dict[str, str], told: list[bytes], news: asyncio.Event) -> None:
+    """The body of the firehose, as it comes, until the server ends it."""
+
+    async def receive() -> Message:
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        assert message.get("status", 200) == 200
+        told.append(message.get("body", b""))
+        news.set()
+
+    raw = [(b"host", b"localhost"), *((name.lower().encode(), value.encode()) for name, value in headers.items())]
+    scope = {"type": "http", "method": "GET", "path": "/api/v1/events", "query_string": query, "headers": raw}
+    scope |= {"scheme": "http", "http_version": "1.1", "root_path": "", "raw_path": b"/api/v1/events"}
+    await teams.world.app(scope, receive, send)
+
+
+async def _take_away(teams: Teams, headers: dict[str, str]) -> None:
+    assert teams.folder is not None
+    (teams.folder / apitokens.file_of(apitokens.id_of(headers["Authorization"].removeprefix("Bearer ")))).unlink()
+    await teams.look()
+
+
+async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_path: Path) -> None:
+    """And keep no other from counting; one that can not be read at all lets nobody in, with 503."""
+    headers = await teams.token("ada", VIEW)
+    (tmp_path / ("0" * 16 + ".json")).write_text("{", encoding="utf-8")
+    (tmp_path / "..data").mkdir()
+    token, record = apitokens.make(
+        b"1" * 8, b"2" * 32, user="eve", roles={"*": Role.ADMIN}, created_at=TIME, expires_at="2999-01-01T00:00:00Z"
+    )
+    (tmp_path / ("f" * 16 + ".json")).write_bytes(apitokens.encode(record))  # under another's name
+    await teams.look()
+    assert (await teams.call("GET", "/me", headers)).status_code == 200
+    assert (await teams.call("GET", "/me", bearer(token))).status_code == 401
+    shutil.rmtree(tmp_path)
+    with pytest.raises(UnavailableError, match="can not be read"):
+        await teams.look()
+    answer = await teams.call("GET", "/me", headers)
+    assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+
+
+async def test_a_change_of_a_record_counts_at_the_next_look(teams: Teams, tmp_path: Path) -> None:
+    """Less, and more, without another token."""
+    headers = await teams.token("ada", VIEW)
+    path = tmp_path / apitokens.file_of(apitokens.id_of(headers["Authorization"].removeprefix("Bearer ")))
+    record = apitokens.decode(path.name, path.read_bytes())
+    assert (await teams.launch(headers, workspace="team-red")).status_code == 403
+    write(tmp_path, msgspec.structs.replace(record, roles={"team-red": Role.EDITOR}))
+    await teams.look()
+    assert (await teams.launch(headers, workspace="team-red")).status_code == 201
+
+
+async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
+    """With who made it, of what and how it ended, refused ones too; no reading, and never a token."""
+    headers = await teams.token("ada", EDIT)
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(log.JsonFormatter("api", lambda: None))
+    logging.getLogger().addHandler(handler)
+    level = logging.getLogger().level
+    logging.getLogger().setLevel(logging.INFO)
+    try:
+        await teams.call("GET", "/allocations", headers)
+        await teams.call("POST", f"/allocations/{teams.ids['red']}/kill", headers)
+        await teams.call("POST", f"/allocations/{teams.ids['blue']}/kill", headers)
+        await teams.call("POST", "/jobs", {})
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(level)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = [each for each in lines if each["msg"] == "audit"]
+    assert [(each["user"], each["route"].rpartition("/")[2], each["status"]) for each in told] == [
+        ("ada", "kill", 202),
+        ("ada", "kill", 404),
+        ("", "jobs", 401),
+    ]
+    assert told[0]["object"] == {"id": teams.ids["red"]}
+    assert headers["Authorization"].removeprefix("Bearer ") not in stream.getvalue()
+
+
+async def test_the_proxy_asks_too(teams: Teams) -> None:
+    """A viewer may not use the page of a workload, which could do anything; for others there is none."""
+    path = f"/proxy/{teams.ids['red']}/"
+    for roles, status in ((VIEW, 403), ({"team-blue": "admin"}, 404)):
+        answer = await teams.world.http.get(path, headers=await teams.token("ada", roles))
+        assert answer.status_code == status
+    assert (await teams.world.http.get(path)).status_code == 401
+    assert (await teams.world.http.get(path, headers=await teams.token("ada", EDIT))).status_code in (404, 503)
+
+
+async def test_tokens_are_listed_without_their_hashes(teams: Teams) -> None:
+    """To an administrator of everything."""
+    root = await teams.token("root", {"*": "admin"})
+    listed = await teams.call("GET", "/tokens", root)
+    [item] = listed.json()["items"]
+    assert (item["user"], item["roles"], item["expired"]) == ("root", {"*": "admin"}, False)
+    assert "hash" not in item
+
+
+def test_a_mode_needs_what_it_works_with() -> None:
+    """The folder of tokens, an audience of its own; and without authentication a loopback address."""
+    for wrong, words in (
+        ({"auth": "token"}, "SLIPWAY_TOKEN_DIR"),
+        ({"token_dir": "/x"}, "SLIPWAY_AUTH=token"),
+        ({"auth": "kubernetes", "auth_audience": "slipway"}, "SLIPWAY_TASK_AUDIENCE are the same"),
+        ({"listen": "0.0.0.0:8080"}, "lets everybody in"),
+        ({"listen": "[::]:8080"}, "lets everybody in"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Settings(**wrong)  # pyright: ignore[reportArgumentType]
+    Settings(auth="token", token_dir="/x", listen="0.0.0.0:8080")
