@@ -7,6 +7,7 @@ judged afterwards (I1, I2, I13, I19, I22, I23), whatever happened to the replica
 import asyncio
 from collections.abc import Callable
 
+from slipway.audit.clients import KEY_REUSED
 from slipway.audit.evidence import Canary
 from slipway.crd.meta import LABEL_WORKSPACE
 from slipway.crd.v1alpha1 import Allocation
@@ -22,6 +23,8 @@ ONE = Setup(replicas={"api": 1})
 TWO = Setup(replicas={"api": 2})
 SECRET = "s3cret-of-ada-7f1c"
 OTHER = "team-b"
+STARTED_S = 1.0
+"""Every replica answers by then, if nothing has gone wrong."""
 
 
 async def _launch(world: World) -> None:
@@ -46,6 +49,22 @@ async def _retry(world: World) -> None:
     await twin.launch(key="same", priority=90)
     await world.when(has_ended)
     await ada.launch(key="same")
+
+
+async def _names(world: World) -> None:
+    """One key with two names at two replicas at once, then again with either and with none."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    ada, twin = Client(world, "ada"), Client(world, "twin")
+    await asyncio.sleep(STARTED_S)
+    await asyncio.gather(
+        ada.launch("one", key="same", role="api"),
+        twin.launch("two", key="same", role="api2"),
+    )
+    told = await asyncio.gather(ada.launch("one", key="same"), twin.launch("two", key="same"))
+    await ada.launch(None, key="same")
+    name = next(str(reply.body["name"]) for reply in told if reply.status < KEY_REUSED)
+    await world.when(has_ended, name=name)
+    await twin.launch("two", key="same")
 
 
 def _cancel_when(condition: Callable[[Allocation], object], *, ranks: int = 2) -> Story:
@@ -145,6 +164,7 @@ def _ranks(count: int) -> list[dict[str, object]]:
 CLIENTS = (
     Scenario(name="api-launch", story=_launch, ends=DONE, setup=ONE),
     Scenario(name="api-retry", story=_retry, ends=DONE, setup=TWO),
+    Scenario(name="api-names", story=_names, ends={}, setup=TWO),
     Scenario(name="api-cancel-waiting", story=_cancel_when(_exists, ranks=9), ends=STOPPED, setup=ONE),
     Scenario(name="api-cancel-pending", story=_cancel_when(_exists), ends=STOPPED, setup=ONE),
     Scenario(name="api-cancel-assigned", story=_cancel_when(_is_assigned), ends=STOPPED, setup=ONE),

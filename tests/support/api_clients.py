@@ -74,9 +74,9 @@ class Client:
 
     # --- what people do ---------------------------------------------------------------------------------------------
 
-    async def launch(self, name: str = "job", *, key: str = "", role: str = "", **body: Any) -> Reply:
+    async def launch(self, name: str | None = "job", *, key: str = "", role: str = "", **body: Any) -> Reply:
         """A launch; repeated while its outcome is unknown, if a key makes that safe."""
-        wanted = {**_JOB, "name": name, "workspace": self._workspace, **body}
+        wanted = {**_JOB, **({"name": name} if name else {}), "workspace": self._workspace, **body}
         return await self._until_known(
             lambda: self.ask("launch", "POST", "/allocations", body=wanted, key=key, role=role), is_once=not key
         )

@@ -14,7 +14,14 @@ import contextlib
 import sys
 from typing import Any, Protocol, TypeVar
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER, ObjectMeta, RawObject
+from slipway.crd.meta import (
+    LABEL_ALLOCATION_UID,
+    LABEL_LAUNCH_KEY,
+    TEARDOWN_FINALIZER,
+    TRACKING_FINALIZER,
+    ObjectMeta,
+    RawObject,
+)
 from slipway.errors import InvalidError, NotFoundError, StaleError, UnavailableError
 from slipway.kube import client
 from slipway.kube.ports import Deletes, Lists, Patches, PatchType
@@ -60,6 +67,7 @@ class Remover:
         allocations = (await self._kube.list(ALLOCATIONS)).items
         pods = await self._ours(PODS)
         others = [(kind, meta) for kind in (CONFIG_MAPS, SERVICES) for meta in await self._ours(kind)]
+        others += [(CONFIG_MAPS, meta) for meta in await self._ours(CONFIG_MAPS, LABEL_LAUNCH_KEY)]
         for allocation in allocations:
             await self._delete(ALLOCATIONS, allocation.metadata)
         if not lets_go:
@@ -76,8 +84,8 @@ class Remover:
                 await self._let_go(ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER)
         return len(allocations) + len(pods) + len(others)
 
-    async def _ours(self, resource: Resource[Any]) -> list[ObjectMeta]:
-        listed = await self._kube.list(resource, label_selector=LABEL_ALLOCATION_UID)
+    async def _ours(self, resource: Resource[Any], label: str = LABEL_ALLOCATION_UID) -> list[ObjectMeta]:
+        listed = await self._kube.list(resource, label_selector=label)
         return [item.metadata for item in listed.items]
 
     async def _delete(self, resource: Resource[Any], meta: ObjectMeta) -> None:

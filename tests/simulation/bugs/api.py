@@ -6,10 +6,13 @@ import msgspec
 import pytest
 
 from slipway.api.changes import Changes
+from slipway.api.claims import Claims
 from slipway.api.launch import Launched, Launcher, Order
 from slipway.api.lookup import Lookup
+from slipway.api.refusals import KeyReusedError
 from slipway.api.routes import launches
 from slipway.crd import transitions
+from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.crd.v1alpha1 import Allocation, RingEntry
 from slipway.errors import ControlPlaneError
 from slipway.kube.resources import ALLOCATIONS
@@ -40,6 +43,18 @@ def _overlooks_the_body(patch: pytest.MonkeyPatch) -> None:
         return Launched(allocation=found, created=False)
 
     patch.setattr(Launcher, "_same_key", known)
+
+
+def _claims_no_key(patch: pytest.MonkeyPatch) -> None:
+    """Whoever comes looks whether the key was used, and then creates."""
+
+    async def look(self: Any, key: str, workspace: str, name: str) -> None:
+        known = await self._kube.list(ALLOCATIONS, namespace=workspace, label_selector=f"{LABEL_LAUNCH_KEY}={key}")
+        for found in known.items:
+            if found.metadata.name != name:
+                raise KeyReusedError(f"this Idempotency-Key launched {found.metadata.name}")
+
+    patch.setattr(Claims, "settle", look)
 
 
 def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
@@ -96,6 +111,13 @@ BUGS: tuple[Bug, ...] = (
         breaks="a key is for one body; another one is refused",
         install=_overlooks_the_body,
         hunts=(("api-retry", ""),),
+        told_by=("I2",),
+    ),
+    Bug(
+        name="a key is looked up and not claimed",
+        breaks="a key that comes with a name is claimed before anything is created",
+        install=_claims_no_key,
+        hunts=(("api-names", "slow@api:*create allocations:before"),),
         told_by=("I2",),
     ),
     Bug(

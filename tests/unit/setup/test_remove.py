@@ -2,6 +2,7 @@
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.schema import crd_manifests
+from slipway.kube.claims import CLAIM_MAPS, claim_manifest
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES, PODS, SERVICES
 from slipway.setup.remove import Remover
 from tests.support.kube_core import CoreKube
@@ -39,6 +40,7 @@ def test_nothing_is_left_of_allocations() -> None:
         await _an_allocation(kube, "deleted")
         await kube.delete(ALLOCATIONS, "deleted", namespace=PLACE)
         await kube.create(CONFIG_MAPS, {"metadata": {"name": "theirs"}}, namespace=PLACE)
+        await kube.create(CLAIM_MAPS, claim_manifest("run-k3x7q2m5ab", PLACE, "waits", clock.now()))
         await Remover(kube, clock).remove()
         assert not (await kube.list(ALLOCATIONS)).items
         assert not (await kube.list(PODS)).items

@@ -2,7 +2,8 @@
 
 Owns idempotency. The name makes the create idempotent: it comes from the client, from the Idempotency-Key, or is made
 up once per request; the server lets one create of it win. Who finds the name taken reads the object: its annotations
-say whether it is this very request (a create whose answer was lost), an earlier one with the same key, or foreign.
+say whether it is this very request (a create whose answer was lost), an earlier one with the same key, or foreign. That
+a key is used with one name only is the work of `claims.py`.
 
 Invariants: nothing is answered 2xx before the create has committed; one key makes one allocation; the streams are told
 afterwards and never waited for.
@@ -18,6 +19,7 @@ from slipway.api.admission import Draft
 from slipway.api.announce import Announcer
 from slipway.api.capacity import capacity_warnings
 from slipway.api.catalog import Catalog
+from slipway.api.claims import Claims
 from slipway.api.compose import Composed, compose
 from slipway.api.contexts import Contexts
 from slipway.api.layers import blamed, with_defaults
@@ -97,6 +99,7 @@ class Launcher:
     ) -> None:
         self._kube = kube
         self._contexts = contexts
+        self._claims = Claims(kube, clock=clock, random=random)
         self._catalog = catalog
         self._announcer = announcer
         self._clock = clock
@@ -179,10 +182,16 @@ class Launcher:
     async def _create_named(self, order: Order, composed: Composed) -> Launched:
         """Create under the client's or the key's name; a made-up name that is taken is made up again."""
         body = composed.body
-        if order.key and body.name:
-            await self._check_unused(order, body)
-        chosen = body.name or _key_name(order, body.workspace)
+        key = _key_name(order, body.workspace)
+        chosen = body.name or key
         draft = await self._draft(composed, chosen or self._made_up(body.kind))
+        async with self._claims.turn(key):
+            return await self._create_first(order, body, draft, chosen)
+
+    async def _create_first(self, order: Order, body: LaunchBody, draft: Draft, chosen: str) -> Launched:
+        """Create it under the `chosen` name, or, without one, under the first made-up one that is free."""
+        if order.key:
+            await self._claims.settle(_key_name(order, body.workspace), body.workspace, chosen)
         for _ in range(NAME_TRIES_MAX):
             try:
                 created = await self._create(_manifest(order, draft, body))
@@ -224,19 +233,6 @@ class Launcher:
             return await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         except NotFoundError:
             return None
-
-    async def _check_unused(self, order: Order, body: LaunchBody) -> None:
-        """Raises KeyReusedError when this key has launched something of another name.
-
-        Not promised for two requests at the same time, nor for a key that comes again without a name: what would
-        refuse those is the name itself, and theirs differ.
-        """
-        key = f"{LABEL_LAUNCH_KEY}={_key_name(order, body.workspace)}"
-        known = await self._kube.list(ALLOCATIONS, namespace=body.workspace, label_selector=key)
-        others = [found.metadata.name for found in known.items if found.metadata.name != body.name]
-        if others:
-            detail = f"this Idempotency-Key launched {others[0]}; use a new key for a new launch"
-            raise KeyReusedError(detail, fields=(FieldError("/name", detail),))
 
     def _same_key(self, found: Allocation | None, order: Order, taken: AlreadyExistsError) -> Launched:
         """The allocation that this key made before. Raises when the name is another's, or another body's."""

@@ -12,6 +12,7 @@ from slipway.kube.lease import Leadership
 from slipway.kube.scope import StopSignal
 from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
+from slipway.watcher.keyclaims import ClaimSweeper
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
@@ -23,6 +24,7 @@ from slipway.watcher.world import World
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
 ARCHIVES_S = 60.0
+CLAIMS_S = 600.0
 SWEEP_PAUSE_S = 2.0
 """Sweeps are at least this far apart, whoever asks for them."""
 
@@ -44,6 +46,7 @@ class Errands:
     events: PodEvents
     sweeper: Sweeper
     archives: ArchiveSweeper
+    claims: ClaimSweeper
     retention: Retention
     relay: Relay
 
@@ -74,6 +77,7 @@ class Primary:
                     self._loop("sweep", self._sweep, stop, max_backoff_s=10.0),
                     self._loop("retention", self._forget, stop, max_backoff_s=60.0),
                     self._loop("archives", self._sweep_archives, stop, max_backoff_s=60.0),
+                    self._loop("claims", self._sweep_claims, stop, max_backoff_s=60.0),
                 )
             ]
             await stop.wait()
@@ -85,6 +89,7 @@ class Primary:
         await self._errands.sweeper.sweep()
         await self._errands.retention.step()
         await self._errands.archives.sweep()
+        await self._errands.claims.sweep()
 
     def sweep_soon(self) -> None:
         """Pods without an allocation were seen."""
@@ -123,3 +128,9 @@ class Primary:
             return UNSYNCED_PAUSE_S
         await self._errands.archives.sweep()
         return ARCHIVES_S
+
+    async def _sweep_claims(self) -> float:
+        if not self._world.is_synced:
+            return UNSYNCED_PAUSE_S
+        await self._errands.claims.sweep()
+        return CLAIMS_S

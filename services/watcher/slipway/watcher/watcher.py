@@ -35,6 +35,7 @@ from slipway.watcher.duty import Duty
 from slipway.watcher.evidence import Evidence
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.hints import HintSender, Ringer
+from slipway.watcher.keyclaims import ClaimSweeper
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import Limits, LogStore, PodLogs
 from slipway.watcher.primary import Errands, Primary
@@ -281,6 +282,7 @@ class Watcher:
             ),
             sweeper=Sweeper(parts.kube, clock),
             archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
+            claims=ClaimSweeper(parts.kube, self.world, clock),
             retention=Retention(
                 parts.kube,
                 self.world,

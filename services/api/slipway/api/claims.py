@@ -1,0 +1,123 @@
+"""What makes one Idempotency-Key one allocation, also when it comes with a name, and with another one the next time.
+
+Owns the claim of a key that comes with a name (`kube/claims.py`): who takes it, who is refused, and when it may be
+taken anew. Must not know how an allocation is made.
+
+Promises: of requests with one key and different names, at any replicas and at any time, at most one gets to create; a
+key with a name and the same key without one meet whoever comes second; a request that comes again is never refused. It
+costs a create for a key with a name, and a read for one without.
+
+Not promised: two requests with one key at two replicas within the same few milliseconds, one with a name and one
+without. At one replica they take turns (`turn`).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+from slipway.api.ports import Kube
+from slipway.api.refusals import KeyReusedError
+from slipway.crd.meta import LABEL_LAUNCH_KEY
+from slipway.errors import AlreadyExistsError, FieldError, NotFoundError, StaleError, TransientError
+from slipway.kube.claims import CLAIM_MAPS, STANDS_S, ClaimMap, claim_manifest, claim_name, claimed_again
+from slipway.kube.resources import ALLOCATIONS
+from slipway.runtime import retry
+from slipway.runtime.clock import Clock, Random
+
+
+class Claims:
+    """The claims of all workspaces. `key` is always the name that the key stands for."""
+
+    def __init__(self, kube: Kube, *, clock: Clock, random: Random) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._random = random
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, key: str) -> AsyncGenerator[None]:
+        """One request with this key at a time, in this process; without a key, nobody waits."""
+        if not key:
+            yield
+            return
+        lock = self._turns.setdefault(key, asyncio.Lock())
+        async with lock:
+            yield
+
+    async def settle(self, key: str, workspace: str, name: str) -> None:
+        """From now on the key is for the allocation `name` of the workspace.
+
+        Raises:
+            KeyReusedError: it is, or may be just now, for one of another name.
+            TransientError: another request claims it in this moment.
+        """
+        if name == key:
+            await self._check_unclaimed(key, workspace)
+            return
+        await self._claim(key, workspace, name)
+        if await self._has_launched(key, workspace, key):
+            raise _reused(key)
+
+    async def _check_unclaimed(self, key: str, workspace: str) -> None:
+        claim = await self._find(key, workspace)
+        if claim is None or claim.launched == key or not await self._stands(claim):
+            return
+        # Who was refused a name because the key had launched without one has left a claim all the same.
+        if not await self._has_launched(key, workspace, key):
+            raise _reused(claim.launched)
+
+    async def _claim(self, key: str, workspace: str, name: str) -> None:
+        manifest = claim_manifest(key, workspace, name, self._clock.now())
+
+        async def create() -> None:
+            try:
+                await self._kube.create(CLAIM_MAPS, manifest)
+            except StaleError as error:
+                # Not of the object, which is new, but of a quota that was counted at the same time.
+                raise TransientError(f"the key was not claimed: {error}") from error
+
+        try:
+            await retry.call(retry.QUICK, create, clock=self._clock, random=self._random)
+        except AlreadyExistsError:
+            await self._claim_again(key, workspace, name)
+
+    async def _claim_again(self, key: str, workspace: str, name: str) -> None:
+        claim = await self._find(key, workspace)
+        if claim is None:
+            raise TransientError("the claim of the Idempotency-Key was cleared away in this moment; try again")
+        if await self._stands(claim):
+            if claim.launched != name:
+                raise _reused(claim.launched)
+            return
+        # Launched and long gone, or never launched: it begins anew, and of those who see that, one begins.
+        patch = claimed_again(claim, name, self._clock.now())
+        try:
+            await self._kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=workspace)
+        except (StaleError, NotFoundError) as error:
+            raise TransientError("another request claims the Idempotency-Key in this moment; try again") from error
+
+    async def _stands(self, claim: ClaimMap) -> bool:
+        """Whether its allocation is there, or may still be on its way."""
+        if self._clock.now() - claim.claimed_at < STANDS_S:
+            return True
+        return await self._has_launched(claim.key, claim.metadata.namespace, claim.launched)
+
+    async def _find(self, key: str, workspace: str) -> ClaimMap | None:
+        try:
+            return await self._kube.get(CLAIM_MAPS, claim_name(key), namespace=workspace)
+        except NotFoundError:
+            return None
+
+    async def _has_launched(self, key: str, workspace: str, name: str) -> bool:
+        """Whether the allocation of that name was launched with the key."""
+        try:
+            found = await self._kube.get(ALLOCATIONS, name, namespace=workspace) if name else None
+        except NotFoundError:
+            return False
+        return found is not None and found.metadata.labels.get(LABEL_LAUNCH_KEY) == key
+
+
+def _reused(launched: str) -> KeyReusedError:
+    detail = f"this Idempotency-Key launched {launched}; use a new key for a new launch"
+    return KeyReusedError(detail, fields=(FieldError("/name", detail),))

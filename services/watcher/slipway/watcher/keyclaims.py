@@ -1,0 +1,81 @@
+"""Clears away claims of Idempotency-Keys that nothing stands behind any more.
+
+Owns when: a claim goes an hour after it was last written, when there is no allocation of the name that it is for. The
+api takes no claim anew without writing it, so what has not been written for so long is nobody's at this moment.
+
+Invariants: that the allocation is gone is read from the API server itself; any error means that nothing is deleted; a
+delete carries uid and resourceVersion, so that a claim that is taken anew in this moment stays.
+"""
+
+from slipway.crd.meta import LABEL_LAUNCH_KEY
+from slipway.errors import NotFoundError, StaleError, TransientError
+from slipway.kube.claims import CLAIM_MAPS, KEPT_S, ClaimMap
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.watcher.ports import Kube
+from slipway.watcher.world import World
+
+DELETES_MAX = 200
+"""Deletes of one sweep; the rest follow in the next one."""
+
+_log = log.get_logger(__name__)
+
+
+class ClaimSweeper:
+    """Sweeps claims."""
+
+    def __init__(self, kube: Kube, world: World, clock: Clock) -> None:
+        self._kube = kube
+        self._world = world
+        self._clock = clock
+
+    async def sweep(self) -> int:
+        """One sweep; answers how many it deleted.
+
+        Raises:
+            ControlPlaneError: a read failed; what was deleted before that was nobody's.
+        """
+        idle_before = self._clock.now() - KEPT_S
+        found = (await self._kube.list(CLAIM_MAPS, label_selector=LABEL_LAUNCH_KEY)).items
+        # What the cache shows is there or was a moment ago: only of the others the API server is asked.
+        known = {(each.metadata.namespace, each.metadata.name) for each in self._world.allocations.items()}
+        idle = [
+            claim
+            for claim in found
+            if claim.claimed_at < idle_before and (claim.metadata.namespace, claim.launched) not in known
+        ]
+        removed = 0
+        for claim in idle[:DELETES_MAX]:
+            if not await self._is_launched(claim):
+                removed += await self._remove(claim)
+        if removed:
+            _log.info("claims of keys swept", removed=removed)
+        return removed
+
+    async def _is_launched(self, claim: ClaimMap) -> bool:
+        if not claim.launched:
+            return False
+        try:
+            await self._kube.get(ALLOCATIONS, claim.launched, namespace=claim.metadata.namespace)
+        except NotFoundError:
+            return False
+        return True
+
+    async def _remove(self, claim: ClaimMap) -> bool:
+        meta = claim.metadata
+        try:
+            await self._kube.delete(
+                CONFIG_MAPS,
+                meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+            )
+        except (NotFoundError, StaleError):
+            return False
+        except TransientError as error:
+            _log.warning("claim not swept yet", object=meta.name, error=str(error))
+            return False
+        telemetry.SWEPT.labels(kind="LaunchKey").inc()
+        return True

@@ -1,0 +1,87 @@
+"""A claim of an Idempotency-Key goes when its allocation has, and not while anybody may still count on it."""
+
+import pytest
+
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, claimed_again
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.watcher.keyclaims import ClaimSweeper
+from slipway.watcher.world import World
+from tests.support.clock import FakeClock
+from tests.support.small_cluster import a_client, a_core, furnish, launch
+
+KEY, SPACE = "run-k3x7q2m5ab", "default"
+
+
+class Scene:
+    """A cluster with one claim, for an allocation `llm`, and a watcher that has seen nothing yet."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.kube = a_client(a_core(self.clock.now))
+        self.world = World()
+        self.sweeper = ClaimSweeper(self.kube, self.world, self.clock)
+
+    async def claims(self) -> int:
+        """How many there are."""
+        return len((await self.kube.list(CONFIG_MAPS)).items)
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    """Furnished and claimed."""
+    found = Scene()
+    await furnish(found.kube)
+    await found.kube.create(CLAIM_MAPS, claim_manifest(KEY, SPACE, "llm", found.clock.now()))
+    return found
+
+
+async def test_an_hour_after_it_was_written_it_goes(scene: Scene) -> None:
+    """Not before; what else there is stays."""
+    await scene.kube.create(CONFIG_MAPS, {"metadata": {"name": "mine", "namespace": SPACE}})
+    scene.clock.advance(KEPT_S - 1)
+    assert await scene.sweeper.sweep() == 0
+    scene.clock.advance(2)
+    assert [await scene.sweeper.sweep() for _ in range(2)] == [1, 0]
+    assert [each.metadata.name for each in (await scene.kube.list(CONFIG_MAPS)).items] == ["mine"]
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+async def test_it_stays_as_long_as_its_allocation(scene: Scene, is_seen: bool) -> None:
+    """Whether the cache shows that one already or not."""
+    found = await launch(scene.kube, "llm")
+    if is_seen:
+        scene.world.allocations.replace([found], 1)
+    scene.clock.advance(KEPT_S * 100)
+    assert (await scene.sweeper.sweep(), await scene.claims()) == (0, 1)
+
+
+async def test_one_that_is_taken_anew_in_this_moment_stays(scene: Scene) -> None:
+    """It was written between the LIST and the delete."""
+    scene.clock.advance(KEPT_S + 1)
+    claim = await scene.kube.get(CLAIM_MAPS, claim_name(KEY), namespace=SPACE)
+    taken: list[str] = []
+
+    async def take(verb: Verb, _plural: str) -> None:
+        if verb is Verb.DELETE and not taken:
+            taken.append(verb)
+            patch = claimed_again(claim, "other", scene.clock.now())
+            await scene.kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=SPACE)
+
+    scene.kube.before = take
+    assert (await scene.sweeper.sweep(), len(taken), await scene.claims()) == (0, 1, 1)
+
+
+async def test_who_can_not_look_deletes_nothing(scene: Scene) -> None:
+    """The API server does not say whether the allocation is gone."""
+    scene.clock.advance(KEPT_S + 1)
+
+    async def away(verb: Verb, _plural: str) -> None:
+        if verb is Verb.GET:
+            raise UnavailableError("reset")
+
+    scene.kube.before = away
+    with pytest.raises(UnavailableError):
+        await scene.sweeper.sweep()
+    assert await scene.claims() == 1
