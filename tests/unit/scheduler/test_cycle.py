@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
-from slipway.errors import StaleError, UnavailableError
+from slipway.crd.meta import LABEL_WORKSPACE, TEARDOWN_FINALIZER, RawObject, condition_of
+from slipway.errors import DeniedError, StaleError, UnavailableError
 from slipway.kube.answers import Verb
-from slipway.kube.resources import ALLOCATIONS, LEASES, QUEUES, RESOURCE_POOLS
+from slipway.kube.ports import PatchType
+from slipway.kube.resources import ALLOCATIONS, LEASES, NAMESPACES, QUEUES, RESOURCE_POOLS, Resource
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
@@ -20,7 +21,8 @@ from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import Parts
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from tests.support.small_cluster import a_client, a_core, furnish, launch, look
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core, a_manifest, furnish, launch, look
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 
@@ -258,5 +260,49 @@ def test_each_pool_has_a_leader_and_a_ledger_of_its_own() -> None:
         assert all(epochs)
         leases = {each.metadata.name for each in (await bench.kube.list(LEASES)).items}
         assert leases == {"slipway-scheduler-default", "slipway-scheduler-other"}
+
+    on_a_cluster(test)
+
+
+class NarrowKube(CoreKube):
+    """May write nothing in namespace `elsewhere`, as an account whose Roles are elsewhere."""
+
+    async def patch(
+        self,
+        resource: Resource[Any],
+        name: str,
+        patch: RawObject | list[RawObject],
+        *,
+        namespace: str | None = None,
+        type_: PatchType = PatchType.MERGE,
+    ) -> Any:
+        self._check(namespace)
+        return await super().patch(resource, name, patch, namespace=namespace, type_=type_)
+
+    async def replace_status(self, resource: Resource[Any], body: Any) -> Any:
+        if resource is ALLOCATIONS:
+            self._check(body["metadata"]["namespace"])
+        return await super().replace_status(resource, body)
+
+    def _check(self, namespace: str | None) -> None:
+        if namespace == "elsewhere":
+            raise DeniedError("forbidden")
+
+
+@pytest.mark.parametrize("ranks", [1, 100])
+def test_where_the_scheduler_may_not_write_nobody_else_waits_for_it(ranks: int) -> None:
+    """Neither for a decision that it can not apply, nor for an explanation that it can not write."""
+
+    async def test(bench: Bench) -> None:
+        labels = {LABEL_WORKSPACE: "true"}
+        await bench.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere", "labels": labels}})
+        first = {**a_manifest(ranks=ranks), "metadata": {"name": "first"}}
+        await bench.kube.create(ALLOCATIONS, first, namespace="elsewhere")
+        await bench.clock.sleep(1)
+        await launch(bench.kube, "second")
+        bench.its = NarrowKube(bench.core, random=SeededRandom(2))
+        await bench.tick()
+        assert (await look(bench.kube, "second")).status.phase is Phase.ASSIGNED
+        assert (await bench.kube.get(ALLOCATIONS, "first", namespace="elsewhere")).status.phase is Phase.PENDING
 
     on_a_cluster(test)

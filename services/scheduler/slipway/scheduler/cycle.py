@@ -17,7 +17,7 @@ from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import InvariantError, PermanentError, StaleError, TransientError
+from slipway.errors import DeniedError, InvariantError, PermanentError, StaleError, TransientError
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.reasons import Reason
@@ -240,8 +240,9 @@ class Cycle:
         async with self._slots:
             try:
                 result = await self._applier.decision(decision, nodes, seen)
-            except (StaleError, TransientError) as exc:
-                # It stays in the ledger: the next tick, or the next leader, finishes it.
+            except (StaleError, TransientError, DeniedError) as exc:
+                # It stays in the ledger: the next tick, or the next leader, finishes it. Where our account may not
+                # write, nobody else is to wait for that.
                 _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
                 return None
         self._observe(decision.allocation, result.allocation, fact)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import StaleError, TransientError
+from slipway.errors import DeniedError, StaleError, TransientError
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.position import WorkKey
@@ -138,7 +138,7 @@ class Explainer:
             applied = await self._applier.explain(
                 fact.namespace, fact.name, fact.uid, fact.attempt, explanation.gate, explanation.message
             )
-        except (StaleError, TransientError) as exc:
+        except (StaleError, TransientError, DeniedError) as exc:
             _log.warning("explanation not written yet", allocation=key, error=str(exc))
             return None
         observe(key, applied.allocation)

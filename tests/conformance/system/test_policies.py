@@ -1,0 +1,216 @@
+"""What the API server itself refuses our accounts, beyond their Roles: what is not ours, and what is not restricted.
+
+Each request is made with the very token of the account, as somebody would who has taken the process over. What the
+services do in their work is in all other tests of this folder, which run under the same policies.
+"""
+
+import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from slipway.errors import ControlPlaneError
+from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.system import System, a_body
+from tests.support.wait import wait_until
+
+DEFAULT = "/api/v1/namespaces/default"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+RESTRICTED: Json = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@contextmanager
+def acting_as(system: System, component: str) -> Generator[httpx.Client]:
+    """A client with the token of a component; what it asks does not count as needed."""
+    cluster = system.operator.cluster
+    token = system.installation.credentials(component).renew()
+    headers = {"Authorization": f"Bearer {token}"}
+    with (
+        system.audit.excluded(),
+        httpx.Client(
+            base_url=cluster.url,
+            verify=ssl.create_default_context(cafile=str(cluster.ca)),
+            headers=headers,
+            trust_env=False,
+        ) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def owner(system: System) -> Generator[Json]:
+    """An allocation that never starts, as an owner of what is tried."""
+    spec = {"kind": "command", "hold": True, "template": {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}}
+    made = system.operator.create(f"{GROUP}/namespaces/default/allocations", {**_typed("owner"), "spec": spec})
+    yield made["metadata"]
+    system.operator.delete(f"{GROUP}/namespaces/default/allocations/owner")
+
+
+def _typed(name: str) -> Json:
+    return {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
+
+
+def a_pod(owner: Json, context: Json | None = None, labels: Json | None = None, **spec: object) -> Json:
+    """As a rank is; `context` of its container."""
+    owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "controller": True}
+    meta = {
+        "name": "tried",
+        "labels": {"slipway.dev/allocation-uid": owner["uid"]} if labels is None else labels,
+        "ownerReferences": [{**owned, "name": owner["name"], "uid": owner["uid"]}],
+    }
+    container = {"name": "main", "image": "example.org/work:1", "securityContext": context or RESTRICTED}
+    whole = {"schedulerName": "slipway", "automountServiceAccountToken": False, "containers": [container], **spec}
+    return {"metadata": meta, "spec": whole}
+
+
+def refused(answer: httpx.Response, policy: str, words: str) -> None:
+    """It was, by that policy of ours and with these words."""
+    assert answer.status_code in (403, 422), answer.text
+    message = answer.json()["message"]
+    assert f"slipway-policy-{policy}" in message, message
+    assert words in message
+
+
+def taken(answer: httpx.Response) -> None:
+    """It was not refused."""
+    assert answer.status_code in (200, 201), answer.text
+
+
+@pytest.mark.parametrize(
+    ("words", "spec"),
+    [
+        ("privileged", {"context": {**RESTRICTED, "privileged": True, "allowPrivilegeEscalation": True}}),
+        ("privileged", {"context": {**RESTRICTED, "allowPrivilegeEscalation": None}}),
+        ("run as root", {"context": {**RESTRICTED, "runAsNonRoot": False}}),
+        ("run as root", {"context": {**RESTRICTED, "runAsUser": 0}}),
+        ("capabilities", {"context": {**RESTRICTED, "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}}),
+        ("capabilities", {"context": {**RESTRICTED, "capabilities": {}}}),
+        ("seccomp", {"context": {**RESTRICTED, "seccompProfile": {"type": "Unconfined"}}}),
+        ("hostNetwork", {"hostNetwork": True}),
+        ("hostPath", {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}),
+        ("token", {"automountServiceAccountToken": True}),
+    ],
+)
+def test_ranks_are_restricted(system: System, owner: Json, words: str, spec: Json) -> None:
+    """Whatever a podworker would be made to create; and each of the refused differs from what is taken in one thing."""
+    with acting_as(system, "podworker") as client:
+        dry = {"dryRun": "All"}
+        taken(client.post(f"{DEFAULT}/pods", json=a_pod(owner), params=dry))
+        refused(client.post(f"{DEFAULT}/pods", json=a_pod(owner, **spec), params=dry), "pods", words)
+
+
+def test_what_a_podworker_makes_belongs_to_an_allocation(system: System, owner: Json) -> None:
+    """By its label and its owner, which have to be the same."""
+    stranger = {**a_pod(owner)}
+    stranger["metadata"] = {"name": "tried", "labels": {"slipway.dev/allocation-uid": "another"}}
+    with acting_as(system, "podworker") as client:
+        refused(client.post(f"{DEFAULT}/pods", json=stranger), "ranks", "belong to the allocation")
+        refused(client.post(f"{DEFAULT}/pods", json=a_pod(owner, labels={})), "", "")
+        refused(client.post(f"{DEFAULT}/configmaps", json={"metadata": {"name": "tried"}}), "", "")
+
+
+@pytest.mark.parametrize("component", ["podworker", "watcher"])
+def test_what_is_not_ours_is_not_touched(system: System, component: str) -> None:
+    """No pod, ConfigMap or Service of others is deleted, although the account may delete pods everywhere."""
+    theirs: Json = {"metadata": {"name": "theirs"}, "data": {"a": "b"}}
+    system.operator.create(f"{DEFAULT}/configmaps", theirs)
+    pod = {
+        "metadata": {"name": "theirs"},
+        "spec": {"schedulerName": "none", "containers": [{"name": "m", "image": "i"}]},
+    }
+    system.operator.create(f"{DEFAULT}/pods", pod)
+    try:
+        with acting_as(system, component) as client:
+            for kind in ("configmaps", "pods"):
+                refused(client.delete(f"{DEFAULT}/{kind}/theirs"), "objects", "label of Slipway's")
+            patch = {"metadata": {"labels": {"slipway.dev/allocation-uid": "mine-now"}}}
+            refused(client.patch(f"{DEFAULT}/pods/theirs", json=patch, headers=MERGE), "objects", "label of Slipway's")
+    finally:
+        for kind in ("configmaps", "pods"):
+            system.operator.delete(f"{DEFAULT}/{kind}/theirs")
+
+
+def test_of_a_node_only_our_labels_change(system: System) -> None:
+    """Not its taints, not its other labels, not its annotations, although the api may patch nodes."""
+    path = f"/api/v1/nodes/{system.nodes.names[0]}"
+    dry = {"dryRun": "All"}
+    with acting_as(system, "api") as client:
+
+        def patch(body: Json) -> httpx.Response:
+            return client.patch(path, json=body, headers=MERGE, params=dry)
+
+        taken(patch({"metadata": {"labels": {"slipway.dev/scheduling": "draining"}}}))
+        refused(
+            patch({"metadata": {"labels": {"kubernetes.io/hostname": "another"}}}), "nodes", "only labels of Slipway"
+        )
+        refused(patch({"metadata": {"labels": {"role": "gpu"}}}), "nodes", "only labels of Slipway")
+        refused(patch({"metadata": {"annotations": {"a": "b"}}}), "nodes", "only labels of a node")
+        refused(patch({"spec": {"unschedulable": True}}), "nodes", "only labels of a node")
+        taint = {"key": "mine", "effect": "NoExecute"}
+        refused(patch({"spec": {"taints": [taint]}}), "nodes", "only labels of a node")
+
+
+def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> None:
+    """A namespace of others is never deleted, nor is what protects one taken away."""
+    dry = {"dryRun": "All"}
+    system.operator.create(
+        "/api/v1/namespaces",
+        {"metadata": {"name": "guarded", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
+    )
+    try:
+        with acting_as(system, "api") as client:
+            path = "/api/v1/namespaces/guarded"
+
+            def patch(labels: Json) -> httpx.Response:
+                return client.patch(path, json={"metadata": {"labels": labels}}, headers=MERGE, params=dry)
+
+            refused(client.delete(path, params=dry), "namespaces", "no workspace that Slipway has made")
+            refused(patch({"pod-security.kubernetes.io/enforce": None}), "namespaces", "only labels of Slipway's")
+            taken(patch({"slipway.dev/workspace": "true"}))
+            plain = {"metadata": {"name": "plain"}}
+            refused(client.post("/api/v1/namespaces", json=plain, params=dry), "namespaces", "is a workspace")
+    finally:
+        system.operator.delete("/api/v1/namespaces/guarded")
+
+
+def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> None:
+    """Where a pool allows more than restricted and the policy does not: the user reads which rule it was."""
+    pool = f"{GROUP}/resourcepools/default"
+    body = a_body()
+    body["template"]["spec"]["containers"][0]["securityContext"] = {
+        "privileged": True,
+        "allowPrivilegeEscalation": True,
+    }
+    system.operator.change(pool, {"spec": {"privilegedTemplates": True}})
+    try:
+        id_ = wait_until(lambda: _launched(system, body), "the pool takes it")
+        ended = system.ended(id_, "Invalid")
+        assert "slipway-policy-pods" in ended["message"]
+    finally:
+        system.operator.change(pool, {"spec": {"privilegedTemplates": None}})
+
+
+def _launched(system: System, body: Json) -> str:
+    """Its id; empty while the api still has the pool as it was."""
+    try:
+        return system.launch(body)
+    except ControlPlaneError:
+        return ""
+
+
+def test_users_are_nobody_of_ours(system: System) -> None:
+    """The policies judge our accounts only: an administrator makes and removes what they like."""
+    made = {
+        "metadata": {"name": "anybody"},
+        "spec": {"schedulerName": "none", "containers": [{"name": "m", "image": "i"}]},
+    }
+    system.operator.create(f"{DEFAULT}/pods", made)
+    system.operator.delete(f"{DEFAULT}/pods/anybody")
+    wait_until(lambda: system.operator.find(f"{DEFAULT}/pods/anybody") is None, "it is gone")
