@@ -8,7 +8,7 @@ Invariants: the name of the claim follows from the key, so that of two requests 
 so under the version that was read; it is cleared away only when it has long been idle and its allocation is gone.
 """
 
-from slipway.crd.meta import API_GROUP, LABEL_LAUNCH_KEY, LABEL_MANAGED_BY, MANAGED_BY, ObjectMeta, RawObject
+from slipway.crd.meta import API_GROUP, LABEL_LAUNCH_KEY, ObjectMeta, RawObject
 from slipway.crd.v1alpha1 import Wire
 from slipway.kube.resources import CONFIG_MAPS, Resource
 from slipway.model.times import format_time, parse_time
@@ -61,7 +61,7 @@ def claim_manifest(key: str, workspace: str, launched: str, now: float) -> RawOb
         "metadata": {
             "name": claim_name(key),
             "namespace": workspace,
-            "labels": {LABEL_LAUNCH_KEY: key, LABEL_MANAGED_BY: MANAGED_BY},
+            "labels": {LABEL_LAUNCH_KEY: key},
             **_claimed(now),
         },
         "data": {NAME_KEY: launched},

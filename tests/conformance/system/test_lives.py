@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipway.errors import InvalidError
 from tests.conformance.system.operator import Json, must
 from tests.conformance.system.system import MANAGED, System, a_body, an_allocation
 
@@ -94,6 +95,18 @@ def test_one_key_launches_once(system: System) -> None:
     (id_,) = ids
     system.ended(id_, "Succeeded")
     assert system.ask(lambda api: api.launch(body, key="the-same-key"))["id"] == id_
+    system.started_once(id_, 1)
+
+
+def test_one_key_with_a_name_launches_once(system: System) -> None:
+    """By the claim that the api's own account may write, and nobody else's: other names, and none, are refused."""
+    body = a_body(script={"runsS": 0.1})
+    named = {**body, "name": "by-name"}
+    (id_,) = {system.ask(lambda api: api.launch(named, key="a-key-with-a-name"))["id"] for _ in range(2)}
+    for other in ({**body, "name": "by-another"}, body):
+        with pytest.raises(InvalidError, match="by-name"):
+            system.ask(lambda api, other=other: api.launch(other, key="a-key-with-a-name"))
+    system.ended(id_, "Succeeded")
     system.started_once(id_, 1)
 
 
