@@ -75,6 +75,11 @@ spec:
         - name: tmp
           mountPath: /tmp
         {{- include "slipway.redisMount" .root | nindent 8 }}
+        {{- if $values.tokenSecret }}
+        - name: tokens
+          mountPath: {{ include "slipway.tokenFolder" . }}
+          readOnly: true
+        {{- end }}
         {{- with $values.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -83,6 +88,11 @@ spec:
       emptyDir:
         sizeLimit: 64Mi
     {{- include "slipway.redisVolume" .root | nindent 4 }}
+    {{- with $values.tokenSecret }}
+    - name: tokens
+      secret:
+        secretName: {{ . }}
+    {{- end }}
     {{- with $values.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -11,6 +11,9 @@ again at its start, and ends when it does not know one.
 {{- /* Under a name that it does not know the api answers nobody. */ -}}
 {{- $ways := concat (.root.Values.ingress.enabled | ternary .root.Values.ingress.hosts list) (.root.Values.httpRoute.enabled | ternary .root.Values.httpRoute.hostnames list) -}}
 {{- $_ := set $settings "hosts" (concat $settings.hosts $ways | uniq) -}}
+{{- if and .root.Values.api.tokenSecret (not $settings.tokenDir) -}}
+{{- $_ := set $settings "tokenDir" (include "slipway.tokenFolder" .) -}}
+{{- end -}}
 {{- end -}}
 {{- range $field, $value := $settings -}}
 {{- $name := eq $field "otelEndpoint" | ternary "OTEL_EXPORTER_OTLP_ENDPOINT" (printf "SLIPWAY_%s" (snakecase $field | upper)) -}}
@@ -32,6 +35,11 @@ again at its start, and ends when it does not know one.
 {{- $api := .root.Values.api.settings }}
 SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" (default $api.listen $api.taskListen)) | quote }}
 {{- end -}}
+{{- end -}}
+
+{{/* Where the records of tokens are, in the pod of the api. */}}
+{{- define "slipway.tokenFolder" -}}
+/etc/slipway/tokens
 {{- end -}}
 
 {{/* The port of a host:port. */}}

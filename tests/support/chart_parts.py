@@ -51,7 +51,10 @@ def scaling(service: str) -> Schema:
     """How many pods of a service there are, where that is not simply a number."""
     match service:
         case "api":
-            return {"autoscaling": _autoscaling()}
+            tokens = shapes.text(
+                "A Secret with the records of tokens that `slipway token create` writes, for auth=token."
+            )
+            return {"autoscaling": _autoscaling(), "tokenSecret": tokens}
         case "podworker":
             return {"keda": _keda(), "once": _once()}
         case _:

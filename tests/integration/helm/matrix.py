@@ -103,6 +103,23 @@ MATRIX: Mapping[str, Values] = {
         }
     },
     "another user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}},
+    "users by token": {"api": {"settings": {"auth": "token", "listen": "0.0.0.0:8080"}, "tokenSecret": "tokens"}},
+    "users of kubernetes": {
+        "api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}},
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "hosts": ["slipway.example"],
+            "tlsSecret": "certificate",
+            "annotations": {"nginx.ingress.kubernetes.io/proxy-read-timeout": "3600"},
+        },
+        "httpRoute": {
+            "enabled": True,
+            "hostnames": ["gateway.example"],
+            "parentRefs": [{"name": "gateway", "namespace": "gateways", "sectionName": "https"}],
+        },
+        "networkPolicy": {"enabled": True},
+    },
     "drains at once": {name: {"drainDelayS": 0} for name in ("api", "scheduler", "podworker", "watcher")},
     "scaled api": {
         "api": {
@@ -287,6 +304,8 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         "is for TLS",
     ),
     "a part of a trial": ({"trial": {"command": ["true"]}}, "command"),
+    "tokens without records": ({"api": {"settings": {"auth": "token"}}}, "needs api.tokenSecret"),
+    "records without tokens": ({"api": {"tokenSecret": "tokens"}}, "auth=token only"),
     "two redis": ({"externalRedis": {"url": "redis://elsewhere"}}, "valkey.enabled=false"),
     "two addresses of redis": (
         {"valkey": {"enabled": False}, "externalRedis": {"url": "redis://a", "existingSecret": "b"}},

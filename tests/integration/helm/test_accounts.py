@@ -18,10 +18,17 @@ ROW = re.compile(r"^\| (?P<resources>`[^|]+) \| (?P<verbs>[a-z, ]+) \| (?P<why>[
 DANGEROUS = {"escalate", "bind", "impersonate", "*"}
 
 
+EVERYTHING = {
+    "audit": {"enabled": True},
+    "uninstall": {"removeAllocations": True},
+    "api": {"settings": {"auth": "kubernetes"}},
+}
+
+
 @pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:
     """The chart with its default values, and with every account that it can make."""
-    return chart.render({"audit": {"enabled": True}, "uninstall": {"removeAllocations": True}})
+    return chart.render(EVERYTHING)
 
 
 def _documented(component: str) -> Iterator[tuple[Right, str]]:
@@ -132,7 +139,7 @@ def test_rights_can_be_narrowed_to_namespaces(component: str, documents: list[di
 
     But for making workspaces: which namespaces are some is said by the values then.
     """
-    narrow = chart.render({"rbac": {"namespaces": NAMESPACES}})
+    narrow = chart.render({**EVERYTHING, "rbac": {"namespaces": NAMESPACES}})
     makes = {("namespaces", verb) for verb in ("create", "delete", "patch")} if component == "api" else set[Right]()
     assert _granted(narrow, component) == _granted(documents, component) - makes
     wide = [role for role in _roles(narrow, component) if role["kind"] == "ClusterRole"]
@@ -143,7 +150,12 @@ def test_rights_can_be_narrowed_to_namespaces(component: str, documents: list[di
         for resource in rule["resources"]
         for verb in set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert writes <= {("nodes", "patch"), ("tokenreviews", "create"), ("resourcepools/status", "update")}
+    assert writes <= {
+        ("nodes", "patch"),
+        ("tokenreviews", "create"),
+        ("subjectaccessreviews", "create"),
+        ("resourcepools/status", "update"),
+    }
     places = {role["metadata"]["namespace"] for role in _roles(narrow, component) if role["kind"] == "Role"}
     assert places - {chart.NAMESPACE} == set(NAMESPACES)
 

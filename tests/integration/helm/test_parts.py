@@ -170,6 +170,18 @@ def test_ways_in_are_whole() -> None:
             _open(**more)
 
 
+def test_records_of_tokens_are_where_the_api_looks() -> None:
+    """A Secret that is there, mounted in the api's pod and no other."""
+    documents = rendered("users by token")
+    folder = chart.service_environment(documents, "api")["SLIPWAY_TOKEN_DIR"]
+    (mount,) = [
+        one for one in chart.pod_spec(documents, "api")["containers"][0]["volumeMounts"] if one["name"] == "tokens"
+    ]
+    assert mount == {"name": "tokens", "mountPath": folder, "readOnly": True}
+    others = [chart.pod_spec(documents, service) for service in SERVICES if service != "api"]
+    assert not any(volume["name"] == "tokens" for pod in others for volume in pod["volumes"])
+
+
 # --- walls and rules --------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,12 @@ CLUSTER_KINDS = {
     "ValidatingAdmissionPolicyBinding",
 }
 VOLUMES = {"configMap", "emptyDir", "secret"}
-THERE_ALREADY = {("Secret", "authority"), ("ConfigMap", "authorities"), *(("Secret", name) for name in SECRETS)}
+THERE_ALREADY = {
+    ("Secret", "authority"),
+    ("Secret", "tokens"),
+    ("ConfigMap", "authorities"),
+    *(("Secret", name) for name in SECRETS),
+}
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 

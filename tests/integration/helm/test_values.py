@@ -120,8 +120,6 @@ def _another(row: SettingRow) -> Any:
             return ["one", "two"]
         case _ if " | " in row.type:
             return row.type.split(" | ")[-1]
-        case "auth", _:
-            return "none"  # the only one there is
         case _:
             return "http://other"
 
