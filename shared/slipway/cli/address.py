@@ -1,13 +1,17 @@
-"""Where the API is: named, in the environment, the stack that runs on this machine, or the default.
+"""Where the API is: named, in the environment, where one is logged in, the stack of this machine, or the default.
 
-Owns the order of those four. Reads the state file of the local stack; opens no connection.
+Owns the order of those five, and which token goes where: the one in the environment to whatever is called, one of a
+context to its own server only. Reads the state file of the local stack and the contexts; opens no connection.
 """
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from slipway.errors import InvalidError
+
+if TYPE_CHECKING:
+    from slipway.cli.credentials import Credential
 
 ENV_SERVER = "SLIPWAY_SERVER"
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -21,6 +25,8 @@ class Address(NamedTuple):
     port: int
     prefix: str
     origin: str
+    credential: "Credential | None" = None
+    """what opens it; None: nothing is sent"""
 
     @property
     def url(self) -> str:
@@ -35,11 +41,27 @@ def find(named: str = "") -> Address:
     Raises:
         InvalidError: what was named is not an address.
     """
+    from slipway.cli import contexts, credentials
+
+    found = _find(named)
+    token = os.environ.get(credentials.ENV_TOKEN, "")
+    if token:
+        return found._replace(credential=credentials.fixed(token))
+    context = contexts.of_server(found.url)
+    return found if context is None else found._replace(credential=context.credential)
+
+
+def _find(named: str) -> Address:
     if named:
         return parse(named, "--server")
     from_environment = os.environ.get(ENV_SERVER, "")
     if from_environment:
         return parse(from_environment, f"${ENV_SERVER}")
+    from slipway.cli import contexts
+
+    context = contexts.current()
+    if context is not None:
+        return parse(context.server, "the context that you are logged in at")
     local = running_stack()
     return parse(local, "the local stack") if local else parse(DEFAULT_SERVER, "the default")
 

@@ -54,6 +54,8 @@ PAUSE_S_MAX = 3.0
 UPLOAD_S = 900.0
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 4 * 1024 * 1024
+_CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
+"""How a command is shown: a token is not for a screen."""
 _LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
 
 
@@ -292,6 +294,8 @@ class Api:
         headers = {"Accept": "application/json", "User-Agent": "slipway-cli"}
         if self._user:
             headers["X-Slipway-User"] = self._user
+        if self.server.credential is not None:
+            headers["Authorization"] = f"Bearer {self.server.credential.token()}"
         if payload is not None:
             headers["Content-Type"] = "application/json"
         return {**headers, **(extra or {})}
@@ -327,12 +331,15 @@ class Api:
             return
         words = ["curl", "-sS"] if method == "GET" else ["curl", "-sS", "-X", method]
         for name, value in headers.items():
-            if name != "User-Agent":
+            if name == "Authorization":
+                words += ["-H", _CREDENTIAL]
+            elif name != "User-Agent":
                 words += ["-H", f"{name}: {value}"]
         if payload is not None:
             words += ["-d", payload.decode()]
         url = self.server._replace(prefix="").url + target
-        self._show(shlex.join([*words, url]))
+        shown = shlex.join([*words, url])
+        self._show(shown.replace(f"'{_CREDENTIAL}'", f'"{_CREDENTIAL}"'))
 
     def _unreachable(self, error: Exception) -> UnavailableError:
         refused = isinstance(error, ConnectionRefusedError)
@@ -388,7 +395,9 @@ def error_of(answer: Answer) -> ControlPlaneError:
     retry = {name.lower(): value for name, value in answer.headers.items()}.get("retry-after", "")
     retry_after_s = float(retry) if retry.isdigit() else None
     match answer.status:
-        case 401 | 403:
+        case 401:
+            return DeniedError(detail if "slipway login" in detail else f"{detail}; log in: slipway login")
+        case 403:
             return DeniedError(detail)
         case 404:
             return NotFoundError(detail)

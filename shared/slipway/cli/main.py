@@ -39,6 +39,11 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "demo": Entry("local", "start it, do the main job once, visibly, and stop it"),
         "doctor": Entry("doctor", "is everything there and answering?"),
     },
+    "Who and where": {
+        "login": Entry("login", "log in at a server with a token, or as Kubernetes knows you"),
+        "context": Entry("login", "servers that you are logged in at: ls, use, rm"),
+        "token": Entry("tokens", "tokens of the API: create, ls, revoke"),
+    },
     "Launch": {
         "run": Entry("run", "run a command on ranks: slipway run --ranks 4 -- python train.py"),
         "notebook": Entry("kinds", "start, open, list and stop notebooks"),
@@ -137,8 +142,9 @@ def help_page() -> str:
         lines += [f"  {name:<12} {entry.summary}" for name, entry in verbs.items()]
         lines.append("")
     lines += [
-        "The server: --server URL, else $SLIPWAY_SERVER, else the stack that runs here,",
-        "else http://127.0.0.1:8080. IDs may be shortened while they fit one allocation.",
+        "The server: --server URL, else $SLIPWAY_SERVER, else where you are logged in,",
+        "else the stack that runs here, else http://127.0.0.1:8080.",
+        "IDs may be shortened while they fit one allocation.",
         "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 not found, 4 not allowed,",
         "124 timeout, 130 detached with Ctrl-C.",
     ]

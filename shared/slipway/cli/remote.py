@@ -30,7 +30,7 @@ ACK_BYTES = 32 * 1024
 PATIENCE_S = 600.0
 """How long a lost connection is tried again: long enough for a laptop to change its network."""
 PAUSE_S, PAUSE_S_MAX = 0.1, 3.0
-_GONE, _NO_SESSION = (404, 410), 4404
+_GONE, _NO_SESSION = (401, 403, 404, 410), 4404
 STDOUT, STDERR = 1, 2
 
 
@@ -46,6 +46,7 @@ class Remote:
     """One session. `show` gets (stream, bytes); `lost` is told when a connection is lost, `found` when it is back."""
 
     def __init__(self, server: Address, path: str, wanted: Wanted, show: Callable[[int, bytes], None]) -> None:
+        self._server = server
         self._url = sockets.url_of(server, f"{path}terminal")
         self._wanted = wanted
         self._show = show
@@ -112,7 +113,7 @@ class Remote:
 
         try:
             async with asyncio.timeout(sockets.CONNECT_S):
-                return await sockets.connect(self._url, PROTOCOL)
+                return await sockets.connect(self._server, self._url, PROTOCOL)
         except InvalidStatus as error:
             if error.response.status_code in _GONE:
                 raise PermanentError(detail_of(error.response.body)) from error

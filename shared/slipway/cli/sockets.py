@@ -18,13 +18,15 @@ def url_of(server: Address, path: str) -> str:
     return f"{scheme}://{host}:{server.port}{server.prefix}{path}"
 
 
-async def connect(url: str, protocol: str) -> "ClientConnection":
+async def connect(server: Address, url: str, protocol: str) -> "ClientConnection":
     """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors."""
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol
 
+    credential = server.credential
     return await open_socket(
         url,
+        additional_headers={"Authorization": f"Bearer {credential.token()}"} if credential is not None else None,
         subprotocols=[Subprotocol(protocol)],
         compression=None,
         proxy=None,

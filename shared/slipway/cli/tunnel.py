@@ -28,6 +28,7 @@ class Tunnel:
     """Connections to `local` go to the workload's port at `path`. `say` is told what goes wrong with one."""
 
     def __init__(self, server: Address, path: str, say: Callable[[str], None]) -> None:
+        self._server = server
         self._url = sockets.url_of(server, path)
         self._say = say
         self._open = 0
@@ -81,7 +82,7 @@ class Tunnel:
         while True:
             try:
                 async with asyncio.timeout_at(until):
-                    return await sockets.connect(self._url, PROTOCOL)
+                    return await sockets.connect(self._server, self._url, PROTOCOL)
             except InvalidStatus as error:
                 self._say(detail_of(error.response.body))
                 return None

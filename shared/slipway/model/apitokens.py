@@ -2,7 +2,7 @@
 
 A token is `slipway_<id>_<secret>`: the id says which record is meant and is no secret, the secret is 256 bits of
 chance. Kept is the SHA-256 of the whole token. That is enough here, and a slow or salted hash would add nothing: those
-make up for secrets that can be guessed, and nobody guesses 256 bits; two tokens never share a secret, so that no table helps.
+make up for secrets that can be guessed, and nobody guesses 256 bits; no two tokens share a secret, so no table helps.
 
 Owns the format of a record: one JSON file `<id>.json` for each token, so that a folder of them is what a Secret is when
 it is mounted, and one token is added or taken away without reading the others. Knows no files, no clock, no chance.

@@ -1,0 +1,127 @@
+"""Where one is logged in: servers by name, with what opens each, in a file that only its owner reads.
+
+Owns the file `contexts.json` in `$SLIPWAY_CONFIG_DIR`, else `$XDG_CONFIG_HOME/slipway`, else `~/.config/slipway`.
+Invariants: its mode is 0600 and that of its folder 0700, before a token is in it; it is replaced as a whole.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from slipway.cli.credentials import Credential, Kubernetes, fixed, of_file, of_kubernetes
+from slipway.errors import InvalidError
+
+FILE = "contexts.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
+Json = dict[str, Any]
+
+
+class Context(NamedTuple):
+    """One server, and one way to open it."""
+
+    server: str
+    token: str = ""
+    token_file: str = ""
+    kubernetes: Kubernetes | None = None
+
+    @property
+    def credential(self) -> Credential | None:
+        """What opens it; None where nothing is needed."""
+        if self.kubernetes is not None:
+            return of_kubernetes(self.kubernetes)
+        if self.token_file:
+            return of_file(Path(self.token_file))
+        return fixed(self.token) if self.token else None
+
+    @property
+    def way(self) -> str:
+        """How it is opened, in words."""
+        if self.kubernetes is not None:
+            return f"kubernetes {self.kubernetes.account}".strip()
+        return f"file {self.token_file}" if self.token_file else "token" if self.token else "none"
+
+
+class Contexts(NamedTuple):
+    """What the file holds; `current` may be empty."""
+
+    current: str
+    all: dict[str, Context]
+
+
+def folder() -> Path:
+    """Where the file is."""
+    named = os.environ.get("SLIPWAY_CONFIG_DIR", "")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base else Path.home() / ".config") / "slipway"
+
+
+def read() -> Contexts:
+    """The file; nothing where there is none. Raises InvalidError when it can not be read."""
+    path = folder() / FILE
+    try:
+        told: Json = json.loads(path.read_text(encoding="utf-8"))
+        found = {name: _context(each) for name, each in cast("Json", told["contexts"]).items()}
+        return Contexts(str(told.get("current") or ""), found)
+    except FileNotFoundError:
+        return Contexts("", {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidError(f"{path} can not be read ({error}); remove it and log in again") from error
+
+
+def write(contexts: Contexts) -> None:
+    """Replace the file."""
+    where = folder()
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    body = {"current": contexts.current, "contexts": {name: _json(each) for name, each in contexts.all.items()}}
+    fresh = where / f"{FILE}.new"
+    fresh.unlink(missing_ok=True)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(body, file, indent=1)
+        file.write("\n")
+    os.replace(fresh, where / FILE)
+
+
+def current() -> Context | None:
+    """Where one is logged in and commands go; None: nowhere."""
+    contexts = read()
+    return contexts.all.get(contexts.current)
+
+
+def of_server(url: str) -> Context | None:
+    """The context that opens this very server: its token is for no other. The current one counts first."""
+    contexts = read()
+    ordered = sorted(contexts.all.items(), key=lambda item: item[0] != contexts.current)
+    return next((each for _, each in ordered if each.server == url), None)
+
+
+def check_name(name: str) -> str:
+    """The name. Raises InvalidError when it can be none."""
+    if _NAME.fullmatch(name) is None:
+        raise InvalidError(f"{name!r} is no name of a context: letters, digits and . _ @ : - are taken")
+    return name
+
+
+def _context(told: Json) -> Context:
+    kubernetes = told.get("kubernetes")
+    return Context(
+        server=str(told["server"]),
+        token=str(told.get("token") or ""),
+        token_file=str(told.get("tokenFile") or ""),
+        kubernetes=Kubernetes(**kubernetes) if isinstance(kubernetes, dict) else None,
+    )
+
+
+def _json(context: Context) -> Json:
+    way: Json = {}
+    if context.kubernetes is not None:
+        way = {"kubernetes": context.kubernetes._asdict()}
+    elif context.token_file:
+        way = {"tokenFile": context.token_file}
+    elif context.token:
+        way = {"token": context.token}
+    return {"server": context.server, **way}

@@ -1,0 +1,162 @@
+"""What opens an API: a token as it is, or one that is asked of kubectl and asked again before it ends.
+
+Owns where a token comes from. Invariants: a token is never an argument of a process, never printed, and sent to the
+server only that it was given for; what is asked of kubectl has a deadline.
+"""
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from slipway.errors import DeniedError, InvalidError, UnavailableError
+from slipway.runtime.clock import SystemClock
+
+ENV_TOKEN = "SLIPWAY_API_TOKEN"  # noqa: S105 - the name of a variable
+AUDIENCE = "slipway-api"
+LIFE_S = 3600
+AHEAD_S = 60.0
+"""A token that ends sooner is asked for again."""
+KUBECTL_S = 30.0
+Json = dict[str, Any]
+
+
+class Kubernetes(NamedTuple):
+    """How kubectl gets a token: for an account (`namespace/name`), else what the kubeconfig logs in with."""
+
+    account: str = ""
+    audience: str = AUDIENCE
+    context: str = ""
+
+
+class Credential:
+    """Gives the token for each request. `ask` brings a new one; what it brought is kept while it lasts."""
+
+    def __init__(self, ask: Callable[[], str]) -> None:
+        self._ask = ask
+        self._token = ""
+        self._ends_at = 0.0
+
+    def __repr__(self) -> str:
+        return "Credential(***)"
+
+    def token(self) -> str:
+        """A token that counts for a while yet.
+
+        Raises:
+            ControlPlaneError: there is none to be had.
+        """
+        if not self._token or SystemClock().now() > self._ends_at - AHEAD_S:
+            self._token = checked(self._ask())
+            self._ends_at = ends_at(self._token) or float("inf")
+        return self._token
+
+
+def fixed(token: str) -> Credential:
+    """One that is always the same."""
+    return Credential(lambda: token)
+
+
+def of_file(path: Path) -> Credential:
+    """What a file holds now: read once for each command."""
+
+    def read() -> str:
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidError(f"the token file {path} can not be read: {error}") from error
+
+    return Credential(read)
+
+
+def of_kubernetes(wanted: Kubernetes) -> Credential:
+    """What kubectl gives."""
+    return Credential(lambda: token_of(wanted))
+
+
+def checked(text: str) -> str:
+    """A token without the white space around it. Raises InvalidError when it can be none."""
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidError("that is no token: one word of printable ASCII characters is wanted")
+    return token
+
+
+def ends_at(token: str) -> float:
+    """When a JWT ends, in seconds since the epoch; 0 where it does not say."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return 0.0
+    try:
+        said = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(said.get("exp") or 0.0)
+    except (ValueError, AttributeError, TypeError):
+        return 0.0
+
+
+def token_of(wanted: Kubernetes) -> str:
+    """A token of Kubernetes. Raises DeniedError or UnavailableError with kubectl's words."""
+    context = ["--context", wanted.context] if wanted.context else []
+    if wanted.account:
+        namespace, _, name = wanted.account.partition("/")
+        audience = ["--audience", wanted.audience] if wanted.audience else []
+        return kubectl(
+            [*context, "create", "token", name, "--namespace", namespace, *audience, f"--duration={LIFE_S}s"]
+        )
+    return _of_kubeconfig(json.loads(kubectl([*context, "config", "view", "--raw", "--minify", "--output", "json"])))
+
+
+def kubectl(words: Sequence[str], *, given: str = "") -> str:
+    """What `kubectl WORDS` prints; `given` is its input."""
+    return _run(["kubectl", *words], given=given)
+
+
+def _of_kubeconfig(config: Json) -> str:
+    users = cast("list[Json]", config.get("users") or [{}])
+    user = cast("Json", users[0].get("user") or {})
+    if user.get("token"):
+        return str(user["token"])
+    if user.get("tokenFile"):
+        return Path(str(user["tokenFile"])).read_text(encoding="utf-8")
+    plugin = cast("Json | None", user.get("exec"))
+    if plugin is None:
+        raise InvalidError(
+            "this kubeconfig logs in with no token (a certificate, say), which only the Kubernetes API takes; name an "
+            "account: slipway login --kubernetes --account NAMESPACE/NAME"
+        )
+    info = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
+    named = cast("list[dict[str, str]]", plugin.get("env") or [])
+    env = {**{each["name"]: each["value"] for each in named}, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    told = json.loads(_run([str(plugin["command"]), *map(str, plugin.get("args") or [])], env=env))
+    token = str((told.get("status") or {}).get("token") or "")
+    if not token:
+        raise InvalidError(
+            f"the plug-in {plugin['command']} of this kubeconfig gives no token; name an account instead"
+        )
+    return token
+
+
+def _run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, given: str = "") -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - kubectl, or the plug-in that the user's own kubeconfig names
+            list(argv),
+            env={**os.environ, **(env or {})},
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_S,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise InvalidError(
+            f"{argv[0]} is not installed; a token needs none: slipway login --token-file FILE"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"{argv[0]} did not answer within {KUBECTL_S:.0f} s") from error
+    if done.returncode != 0:
+        words = done.stderr.strip() or f"it ended with {done.returncode}"
+        raise DeniedError(f"{argv[0]}: {words}")
+    return done.stdout

@@ -1,0 +1,130 @@
+"""`slipway login` and `slipway context`: where commands go, and as whom."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from slipway.cli import address, contexts, main, table
+from slipway.cli.contexts import Context, Contexts
+from slipway.cli.credentials import AUDIENCE, Kubernetes, checked
+from slipway.cli.http import Api
+from slipway.cli.verb import Session, Verb, own_name
+from slipway.errors import InvalidError, NotFoundError
+
+Json = dict[str, Any]
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def configure_login(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("url", nargs="?", default="", metavar="URL", help="the server (default: as for every verb)")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--token", metavar="TOKEN", help="the token; - reads it from the standard input")
+    way.add_argument("--token-file", metavar="FILE", help="a file that holds the token, read by every command anew")
+    way.add_argument("--kubernetes", action="store_true", help="a token of Kubernetes, asked of kubectl when needed")
+    parser.add_argument("--account", default="", metavar="NS/NAME", help="of --kubernetes: as this service account")
+    parser.add_argument("--kube-context", default="", metavar="NAME", help="of --kubernetes: kubectl's context")
+    parser.add_argument(
+        "--audience", default=AUDIENCE, metavar="NAME", help=f"of --account: whom the token is for (default {AUDIENCE})"
+    )
+    parser.add_argument("--name", default="", help="what to call it (default: the server's host)")
+
+
+def login(arguments: argparse.Namespace, session: Session) -> int:
+    """Try what was given, say who that is, and keep it."""
+    if arguments.url and arguments.server:
+        raise InvalidError("login: name the server once, either as URL or with --server")
+    server = address.find(arguments.url or arguments.server)
+    context = _context(arguments, server.url)
+    name = contexts.check_name(arguments.name or server.host)
+    opened = server._replace(credential=context.credential)
+    api = Api(opened, user=own_name())
+    try:
+        me = api.get("/me")
+    finally:
+        api.close()
+    if server.scheme == "http" and server.host not in LOOPBACK and context.way != "none":
+        session.terminal.note(f"{server.url} is no HTTPS: whoever is on the way reads the token")
+    known = contexts.read()
+    contexts.write(Contexts(name, {**known.all, name: context}))
+    session.terminal.line(f"logged in at {server.url} as {me['user']} (context {name})")
+    _tell(session, me)
+    return main.OK
+
+
+def configure_context(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("word", nargs="?", choices=("ls", "use", "rm"), default="ls")
+    parser.add_argument("name", nargs="?", default="", help="of use and rm: which; use - for none")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+
+
+def context(arguments: argparse.Namespace, session: Session) -> int:
+    """List, choose or forget."""
+    known = contexts.read()
+    if arguments.word == "ls":
+        return _list(arguments, session, known)
+    name = arguments.name
+    if not name:
+        raise InvalidError(f"context {arguments.word}: name one; `slipway context ls` lists them")
+    if arguments.word == "use" and name == "-":
+        contexts.write(known._replace(current=""))
+        session.terminal.line("no context is in use")
+        return main.OK
+    if name not in known.all:
+        raise NotFoundError(f"there is no context {name!r}; `slipway context ls` lists them")
+    if arguments.word == "use":
+        contexts.write(known._replace(current=name))
+        session.terminal.line(f"context {name}: {known.all[name].server}")
+        return main.OK
+    rest = {other: each for other, each in known.all.items() if other != name}
+    contexts.write(Contexts("" if known.current == name else known.current, rest))
+    session.terminal.line(f"context {name} is forgotten")
+    return main.OK
+
+
+def _context(arguments: argparse.Namespace, url: str) -> Context:
+    if arguments.account and not arguments.kubernetes:
+        raise InvalidError("--account needs --kubernetes")
+    if arguments.kubernetes:
+        namespace, slash, name = arguments.account.partition("/")
+        if arguments.account and not (namespace and slash and name):
+            raise InvalidError(f"--account: {arguments.account!r} must be NAMESPACE/NAME")
+        return Context(url, kubernetes=Kubernetes(arguments.account, arguments.audience, arguments.kube_context))
+    if arguments.token_file:
+        return Context(url, token_file=str(Path(arguments.token_file).expanduser().absolute()))
+    if arguments.token == "-":  # noqa: S105 - stands for the standard input
+        return Context(url, token=checked(sys.stdin.read()))
+    return Context(url, token=checked(arguments.token) if arguments.token else "")
+
+
+def _tell(session: Session, me: Json) -> None:
+    roles = me.get("roles") or {}
+    if roles:
+        session.terminal.line("roles: " + ", ".join(f"{role} in {place}" for place, role in sorted(roles.items())))
+    session.terminal.line("workspaces: " + (", ".join(me["workspaces"]) or "none that you may look into"))
+    if me.get("expiresAt"):
+        session.terminal.line(f"until {me['expiresAt']}")
+
+
+def _list(arguments: argparse.Namespace, session: Session, known: Contexts) -> int:
+    if arguments.output == "json":
+        items = [
+            {"name": name, "current": name == known.current, "server": each.server, "way": each.way}
+            for name, each in sorted(known.all.items())
+        ]
+        session.terminal.line(json.dumps({"items": items}))
+        return main.OK
+    if not known.all:
+        session.terminal.note("no contexts; `slipway login URL` makes one")
+        return main.OK
+    rows = [
+        ["*" if name == known.current else "", name, each.server, each.way] for name, each in sorted(known.all.items())
+    ]
+    session.terminal.line(table.render(["", "NAME", "SERVER", "BY"], rows, width=session.terminal.width))
+    return main.OK
+
+
+VERBS = {"login": Verb(configure_login, login), "context": Verb(configure_context, context)}

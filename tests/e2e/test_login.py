@@ -1,0 +1,134 @@
+"""Logging in at a real stack with tokens: every verb goes in with it, others see nothing, what is revoked is out."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.cli import address
+from slipway.local.stack import StackOptions
+from tests.support.cli import Ran
+from tests.support.local_stack import RunningStack, cli_words
+from tests.support.wait import wait_until
+
+
+class Guarded:
+    """A stack in mode `token`, and users with a folder of their own each."""
+
+    def __init__(self, stack: RunningStack, tokens: Path, homes: Path) -> None:
+        self.stack = stack
+        self.tokens = tokens
+        self.homes = homes
+
+    def run(self, user: str, *words: str, given: str = "") -> Ran:
+        """`slipway ...` as a process of that user."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
+        env |= {"SLIPWAY_CONFIG_DIR": str(self.homes / user), "XDG_STATE_HOME": str(self.homes), "NO_COLOR": "1"}
+        done = subprocess.run(
+            cli_words(*words), env=env, input=given, capture_output=True, text=True, timeout=90, check=False
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def token(self, user: str, *roles: str) -> str:
+        """A new one, which counts already."""
+        options = [word for role in roles for word in ("--role", role)]
+        made = self.run(user, "token", "create", "--for", user, *options, "--dir", str(self.tokens))
+        assert made.code == 0, made.err
+        token = made.out.strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self.stack.url}/api/v1/me"
+        wait_until(lambda: httpx.get(url, headers=headers, trust_env=False).status_code == 200, "the token counts")
+        return token
+
+    def login(self, user: str, *roles: str) -> Ran:
+        """A token of one's own, and logged in with it."""
+        return self.run(user, "login", self.stack.url, "--token", "-", given=self.token(user, *roles))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Guarded]:
+    base = tmp_path_factory.mktemp("guarded")
+    tokens = base / "tokens"
+    tokens.mkdir()
+    options = StackOptions(
+        folder=base / "stack", port=0, env={"SLIPWAY_AUTH": "token", "SLIPWAY_TOKEN_DIR": str(tokens)}
+    )
+    stack = RunningStack(options)
+    try:
+        stack.start()
+        yield Guarded(stack, tokens, base / "homes")
+    finally:
+        stack.stop()
+
+
+def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
+    """Calls, streams and sockets; the launch is that user's, whatever --user says."""
+    assert guarded.run("ada", "ps", "--server", guarded.stack.url).code == 4
+    logged_in = guarded.login("ada", "default=editor")
+    assert logged_in.code == 0, logged_in.err
+    assert "as ada" in logged_in.out
+    assert "workspaces: default" in logged_in.out
+    run = guarded.run("ada", "run", "--user", "root", "--name", "mine", "--", "python3", "-c", "print('hello')")
+    assert (run.code, "hello" in run.out) == (0, True), run.err
+    view: Any = json.loads(guarded.run("ada", "get", "mine", "-o", "json").out)
+    assert view["user"] == "ada"
+    assert guarded.run("ada", "logs", "-f", "mine").out.strip().endswith("hello")
+    assert "terminated" in guarded.run("ada", "events", "-f", "mine").out
+    assert guarded.run("ada", "shell", "start", "--name", "sh1", "--detach").code == 0
+    assert guarded.run("ada", "wait", "sh1", "--for", "ready").code == 0
+    shell = guarded.run("ada", "shell", "open", "sh1", "--", "echo", "from inside")
+    assert (shell.code, "from inside" in shell.out) == (0, True), shell.err
+    guarded.run("ada", "kill", "sh1")
+
+
+def test_a_viewer_looks_and_changes_nothing(guarded: Guarded) -> None:
+    """Exit code 4, with the role that it takes."""
+    guarded.login("ada", "default=editor")
+    launched = guarded.run("ada", "command", "start", "--name", "stays", "--detach", "--", "sleep", "60")
+    assert launched.code == 0, launched.err
+    assert guarded.login("vera", "default=viewer").code == 0
+    assert "stays" in guarded.run("vera", "ps").out
+    killed = guarded.run("vera", "kill", "stays")
+    assert (killed.code, "editor" in killed.err) == (4, True), killed.err
+    guarded.run("ada", "kill", "stays")
+
+
+def test_others_find_nothing(guarded: Guarded) -> None:
+    """What is in a workspace is not there for those of another: not found, not forbidden."""
+    guarded.login("ada", "default=editor")
+    launched = guarded.run("ada", "command", "start", "--name", "hidden", "--detach", "--", "sleep", "60")
+    assert launched.code == 0, launched.err
+    assert guarded.login("eve", "elsewhere=admin").code == 0
+    assert "hidden" not in guarded.run("eve", "ps", "-a").out
+    for verb in ("get", "logs", "kill", "explain", "describe"):
+        ran = guarded.run("eve", verb, "hidden")
+        assert (ran.code, "there is no allocation 'hidden'" in ran.err) == (3, True), (verb, ran.err)
+    assert guarded.run("eve", "command", "start", "--workspace", "default", "--", "true").code == 3
+    guarded.run("ada", "kill", "hidden")
+
+
+def test_what_is_revoked_is_out(guarded: Guarded) -> None:
+    """Within seconds, without a restart; the folder says which tokens there are."""
+    token = guarded.token("rex", "default=editor")
+    assert guarded.run("rex", "login", guarded.stack.url, "--token", "-", given=token).code == 0
+    id_ = token.split("_")[1]
+    assert id_ in guarded.run("rex", "token", "ls", "--dir", str(guarded.tokens)).out
+    assert guarded.run("rex", "token", "revoke", id_, "--dir", str(guarded.tokens)).code == 0
+    told = wait_until(lambda: (ran := guarded.run("rex", "ps")).code == 4 and ran, "the token counts no more")
+    assert "slipway login" in told.err
+
+
+def test_an_open_api_listens_nowhere_else(tmp_path: Path) -> None:
+    """Mode `none` on another address than loopback does not start, and says why."""
+    env = {**os.environ, "SLIPWAY_LISTEN": "0.0.0.0:0", "KUBECONFIG": str(tmp_path / "none")}
+    argv = [sys.executable, "-m", "slipway.api.main"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "lets everybody in" in done.stderr
+    assert address.parse("http://127.0.0.1:1", "test").credential is None

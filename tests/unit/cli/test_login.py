@@ -1,0 +1,172 @@
+"""Logging in: what is kept, where it is sent, and what is never shown."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from slipway.cli import address, contexts, credentials
+from slipway.cli.contexts import Context, Contexts
+from slipway.cli.credentials import Credential, Kubernetes
+from slipway.cli.http import Api
+from slipway.errors import InvalidError
+from slipway.model import apitokens
+from tests.support.cli import run_here
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of one's own, and no stack that runs."""
+    monkeypatch.setenv("SLIPWAY_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("SLIPWAY_SERVER", "SLIPWAY_API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
+    """The file is 0600 in a folder of 0700, also when it was there before."""
+    kept = Contexts("b", {"a": Context("http://a:1", token="s3cret"), "b": Context("http://b:1", token_file="/t")})
+    contexts.write(Contexts("", {}))
+    contexts.write(kept)
+    path = tmp_path / "config" / contexts.FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert contexts.read() == kept
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(InvalidError, match="log in again"):
+        contexts.read()
+
+
+def test_a_token_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names another server sends it nothing; the environment's goes wherever one calls."""
+    contexts.write(Contexts("a", {"a": Context("http://a:1", token="for-a")}))
+    found = address.find()
+    assert (found.url, found.credential.token() if found.credential else "") == ("http://a:1", "for-a")
+    assert address.find("http://evil:1").credential is None
+    assert address.find("http://a:2").credential is None
+    monkeypatch.setenv("SLIPWAY_API_TOKEN", "any")
+    other = address.find("http://b:1").credential
+    assert other is not None
+    assert other.token() == "any"
+
+
+def test_no_token_on_the_screen() -> None:
+    """A command that is shown names the variable; what is printed of a credential is nothing."""
+    shown: list[str] = []
+    server = address.parse("http://127.0.0.1:9", "test")._replace(credential=credentials.fixed("s3cret"))
+    with pytest.raises(Exception, match="nobody listens"):
+        Api(server, show=shown.append).get("/me")
+    assert "s3cret" not in shown[0]
+    assert '-H "Authorization: Bearer $SLIPWAY_API_TOKEN"' in shown[0]
+    assert "s3cret" not in repr(server)
+
+
+def test_a_token_that_ends_is_asked_for_again() -> None:
+    """Before it does; one that does not say is kept."""
+    asked: list[str] = []
+
+    def jwt(ends_at: float) -> str:
+        body = credentials.base64.urlsafe_b64encode(json.dumps({"exp": ends_at}).encode()).decode().rstrip("=")
+        asked.append(body)
+        return f"e30.{body}.x"
+
+    short = Credential(lambda: jwt(1.0))
+    assert short.token() == short.token()
+    assert len(asked) == 2
+    long = Credential(lambda: jwt(4e9))
+    assert long.token() == long.token()
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("user", "token"),
+    [
+        ({"token": "plain"}, "plain"),
+        ({"exec": {"command": "sh", "args": ["-c", 'echo "{\\"status\\":{\\"token\\":\\"$X\\"}}"'],
+                   "apiVersion": "v1", "env": [{"name": "X", "value": "from-exec"}]}}, "from-exec"),
+    ],
+)  # fmt: skip
+def test_what_a_kubeconfig_logs_in_with(
+    user: dict[str, object], token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token, or what its plug-in gives."""
+    _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": user}]}))
+    assert credentials.of_kubernetes(Kubernetes()).token() == token
+
+
+def test_a_certificate_is_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said what else there is; for an account kubectl makes one, for our audience."""
+    _a_kubectl(tmp_path, monkeypatch, json.dumps({"users": [{"user": {"client-certificate-data": "x"}}]}))
+    with pytest.raises(InvalidError, match="--account NAMESPACE/NAME"):
+        credentials.of_kubernetes(Kubernetes()).token()
+    _a_kubectl(tmp_path, monkeypatch, "made")
+    assert credentials.of_kubernetes(Kubernetes("team/ada")).token() == "made"
+    words = (tmp_path / "words").read_text(encoding="utf-8").split()
+    assert words == ["create", "token", "ada", "--namespace", "team", "--audience", "slipway-api", "--duration=3600s"]
+
+
+def test_tokens_in_a_folder(tmp_path: Path) -> None:
+    """Made, listed without hashes, taken away; the token itself is on the output once, and in no file."""
+    folder = str(tmp_path / "tokens")
+    made = run_here("token", "create", "--for", "ada", "--role", "red=editor", "--role", "viewer", "--dir", folder)
+    assert made.code == 0, made.err
+    token = made.out.strip()
+    [path] = Path(folder).iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    record = apitokens.decode(path.name, path.read_bytes())
+    assert (record.is_of(token), dict(record.roles)) == (True, {"red": "editor", "*": "viewer"})
+    assert token.rpartition("_")[2] not in path.read_text(encoding="utf-8")
+    listed = run_here("token", "ls", "--dir", folder, "-o", "json").json["items"]
+    assert [(each["id"], each["user"], "hash" in each) for each in listed] == [(record.id, "ada", False)]
+    assert run_here("token", "revoke", record.id, "--dir", folder).code == 0
+    assert run_here("token", "revoke", record.id, "--dir", folder).code == 3
+    assert list(Path(folder).iterdir()) == []
+
+
+def test_tokens_in_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is printed, or done by kubectl; either holds the hash only, under a key of its own."""
+    _a_kubectl(tmp_path, monkeypatch, "patched")
+    create = ("token", "create", "--for", "ada", "--role", "red=editor", "--secret", "ops/tokens")
+    printed = run_here(*create)
+    assert "kubectl patch secret tokens --namespace ops --type merge --patch" in printed.err
+    assert printed.out.strip() not in printed.err
+    done = run_here(*create, "--apply")
+    patch = json.loads((tmp_path / "given").read_text(encoding="utf-8"))
+    [(key, value)] = patch["data"].items()
+    record = apitokens.decode(key, credentials.base64.b64decode(value))
+    assert record.is_of(done.out.strip())
+    run_here("token", "revoke", record.id, "--secret", "tokens", "--apply")
+    assert json.loads((tmp_path / "given").read_text(encoding="utf-8")) == {"data": {key: None}}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("token", "create", "--role", "admin", "--dir", "x"), "--for USER"),
+        (("token", "create", "--for", "a", "--role", "owner", "--dir", "x"), "viewer, editor, admin"),
+        (("token", "create", "--for", "a", "--role", "admin"), "--dir FOLDER, or --secret NAME"),
+        (("token", "create", "--for", "a", "--role", "admin", "--dir", "x", "--expires", "9999d"), "at most 365d"),
+        (("token", "revoke", "zz", "--dir", "x"), "no id of a token"),
+        (("context", "use", "nowhere"), "there is no context"),
+        (("login", "http://127.0.0.1:9", "--account", "a/b"), "--account needs --kubernetes"),
+    ],
+)
+def test_what_is_missing_is_named(words: tuple[str, ...], told: str) -> None:
+    """With what to write instead."""
+    ran = run_here(*words)
+    assert ran.code in (2, 3)
+    assert told in ran.err
+
+
+def _a_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """A kubectl that says this, and notes its words and its input."""
+    program = folder / "bin" / "kubectl"
+    program.parent.mkdir(exist_ok=True)
+    (folder / "answer").write_text(answer, encoding="utf-8")
+    program.write_text(
+        f'#!/bin/sh\necho "$@" > {folder}/words\n[ "$1" = patch ] && cat > {folder}/given\ncat {folder}/answer\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
