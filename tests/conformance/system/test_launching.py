@@ -65,10 +65,10 @@ def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
 
 
 def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive: bytes) -> None:
-    """A piece of the same name that belongs to nobody is not trusted."""
+    """A piece of the same name that belongs to nobody any more is not trusted."""
     id_ = hashlib.sha256(archive).hexdigest()
-    name = f"slipway-context-{id_[:40]}-1"
-    system.operator.create(MAPS, {"metadata": {"name": name}, "binaryData": {"piece": "eHh4"}})
+    left = {"name": f"slipway-context-{id_[:40]}-1", "labels": {"slipway.dev/context": "piece"}}
+    system.operator.create(MAPS, {"metadata": left, "binaryData": {"piece": "eHh4"}})
     assert put(system, archive).status_code == 201
     launched = system.launch(a_body(context=id_, hold=True))
     got = httpx.get(f"{system.installation.url}/api/v1/allocations/{launched}/context", trust_env=False, timeout=60.0)

@@ -1,0 +1,142 @@
+"""Alerts and dashboards ask for metrics that there are, by labels that those have; each alert has a runbook."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from slipway.runtime import telemetry
+from tests.support import chart
+
+Json = dict[str, Any]
+Asked = tuple[str, set[str]]
+"""A metric, and the labels that are asked of it or that it is summed by."""
+
+FILES = chart.CHART / "files"
+RUNBOOKS = chart.ROOT / "docs" / "runbooks"
+RULES = [rule for path in sorted((FILES / "alerts").iterdir()) for rule in yaml.safe_load(path.read_text())["rules"]]
+DASHBOARDS = sorted((FILES / "dashboards").iterdir())
+SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
+
+
+def _labels() -> dict[str, set[str]]:
+    """`{series: its labels}` of every instrument."""
+    found: dict[str, set[str]] = {}
+    for one in telemetry.INSTRUMENTS:
+        for suffix in SUFFIXES.get(one.kind, ("",)):
+            found[one.name + suffix] = {*one.labels, *({"le"} if suffix == "_bucket" else ())}
+    return found
+
+
+def _queries(path: Path) -> Iterator[str]:
+    """Those of a dashboard, as Grafana sends them."""
+    for panel in json.loads(path.read_text("utf-8"))["panels"]:
+        for target in panel.get("targets", ()):
+            yield target["expr"].replace("$__rate_interval", "5m")
+
+
+def _asked(expression: str) -> list[Asked]:
+    """What an expression asks for. Raises ValueError where it is no PromQL."""
+    found: list[Asked] = []
+    by: set[str] = set()
+
+    def visit(node: Any) -> bool:
+        if isinstance(node, promql.VectorSelector):
+            found.append((str(node.name), {str(one.name) for one in node.matchers.matchers}))
+        if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
+            by.update(node.modifier.labels)
+        return True
+
+    promql.walk(promql.parse(expression), visit)
+    return [(name, labels | by) for name, labels in found]
+
+
+ALERTS = [str(rule["expr"]) for rule in RULES]
+QUERIES = [query for path in DASHBOARDS for query in _queries(path)]
+
+
+@pytest.mark.parametrize("expression", [*ALERTS, *QUERIES])
+def test_what_is_asked_for_is_there(expression: str) -> None:
+    """Every metric exists and is written by some service, and has the labels."""
+    known, used = _labels(), _used()
+    asked = _asked(expression)
+    assert asked
+    for name, labels in asked:
+        assert name in known, name
+        assert labels <= known[name], name
+        assert any(name.startswith(one) for one in used), f"nobody writes {name}"
+
+
+def _used() -> set[str]:
+    """The metrics whose instrument is named somewhere in the product beside its declaration."""
+    words: set[str] = set()
+    for folder in ("services", "shared"):
+        for path in (chart.ROOT / folder).rglob("*.py"):
+            if path.name != "telemetry.py":
+                words |= set(re.findall(r"\b[A-Z][A-Z_]+\b", path.read_text("utf-8")))
+    declared = (chart.ROOT / "shared" / "slipway" / "runtime" / "telemetry.py").read_text("utf-8")
+    names = dict(re.findall(r"^([A-Z_]+) = _(?:counter|gauge|histogram)\(\s*\"(\w+)\"", declared, re.MULTILINE))
+    # That of the build is set where it is declared.
+    return {f"slipway_{name}" for word, name in names.items() if word in words} | {"slipway_build"}
+
+
+def test_an_alert_that_asks_for_nothing_is_noticed() -> None:
+    """The checks can fail: a misspelt metric, a label that it has not, no PromQL."""
+    known = _labels()
+    ((name, _),) = _asked("sum(slipway_stuk) > 0")
+    assert name not in known
+    ((name, labels),) = _asked('sum by (pool) (slipway_stuck{queue="a"})')
+    assert not labels <= known[name]
+    with pytest.raises(ValueError, match="unclosed"):
+        _asked("sum(slipway_stuck")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alerts_tell_what_to_do(rule: Json) -> None:
+    """How bad it is, what it means, and a runbook that says what to do."""
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["alert"].startswith("Slipway")
+    notes = rule["annotations"]
+    assert set(notes) == {"summary", "description", "runbook"}
+    text = Path(chart.ROOT, notes["runbook"]).read_text("utf-8")
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## What to do", "## It is over when"]
+    asked = {label for _, labels in _asked(rule["expr"]) for label in labels}
+    for label in re.findall(r"\$labels\.(\w+)", notes["summary"] + notes["description"]):
+        assert label in asked, label
+
+
+def test_every_runbook_is_some_alerts() -> None:
+    """And every alert is called by its own name."""
+    assert {Path(rule["annotations"]["runbook"]).name for rule in RULES} == {path.name for path in RUNBOOKS.iterdir()}
+    names = [rule["alert"] for rule in RULES]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
+def test_dashboards_fit_together(path: Path) -> None:
+    """Panels with names of their own, that lie beside each other and not upon each other."""
+    board = json.loads(path.read_text("utf-8"))
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+
+
+def test_the_chart_brings_them_all() -> None:
+    """Each rule and each dashboard, where they are asked for."""
+    documents = chart.render({"metrics": {"alerts": {"enabled": True}, "dashboards": {"enabled": True}}})
+    groups = chart.find(documents, "PrometheusRule", "alerts")["spec"]["groups"]
+    assert [rule for group in groups for rule in group["rules"]] == RULES
+    for path in DASHBOARDS:
+        kept = chart.find(documents, "ConfigMap", f"dashboard-{path.stem}")["data"][path.name]
+        assert json.loads(kept) == json.loads(path.read_text("utf-8"))
