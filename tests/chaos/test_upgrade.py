@@ -1,10 +1,13 @@
 """The next version: it can be made of these sources, and what became of what was asked of it is told rightly."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from slipway.audit.evidence import ALLOCATIONS, Version
-from tests.chaos.upgrade import ASKED, OBSERVED, judge, make_next, manifests
+from tests.chaos.upgrade import ASKED, OBSERVED, copy_this, judge, make_next, manifests
 
 ASKS = {ASKED: "slow"}
 
@@ -52,3 +55,12 @@ def test_what_was_asked_of_the_next_version_and_is_gone_is_found() -> None:
     second = written(2, "job", {}, first, seq=2)
     third = written(3, "job", {}, second, seq=3)
     assert judge([first, second, third]).lost == (("job", f"spec.{ASKED} is gone in version 2"),)
+
+
+def test_a_process_takes_its_sources_from_the_copy(tmp_path: Path) -> None:
+    """Whoever edits the tree during a run changes nothing in it."""
+    copy = copy_this(tmp_path)
+    program = "import slipway.api.main as main, slipway.kube.rest as rest; print(main.__file__, rest.__file__)"
+    env = {**os.environ, "PYTHONPATH": copy.path}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert [Path(file).is_relative_to(tmp_path) for file in done.stdout.split()] == [True, True]
