@@ -130,8 +130,8 @@ def _of_kubeconfig(config: Json) -> str:
     info = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     named = cast("list[dict[str, str]]", plugin.get("env") or [])
     env = {**{each["name"]: each["value"] for each in named}, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-    told = json.loads(_run([str(plugin["command"]), *map(str, plugin.get("args") or [])], env=env))
-    token = str((told.get("status") or {}).get("token") or "")
+    told: Json = json.loads(_run([str(plugin["command"]), *map(str, plugin.get("args") or [])], env=env))
+    token = str(cast("Json", told.get("status") or {}).get("token") or "")
     if not token:
         raise InvalidError(
             f"the plug-in {plugin['command']} of this kubeconfig gives no token; name an account instead"

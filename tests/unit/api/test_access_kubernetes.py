@@ -8,6 +8,7 @@ import pytest
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.errors import DeadlineError, UnavailableError
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
+from slipway.runtime.clock import SystemClock
 from tests.support.access import BINDINGS, CANARY, Teams, bearer, teams_world
 
 ALL = ["allocations", "jobs", "templates"]
@@ -100,7 +101,11 @@ async def test_a_role_that_is_taken_away_counts_no_more(teams: Teams, monkeypatc
     assert (await teams.call("GET", path, headers)).status_code == 200
     await teams.world.kube.delete(BINDINGS, "red-edit", namespace="team-red")
     at = teams.world.clock.monotonic() + 11
-    monkeypatch.setattr(type(teams.world.clock), "monotonic", lambda _clock: at)
+
+    def later(_clock: SystemClock) -> float:
+        return at
+
+    monkeypatch.setattr(SystemClock, "monotonic", later)
     assert (await teams.call("GET", path, headers)).status_code == 404
 
 

@@ -101,7 +101,7 @@ def _context(arguments: argparse.Namespace, url: str) -> Context:
 
 
 def _tell(session: Session, me: Json) -> None:
-    roles = me.get("roles") or {}
+    roles: dict[str, str] = me.get("roles") or {}
     if roles:
         session.terminal.line("roles: " + ", ".join(f"{role} in {place}" for place, role in sorted(roles.items())))
     session.terminal.line("workspaces: " + (", ".join(me["workspaces"]) or "none that you may look into"))

@@ -146,13 +146,15 @@ _TABLE: dict[str, Rule] = {
 }
 for _kind in Kind:
     _root = f"/api/v1/{_kind.value}s"
-    _TABLE |= {
-        f"POST {_root}": Rule(Where.BODY, CREATE),
-        f"GET {_root}": Rule(Where.LISTED, LIST),
-        f"GET {_root}/{{id}}": _GET,
-        f"POST {_root}/{{id}}/kill": _PATCH,
-        f"POST {_root}/{{id}}/priority": _PATCH,
-    }
+    _TABLE.update(
+        {
+            f"POST {_root}": Rule(Where.BODY, CREATE),
+            f"GET {_root}": Rule(Where.LISTED, LIST),
+            f"GET {_root}/{{id}}": _GET,
+            f"POST {_root}/{{id}}/kill": _PATCH,
+            f"POST {_root}/{{id}}/priority": _PATCH,
+        }
+    )
 
 OTHERS: Mapping[str, Rule] = {
     "/": Rule(Where.PUBLIC),
