@@ -5,15 +5,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
+from tests.conformance.system.accounts import Credentials
 from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.permissions import Account, denied
 from tests.conformance.system.system import System, an_allocation
 from tests.support import chart
 from tests.support.wait import wait_until
 
 STUCK_S = 60.0
+CLEARS_UP = {"uninstall": {"removeAllocations": True}}
 STEPS: dict[str, tuple[str, Json]] = {
     "held": ("Pending", {"hold": True}),
     "waits": ("Pending", {"queue": "nowhere"}),
@@ -79,6 +83,39 @@ def test_after_an_uninstall_the_removal_lets_go_of_everything(system: System, pl
         _nothing_is_left(system, place)
     finally:
         system.installation.resume(*chart.SERVICES)
+
+
+def test_before_an_uninstall_the_account_of_the_chart_removes_everything(
+    system: System, place: str, tmp_path: Path
+) -> None:
+    """With `uninstall.removeAllocations`: the command of the hook, as the hook's account, beside services that run."""
+    documents = [item for item in chart.render(CLEARS_UP) if _is_before_an_uninstall(item)]
+    job, *account = sorted(documents, key=lambda item: item["kind"] != "Job")
+    pod = job["spec"]["template"]["spec"]
+    since = system.audit.position()
+    system.operator.apply(*account)
+    try:
+        who = Account(namespace=chart.NAMESPACE, name=pod["serviceAccountName"])
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
+        env["KUBECONFIG"] = str(Credentials(system.operator, who, tmp_path).kubeconfig)
+        _, *words = pod["containers"][0]["command"]
+        argv = [sys.executable, *words]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+        asked = system.audit.requests(who, since=since)
+        assert asked
+        assert denied(asked) == []
+        assert _allocations(system, place) == []
+    finally:
+        for item in account:
+            place_of = ("--namespace", item["metadata"]["namespace"]) if "namespace" in item["metadata"] else ()
+            system.operator.kubectl("delete", item["kind"], item["metadata"]["name"], *place_of)
+    _delete_namespace(system, place)
+    _nothing_is_left(system, place)
+
+
+def _is_before_an_uninstall(item: Json) -> bool:
+    return item["metadata"].get("annotations", {}).get("helm.sh/hook") == "pre-delete"
 
 
 def _delete_namespace(system: System, name: str) -> None:

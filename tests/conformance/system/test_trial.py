@@ -72,7 +72,9 @@ def test_a_release_that_works_passes(system: System, tmp_path: Path) -> None:
         _tried(system, tmp_path, {}, ends=True)
         tested.result(timeout=60)
     account = Account(namespace=chart.NAMESPACE, name="slipway-trial")
-    assert denied(system.audit.requests(account, since=since)) == []
+    asked = system.audit.requests(account, since=since)
+    assert asked
+    assert denied(asked) == []
     assert [item for item in system.operator.items(LAUNCHES) if item["metadata"]["name"].startswith("trial-")] == []
     accounts = f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts/slipway-trial"
     wait_until(lambda: system.operator.find(accounts) is None, "its account is gone")
