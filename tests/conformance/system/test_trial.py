@@ -53,6 +53,7 @@ def _end_the_rank(system: System) -> bool:
 def _tried(system: System, folder: Path, more: Mapping[str, str], *, ends: bool) -> str:
     """What the program of the pod said."""
     pod = wait_until(lambda: _running(system), "the pod of the test runs")
+    assert pod is not None
     with _program(system, pod, folder, more) as program:
         try:
             if ends:

@@ -1,6 +1,7 @@
 """What `helm test` finds out: a launch runs to its end, or an operator is told what keeps it from that."""
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 NAME = "trial-1"
 
 
-def _tried(status: dict[str, object] | None, settings: TrialSettings | None = None) -> None:
+def _tried(status: Mapping[str, object] | None, settings: TrialSettings | None = None) -> None:
     """A trial on a cluster whose services write this status as soon as they see it; without one they are away."""
 
     async def services(kube: CoreKube, clock: VirtualClock) -> None:
