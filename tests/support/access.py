@@ -95,10 +95,14 @@ class Teams:
                 "ranks": [{"name": "main", "count": 1}],
             }
             meta = {"name": CANARY[team], "annotations": {"slipway.dev/user": f"{CANARY[team]}-user"}, **where}
+            ports = [{"name": "http", "port": 8080}]
             pods = {"spec": {"containers": [{"name": "main", "image": "a"}]}}
             made = await kube.create(
                 ALLOCATIONS,
-                {"metadata": meta, "spec": {**spec, "pool": "default", "queue": "default", "template": pods}},
+                {
+                    "metadata": meta,
+                    "spec": {**spec, "pool": "default", "queue": "default", "ports": ports, "template": pods},
+                },
             )
             self.ids[team] = id_of(made)
             await kube.create(JOBS, {"metadata": {"name": CANARY[team], **where}, "spec": {}})

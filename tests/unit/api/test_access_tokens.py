@@ -75,6 +75,17 @@ async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
     assert elsewhere == nowhere == {"items": [], "metadata": {}}
 
 
+async def test_a_right_for_what_is_gone_tells_of_no_other(teams: Teams) -> None:
+    """A workspace that a token names and that is not there is answered as any other that is not there."""
+    headers = await teams.token("ada", {"team-gone": "admin"})
+    for workspace in ("team-gone", "team-red", "team-none"):
+        answer = await teams.launch(headers, workspace=workspace)
+        detail = f"there is no workspace '{workspace}'; GET /api/v1/workspaces lists what there is"
+        assert (answer.status_code, answer.json()["detail"]) == (404, detail)
+    root = await teams.launch(await teams.token("root", {"*": "admin"}), workspace="team-none")
+    assert (root.status_code, "there are: " in root.json()["detail"]) == (422, True)
+
+
 async def test_a_shared_queue_tells_places_and_no_names(teams: Teams) -> None:
     """How many are before one's own work is everybody's business; who they are is not."""
     words = f"team-red/{CANARY['red']} is before it and waits"
@@ -212,6 +223,38 @@ async def test_the_proxy_asks_too(teams: Teams) -> None:
         assert answer.status_code == status
     assert (await teams.world.http.get(path)).status_code == 401
     assert (await teams.world.http.get(path, headers=await teams.token("ada", EDIT))).status_code in (404, 503)
+
+
+@pytest.mark.parametrize(
+    ("roles", "origin", "status"),
+    [
+        (None, "", 401),
+        ({"team-blue": "admin"}, "", 404),
+        (VIEW, "", 403),
+        (EDIT, "http://evil.example", 403),
+        (EDIT, "http://localhost", 503),
+    ],
+)
+async def test_a_websocket_is_asked_at_its_handshake(
+    teams: Teams, roles: dict[str, str] | None, origin: str, status: int
+) -> None:
+    """Whose it is, and from which page it comes: nothing is opened before."""
+    headers = await teams.token("ada", roles) if roles else {}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    raw += [(b"host", b"localhost"), *([(b"origin", origin.encode())] if origin else [])]
+    scope = {"type": "websocket", "path": f"/proxy/{teams.ids['red']}/", "query_string": b"", "headers": raw}
+    scope |= {"scheme": "ws", "http_version": "1.1", "root_path": "", "raw_path": scope["path"].encode()}
+    scope |= {"subprotocols": [], "extensions": {"websocket.http.response": {}}}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await teams.world.app(scope, receive, send)
+    assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", status)
 
 
 async def test_tokens_are_listed_without_their_hashes(teams: Teams) -> None:

@@ -124,7 +124,7 @@ class Catalog:
         try:
             namespace = await self._namespaces.get(name, lambda: self._kube.get(NAMESPACES, name))
         except NotFoundError as error:
-            have = "GET /api/v1/workspaces lists what there is"
+            have = _names(await self.workspaces())
             raise _missing("/workspace", f"there is no namespace {name[:80]}; {have}") from error
         if namespace.status.phase == "Terminating" or namespace.metadata.deletion_timestamp:
             raise TerminatingError(f"workspace {name} is being deleted")

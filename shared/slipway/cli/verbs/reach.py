@@ -27,7 +27,10 @@ def open_page(arguments: argparse.Namespace, session: Session) -> int:
     if words.has_ended(view):
         session.terminal.note(f"{words.summary_of(view)}: there is nothing to open")
         return main.FAILED
-    if not arguments.no_browser and session.terminal.out.isatty():
+    if session.api.server.credential is not None:
+        lead = f"slipway port-forward {view['id']} {arguments.port or 'PORT'}"
+        session.terminal.note(f"this API asks for a token, which a browser does not send: {lead} leads to the workload")
+    elif not arguments.no_browser and session.terminal.out.isatty():
         browse(session, view)
     return main.OK
 

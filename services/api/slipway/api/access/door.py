@@ -88,11 +88,14 @@ async def permit(request: HTTPConnection, ask: Ask, workspace: str) -> None:
     """
     request.scope[ASKED_KEY] = True
     principal = principal_of(request)
-    if await principal.may(ask, workspace):
-        return
-    if not (await principal.sight(GET)).has(workspace):
-        raise NotFoundError(f"there is no workspace {workspace[:80]!r}; GET /api/v1/workspaces lists what there is")
-    raise _forbidden(principal, ask, f"in workspace {workspace[:80]}")
+    may, sight = await principal.may(ask, workspace), await principal.sight(GET)
+    # To those who see everything a workspace that is missing is named later, with those that there are.
+    if not sight.is_whole and not (sight.has(workspace) or may):
+        raise _no_workspace(workspace)
+    if not may:
+        raise _forbidden(principal, ask, f"in workspace {workspace[:80]}")
+    if not sight.is_whole and not await _is_there(request, workspace):
+        raise _no_workspace(workspace)
 
 
 async def permit_on(request: HTTPConnection, ask: Ask, workspace: str, what: str) -> None:
@@ -182,6 +185,16 @@ def _seen(request: HTTPConnection, parts: Parts, principal: Principal) -> Parts:
     seen = replace(parts, kube=VisibleKube(parts.kube, principal))
     request.scope[PARTS_KEY] = seen
     return seen
+
+
+async def _is_there(request: HTTPConnection, workspace: str) -> bool:
+    """Whether it is a workspace; a right may be for one that is gone, or that never was."""
+    catalog = parts_of(request).catalog
+    return workspace in await catalog.workspace_names() or workspace in await catalog.workspaces()
+
+
+def _no_workspace(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no workspace {name[:80]!r}; GET /api/v1/workspaces lists what there is")
 
 
 async def _limit_lookup(request: HTTPConnection, parts: Parts, principal: Principal) -> None:
