@@ -278,3 +278,10 @@ def test_a_mode_needs_what_it_works_with() -> None:
         with pytest.raises(ValueError, match=words):
             Settings(**wrong)  # pyright: ignore[reportArgumentType]
     Settings(auth="token", token_dir="/x", listen="0.0.0.0:8080")
+
+
+async def test_numbers_are_for_the_operator(tmp_path: Path) -> None:
+    """Where metrics have an address of their own they are on no other, once the api is there for users."""
+    async with teams_world("token", tmp_path, health_listen="127.0.0.1:0") as teams:
+        assert (await teams.world.http.get("/metrics")).status_code == 404
+        assert (await teams.world.http.get("/livez")).status_code == 200
