@@ -259,6 +259,33 @@ def test_a_release_can_be_turned_over(ground: Ground) -> None:
     assert {kind for kind, names in state().items() if names} == {"CustomResourceDefinition"}
 
 
+def test_writes_can_be_narrowed_to_namespaces(ground: Ground) -> None:
+    """By the API server's own word: in those alone, while everything may be looked at; an upgrade widens it again."""
+
+    def may(service: str, verb: str, resource: str, namespace: str) -> bool:
+        group = "slipway.dev" if resource == "allocations" else ""
+        asked = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
+        user = f"system:serviceaccount:{chart.NAMESPACE}:slipway-{service}"
+        review = {"spec": {"user": user, "resourceAttributes": asked}}
+        return ground.create("apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+
+    writes = [
+        ("api", "create", "allocations"),
+        ("podworker", "create", "pods"),
+        ("podworker", "delete", "configmaps"),
+        ("scheduler", "patch", "allocations"),
+        ("watcher", "delete", "pods"),
+    ]
+    ground.install({"rbac": {"namespaces": ["default"]}})
+    wait_until(lambda: may("podworker", "create", "pods", "default"), "the authorizer knows the Roles")
+    assert [may(*write, "default") for write in writes] == [True] * len(writes)
+    assert [may(*write, "kube-system") for write in writes] == [False] * len(writes)
+    assert not may("api", "create", "namespaces", "")
+    assert may("watcher", "list", "pods", "kube-system")
+    ground.upgrade({"rbac": {"namespaces": []}})
+    wait_until(lambda: all(may(*write, "kube-system") for write in writes), "they may write everywhere again")
+
+
 def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(ground: Ground, tmp_path: Path) -> None:
     """A field that a later version adds is in the live definition; what was there before is untouched."""
     ground.install()
