@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from slipway.api.access import door
 from slipway.api.settings import Settings
@@ -242,8 +242,9 @@ async def test_a_websocket_is_asked_at_its_handshake(
     headers = await teams.token("ada", roles) if roles else {}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     raw += [(b"host", b"localhost"), *([(b"origin", origin.encode())] if origin else [])]
-    scope = {"type": "websocket", "path": f"/proxy/{teams.ids['red']}/", "query_string": b"", "headers": raw}
-    scope |= {"scheme": "ws", "http_version": "1.1", "root_path": "", "raw_path": scope["path"].encode()}
+    path = f"/proxy/{teams.ids['red']}/"
+    scope: Scope = {"type": "websocket", "path": path, "query_string": b"", "headers": raw}
+    scope |= {"scheme": "ws", "http_version": "1.1", "root_path": "", "raw_path": path.encode()}
     scope |= {"subprotocols": [], "extensions": {"websocket.http.response": {}}}
     sent: list[Message] = []
 

@@ -5,8 +5,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
-from slipway.cli import address, contexts, credentials
+from slipway.cli import address, contexts, credentials, sockets
 from slipway.cli.contexts import Context, Contexts
 from slipway.cli.credentials import Credential, Kubernetes
 from slipway.cli.http import Api
@@ -170,3 +172,22 @@ def _a_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> No
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+
+async def test_a_websocket_brings_the_token() -> None:
+    """Terminals and forwarded ports go in as every call does."""
+    seen: list[str] = []
+
+    async def serve_one(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        seen.append(connection.request.headers.get("Authorization", ""))
+        await connection.close()
+
+    async with serve(serve_one, "127.0.0.1", 0, subprotocols=[Subprotocol("p")]) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        there = address.parse(f"http://127.0.0.1:{port}", "test")
+        for credential in (credentials.fixed("s3cret"), None):
+            opened = there._replace(credential=credential)
+            async with await sockets.connect(opened, sockets.url_of(opened, "/proxy/x/"), "p") as socket:
+                await socket.wait_closed()
+    assert seen == ["Bearer s3cret", ""]
