@@ -69,7 +69,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Guarded]:
 
 def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
     """Calls, streams and sockets; the launch is that user's, whatever --user says."""
-    assert guarded.run("ada", "ps", "--server", guarded.stack.url).code == 4
+    assert guarded.run("nobody", "ps", "--server", guarded.stack.url).code == 4
     logged_in = guarded.login("ada", "default=editor")
     assert logged_in.code == 0, logged_in.err
     assert "as ada" in logged_in.out
