@@ -30,13 +30,13 @@ FLOOR = 300
 """One in so many of a sample is sure to be of any one family."""
 FEWEST = 3_000
 """And one in so many of any one kind of fault."""
-PREFERENCE = 6
+PREFERENCE = 8
 """By which power of its cost a point is drawn less often."""
 FIXED_MS, BOUNDARY_MS, SECOND_MS = 30.0, 0.24, 0.5
 WAIT_MS = {
     Kind.CRASH: 10.0,
     Kind.CRASH_STALE: 10.0,
-    Kind.STALL: 5.0,
+    Kind.STALL: 15.0,
     Kind.OUTAGE: 10.0,
     Kind.OOM: 10.0,
     Kind.LOADING: 10.0,
@@ -57,7 +57,7 @@ WAIT_MS = {
 }
 """What a point costs, by and large: to fork, to come to rest and to audit; for each boundary and each second of the
 undisturbed run that are still to come; and for what some faults make others wait for."""
-BRANCH_POINTS = 120
+BRANCH_POINTS = 200
 """A trunk with more is cut, so that all cores have work to the end."""
 
 BASE = "base"

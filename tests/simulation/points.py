@@ -52,6 +52,8 @@ class Family(StrEnum):
     """a pause that ends at a boundary of somebody else: see `zombies`"""
 
 
+_TURNS = {family: 10 + place for place, family in enumerate(Family)}
+
 REPLICATED = frozenset({Family.FREEZE, Family.HOLD, Family.CLOCK})
 """Families that are played with two of each service, so that somebody else goes on."""
 
@@ -146,7 +148,7 @@ def _effects(effect: Effect, families: Sequence[Family], *, has_redis: bool, is_
 def _is_drawn(effect: Effect, family: Family) -> bool:
     if family is Family.HOLD and _service(effect.role) == "scheduler":
         return True
-    return draw(effect, 10 + list(Family).index(family), DRAWN.get(family.value, 1)) == 0
+    return draw(effect, _TURNS[family], DRAWN.get(family.value, 1)) == 0
 
 
 def _deliveries(effect: Effect) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -126,12 +126,10 @@ async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Rep
     except AssertionError as error:
         # That the story is not as it should be says nothing of why: the audit may.
         found.append(Violation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
-    reason = await _settle(world, witness, scenario)
-    outcome.effects = world.trouble.boundaries
+    reason, writes = await _rest(world, witness, scenario, outcome)
     if reason:
         found.append(Violation(invariant="I18", subject=scenario.name, message=f"not settled: {reason}"))
-    else:
-        found += await _quiet(world, QUIET_S if outcome.faults else LONG_QUIET_S)
+    found += writes
     evidence = witness.evidence(is_at_rest=True)
     found += audit(evidence)
     found += replays.violations()
@@ -149,6 +147,22 @@ def _trace(world: World) -> str:
         told.update(repr((at, writer, change.version, change.type)).encode())
         told.update(msgspec.json.encode(change.record.obj))
     return told.hexdigest()
+
+
+async def _rest(
+    world: World, witness: Witness, scenario: Scenario, outcome: Outcome
+) -> tuple[str, Sequence[Violation]]:
+    """Why it does not come to rest, else what is written at rest. A fault that strikes at rest is recovered from too;
+    what is done at rest gives no points of its own."""
+    while True:
+        struck = len(world.trouble.struck)
+        reason = await _settle(world, witness, scenario)
+        outcome.effects = world.trouble.boundaries
+        if reason:
+            return reason, []
+        writes = await _quiet(world, QUIET_S if outcome.faults else LONG_QUIET_S)
+        if len(world.trouble.struck) == struck:
+            return "", writes
 
 
 async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:

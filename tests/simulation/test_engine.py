@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import crew, found
-from tests.simulation.crew import Branch, play
+from tests.simulation.crew import Branch, nursery, play
 from tests.simulation.plan import BRANCH_POINTS, FAMILIES, FOUND, Planned, branches, leaves, resumed, roots, sample
 from tests.simulation.run import Outcome, run
 from tests.support.faults import Fault, Kind
@@ -44,16 +44,17 @@ def forked_runs_are_replayed() -> None:
     logging.disable(logging.CRITICAL)
     wanted = roots([SCENARIO], 2)
     undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
-    bases = {(each.scenario, each.seed, each.replicas): each.effects for each in play(undisturbed, JOBS)}
-    every = leaves(bases, FAMILIES)
-    planned = [
-        point
-        for family in FAMILIES
-        for point in sample([each for each in every if each.family == family], PER_FAMILY, seed=1)
-    ]
-    outcomes = list(play(branches(planned, bases), JOBS, traced=True))
-    woken = sample(resumed(each for each in outcomes if each.effects), PER_FAMILY, seed=1)
-    outcomes += play(branches(woken, bases), JOBS, traced=True)
+    with nursery(traced=True) as grower:
+        bases = {(each.scenario, each.seed, each.replicas): each.effects for each in play(undisturbed, JOBS, grower)}
+        every = leaves(bases, FAMILIES)
+        planned = [
+            point
+            for family in FAMILIES
+            for point in sample([each for each in every if each.family == family], PER_FAMILY, seed=1)
+        ]
+        outcomes = list(play(branches(planned, bases), JOBS, grower))
+        woken = sample(resumed(each for each in outcomes if each.effects), PER_FAMILY, seed=1)
+        outcomes += play(branches(woken, bases), JOBS, grower)
     assert len(outcomes) == len(planned) + len(woken)
     assert {each.family for each in (*planned, *woken)} == set(FAMILIES) - {"base", FOUND}
     for forked in outcomes:
@@ -86,7 +87,8 @@ def one_dies() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crew, "run", dead)
-        outcomes = list(play([Branch(scenario="launch-1", seed=1), Branch(scenario="stay", seed=1)], 1))
+        with nursery() as grower:
+            outcomes = list(play([Branch(scenario="launch-1", seed=1), Branch(scenario="stay", seed=1)], 1, grower))
     assert [(each.scenario, bool(each.violations)) for each in outcomes] == [("launch-1", True), ("stay", False)]
 
 

@@ -251,7 +251,7 @@ class MemoryWorkQueue:
         return [
             codec.decode_claim(shard, id_text(entry_id), 1, fields)
             for shard, key in enumerate(keys.WORK_KEYS)
-            if self._server.group(key, keys.WORK_GROUP) is not None
+            if self._server.hears_of_more(key, keys.WORK_GROUP, self._consumer)
             for entry_id, fields in self._server.deliver(key, keys.WORK_GROUP, self._consumer, count)
         ]
 

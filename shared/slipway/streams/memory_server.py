@@ -309,6 +309,18 @@ class MemoryServer:
         stream = self.stream(key)
         return stream.groups.get(name) if stream is not None else None
 
+    def hears_of_more(self, key: str, group_name: str, consumer: str) -> bool:
+        """Whether `deliver` would give the group something; most polls find nothing. The consumer was heard of.
+
+        Raises what `deliver` does, but that a group is lost.
+        """
+        group = self.group(key, group_name)
+        if group is None:
+            return False
+        self.before_write()
+        group.heard[consumer] = self.clock.monotonic()
+        return self._streams[key].last > group.delivered
+
     def deliver(self, key: str, group_name: str, consumer: str, limit: int) -> list[tuple[Id, Fields]]:
         """XREADGROUP `>`: the next entries that nobody got, now pending with the consumer.
 
