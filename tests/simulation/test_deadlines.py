@@ -170,7 +170,7 @@ def test_a_kill_is_repeated_until_everything_is_gone() -> None:
         await world.cancel()
         for _ in range(30):
             kill(world, ("podworker",))
-            await asyncio.sleep(1.002)
+            await asyncio.sleep(1.0001)
         assert not has_ended(await look(world.kube))
         begun = world.clock.now()
         found = await ended(world)
