@@ -119,6 +119,7 @@ _PORTS = (
     "health",
     "decisions",
     "gatherings",
+    "conditions",
 )
 
 

@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "up": Entry("local", "start Slipway here: a cluster, a Valkey and the four services"),
         "down": Entry("local", "stop what `up` started"),
         "demo": Entry("local", "start it, do the main job once, visibly, and stop it"),
-        "doctor": Entry("doctor", "is everything there and answering?"),
+        "doctor": Entry("doctor", "is everything there, set up right and answering? what mends it"),
     },
     "Who and where": {
         "login": Entry("login", "log in at a server with a token, or as Kubernetes knows you"),

@@ -41,13 +41,15 @@ import yaml
 import yarl
 
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
-from slipway.kube.answers import explain, read_retry_after, read_status
+from slipway.kube.answers import Verb, explain, read_retry_after, read_status
 from slipway.kube.connections import Answer, Connections
 from slipway.kube.rest import Request, RestApi, Timeouts
+from slipway.kube.server import ServerFacts, server_facts
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
 
 POOL_SIZE = 64
+ABOUT_S = 10.0
 RENEW_S = 60.0
 """How often credentials that can expire are looked at again: a pod's own token, files and plugins of a kubeconfig."""
 _BARE_PACKAGES = ("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", "kubernetes.aio.config")
@@ -81,6 +83,12 @@ class KubeClient(RestApi):
     async def close(self) -> None:
         """Closes every connection."""
         await self._http.close()
+
+    async def about(self) -> ServerFacts:
+        """Which version the API server has, and what time it is there. Raises as every call does."""
+        request = Request(verb=Verb.GET, resource="version", method="GET", target="/version")
+        answer = await self._http.exchange(request, timeout_s=ABOUT_S)
+        return server_facts(answer.body, answer.date)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -153,12 +161,16 @@ class _HttpTransport:
             await session.close()
 
     async def send(self, request: Request, *, timeout_s: float) -> bytes:
+        return (await self.exchange(request, timeout_s=timeout_s)).body
+
+    async def exchange(self, request: Request, *, timeout_s: float) -> Answer:
+        """A whole 2xx answer; errors as of `send`."""
         start, outcome = self._clock.monotonic(), "cancelled"
         try:
             async with asyncio.timeout(timeout_s), self._slots:
                 answer = await self._answer(request)
                 outcome = str(answer.status)
-                return answer.body
+                return answer
         except ControlPlaneError as error:
             outcome = type(error).__name__
             raise
@@ -194,7 +206,7 @@ class _HttpTransport:
             raise UnavailableError("the client is not open")
         if lean is None:
             async with await self._ask(request) as response:
-                return Answer(response.status, None, await response.read())
+                return Answer(response.status, None, await response.read(), response.headers.get("Date", ""))
         answer = await lean.ask(request, await account.headers())
         if answer.status == 401 and await account.renew():
             answer = await lean.ask(request, await account.headers())

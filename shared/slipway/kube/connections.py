@@ -28,6 +28,7 @@ class Answer(NamedTuple):
     status: int
     retry_after: str | None
     body: bytes
+    date: str = ""
 
 
 class ClosedError(ConnectionError):
@@ -48,6 +49,7 @@ class _Connection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._body: list[bytes] = []
         self._retry_after: str | None = None
+        self._date = ""
         self._has_data = False
         self._may_be_kept = True
         self.unused_since = 0.0
@@ -63,7 +65,7 @@ class _Connection(asyncio.Protocol):
             raise ClosedError("the connection is closed", is_untouched=True)
         self._waiter = self._loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._body, self._retry_after, self._has_data = [], None, False
+        self._body, self._retry_after, self._date, self._has_data = [], None, "", False
         self._transport.write(message)
         try:
             return await self._waiter
@@ -100,8 +102,13 @@ class _Connection(asyncio.Protocol):
     # --- what the parser calls --------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
-            self._retry_after = value.decode("latin-1")
+        match name.lower():
+            case b"retry-after":
+                self._retry_after = value.decode("latin-1")
+            case b"date":
+                self._date = value.decode("latin-1")
+            case _:
+                pass
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -111,7 +118,7 @@ class _Connection(asyncio.Protocol):
             return
         self._may_be_kept = self._parser.should_keep_alive()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._waiter.set_result(Answer(self._parser.get_status_code(), self._retry_after, body))
+        self._waiter.set_result(Answer(self._parser.get_status_code(), self._retry_after, body, self._date))
 
     def _fail(self, error: ConnectionError) -> None:
         if self._waiter is not None and not self._waiter.done():

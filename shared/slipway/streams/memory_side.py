@@ -8,6 +8,7 @@ from functools import partial
 
 from slipway.model.ids import AllocationId
 from slipway.streams import codec, keys, pages
+from slipway.streams.condition import Condition
 from slipway.streams.memory import (
     MemoryEvents,
     MemoryFeed,
@@ -120,6 +121,27 @@ class MemoryHealth:
         return 0.0
 
 
+class MemoryConditions:
+    """The `Conditions` of the model, which has no settings."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    async def look(self) -> Condition:
+        await self._server.enter("look")
+        now = self._server.clock.now()
+        dead = self._server.stream(keys.DEAD.prefix)
+        return Condition(
+            product="model",
+            version="7.0.0",
+            time=now,
+            asked_at=now,
+            role="master",
+            policy="noeviction",
+            dead=len(dead.entries) if dead is not None else 0,
+        )
+
+
 class MemoryStreams:
     """All ports on one server model; make one per simulated process."""
 
@@ -138,6 +160,7 @@ class MemoryStreams:
         self.gatherings = MemoryGatherings(server)
         self.decisions = MemoryDecisions(server, counts)
         self.health = MemoryHealth(server)
+        self.conditions = MemoryConditions(server)
 
     def work_queue(self, consumer: str) -> MemoryWorkQueue:
         """The work queue as the consumer of that name."""

@@ -25,6 +25,7 @@ import msgspec
 
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
+from slipway.streams.condition import Conditions
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.gatherings import Gatherings
 from slipway.streams.webhooks import Webhooks
@@ -414,6 +415,8 @@ class Streams(Protocol):
     def decisions(self) -> DecisionLog: ...
     @property
     def health(self) -> Health: ...
+    @property
+    def conditions(self) -> Conditions: ...
 
     def work_queue(self, consumer: str) -> WorkQueue:
         """The work queue as the consumer of that name (unique per process: the pod's uid)."""

@@ -6,6 +6,7 @@ Owns the wiring. Nothing connects before the first call.
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.ports import NoTally, Tally
+from slipway.streams.redis_condition import RedisConditions
 from slipway.streams.redis_decisions import RedisDecisions
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
@@ -31,6 +32,7 @@ class RedisStreams:
         tail = Tail(client)
         self._client = client
         self.health = RedisHealth(client)
+        self.conditions = RedisConditions(client)
         self.events = RedisEvents(client, tail, counts)
         self.firehose = RedisFirehose(client, counts)
         self.hints = RedisHints(client, counts)

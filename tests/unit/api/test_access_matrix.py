@@ -16,7 +16,7 @@ from slipway.model.lifecycle import Kind
 from slipway.runtime.health import Health
 from tests.support.access import CANARY, Teams, teams_world
 
-ADMIN_PATHS = ("/webhooks", "/dead", "/tokens", "/decisions", "/forget")
+ADMIN_PATHS = ("/webhooks", "/dead", "/tokens", "/decisions", "/forget", "/condition")
 STREAMS = ("/events", "/logs")
 
 

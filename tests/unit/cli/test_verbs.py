@@ -348,7 +348,19 @@ async def test_doctor(desk: Desk) -> None:
     done = await desk.run("doctor")
     assert done.code == 0
     assert "API" in done.out
-    assert run_here("doctor", "--server", "127.0.0.1:1").code == main.FAILED
+    away = await asyncio.to_thread(run_here, "doctor", "--server", "127.0.0.1:1")
+    assert (away.code, "NO  API" in away.out) == (main.FAILED, True)
+
+
+async def test_doctor_for_machines(desk: Desk) -> None:
+    """The same findings, with how many there are of each state; the page is 80 columns wide but for commands."""
+    told = (await desk.run("doctor", "-o", "json")).json
+    assert told["ok"] is True
+    assert sum(told["counts"].values()) == len(told["findings"])
+    assert {"check": "API", "state": "ok"}.items() <= next(e for e in told["findings"] if e["check"] == "API").items()
+    lines = (await desk.run("doctor")).out.splitlines()
+    assert [line for line in lines if len(line) > 80 and "mend:" not in line] == []
+    assert (await desk.run("doctor", "--outpt", "json")).code == main.USAGE
 
 
 async def test_curl(desk: Desk) -> None:

@@ -20,6 +20,7 @@ from slipway.api.proxy.app import proxy, to_root
 from slipway.api.routes import (
     about,
     allocations,
+    condition,
     contexts,
     dead,
     decisions,
@@ -65,6 +66,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *contexts.ENDPOINTS,
     *workspaces.ENDPOINTS,
     *tokens.ENDPOINTS,
+    *condition.ENDPOINTS,
 )
 """Every route of the REST API."""
 

@@ -34,6 +34,7 @@ from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
+from slipway.streams.condition import Conditions
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
@@ -77,6 +78,7 @@ class Parts:
     traces: TraceLog
     activity: Activity
     dead: DeadLetters
+    conditions: Conditions
     decisions: DecisionLog
     simulator: Simulator
     webhooks: Registry
@@ -140,6 +142,7 @@ def connect(
         traces=streams.traces,
         activity=streams.activity,
         dead=streams.dead,
+        conditions=streams.conditions,
         decisions=streams.decisions,
         simulator=Simulator(
             kube,

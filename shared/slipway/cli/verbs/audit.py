@@ -5,10 +5,10 @@ Owns how a report looks, and where the system is when nobody says. Exit codes: 0
 """
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from slipway.cli import table
+from slipway.cli.place import find_place
 from slipway.cli.verb import Session, Verb
 from slipway.errors import ControlPlaneError
 from slipway.model.duration import parse_duration
@@ -62,17 +62,10 @@ def audit(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def _find(kubeconfig: str) -> "Place":
-    """What was named, else what the environment says, else the stack that runs on this machine, else kubectl's."""
     from slipway.audit.live.command import Place
-    from slipway.local.layout import Layout, default_folder, is_alive
 
-    named = kubeconfig or os.environ.get("KUBECONFIG", "")
-    redis_url = os.environ.get("SLIPWAY_REDIS_URL", "")
-    if not named and "KUBERNETES_SERVICE_HOST" not in os.environ:
-        state = Layout(default_folder()).read_state()
-        if state is not None and any(is_alive(member) for member in state.members):
-            return Place(kubeconfig=state.kubeconfig, redis_url=redis_url or state.redis_url)
-    return Place(kubeconfig=named, redis_url=redis_url)
+    found = find_place(kubeconfig)
+    return Place(kubeconfig=found.kubeconfig, redis_url=found.redis_url)
 
 
 def _page(found: "Report") -> str:

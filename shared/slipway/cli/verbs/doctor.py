@@ -1,94 +1,145 @@
-"""`slipway doctor`: is everything there and answering?
+"""`slipway doctor`: is everything there, set up right and answering? Changes nothing.
 
-Owns the list of checks. Changes nothing.
+Owns what is asked of this machine and over HTTP, and how the findings look. Exit codes: 0 nothing failed, 1 something
+did, 2 usage. What takes a client of Kubernetes or Redis is in `slipway.doctor`, which only this verb loads.
 """
 
 import argparse
+import json
+import os
 import platform
 import shutil
+import textwrap
 import urllib.request
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from slipway.cli import main, table
+from slipway.cli.place import find_place, has_cluster
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs.version import own_version
-from slipway.errors import ControlPlaneError
+from slipway.doctor.finding import Finding, State, failed, is_well, ok, skipped, warning
+from slipway.errors import ControlPlaneError, NotFoundError
 from slipway.local.layout import Layout, default_folder, is_alive
+
+if TYPE_CHECKING:
+    from slipway.cli.terminal import Terminal
+    from slipway.doctor.command import Inside
 
 Json = dict[str, Any]
 PROBE_S = 3.0
-
-
-class Check(NamedTuple):
-    """One finding; `advice` says what to do when it is not ok."""
-
-    name: str
-    is_ok: bool
-    found: str
-    advice: str = ""
-    is_needed: bool = True
+WIDTH = 80
+MARKS = {State.OK: "ok", State.WARNING: "!!", State.FAILED: "NO", State.SKIPPED: "--"}
+PAINT = {"ok": "green", "NO": "red", "!!": "yellow", "--": ""}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """It takes no arguments of its own."""
+    """Arguments of `doctor`."""
+    parser.description = (
+        "Looks at the cluster with your kubeconfig, at the API over HTTP, and at Redis through the API or at "
+        "$SLIPWAY_REDIS_URL. Each finding that is not well comes with what mends it. Nothing is changed."
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help="default: $KUBECONFIG, a running `slipway up`")
+    parser.add_argument(
+        "--namespace",
+        metavar="NAME",
+        default=os.environ.get("SLIPWAY_NAMESPACE", "slipway-system"),
+        help="where the services run (slipway-system)",
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
 
 
 def execute(arguments: argparse.Namespace, session: Session) -> int:
     """Print the findings; 1 when something that is needed is missing."""
-    checks = [*_machine(), *_stack(), *_server(session)]
-    terminal = session.terminal
-    rows = [
-        ["ok" if check.is_ok else "--" if not check.is_needed else "NO", check.name, check.found] for check in checks
-    ]
-    paint = {"ok": "green", "NO": "red", "--": "yellow"}
-    terminal.line(
-        table.render(
-            ["", "CHECK", "FOUND"],
-            rows,
-            paint=lambda name, cell: (
-                terminal.paint(cell, paint.get(cell.strip(), ""), to_err=False) if not name else cell
-            ),
-        )
+    from slipway.doctor.command import Place, look
+
+    found = find_place(arguments.kubeconfig)
+    findings = [*_machine(), *_stack()]
+    inside = _api(session, findings)
+    place = Place(
+        kubeconfig=found.kubeconfig if has_cluster(found) else None,
+        redis_url=found.redis_url,
+        namespace=arguments.namespace,
+        inside=inside,
+        is_local=found.is_local,
     )
-    for check in checks:
-        if not check.is_ok and check.advice:
-            terminal.note(f"{check.name}: {check.advice}")
-    return main.OK if all(check.is_ok or not check.is_needed for check in checks) else main.FAILED
+    findings += look(place)
+    if arguments.output == "json":
+        counts = {state.value: sum(each.state is state for each in findings) for state in State}
+        rows = [{"check": e.check, "state": e.state.value, "found": e.found, "mend": e.mend} for e in findings]
+        session.terminal.raw(json.dumps({"ok": is_well(findings), "counts": counts, "findings": rows}, indent=2) + "\n")
+    else:
+        _page(session.terminal, findings)
+    return main.OK if is_well(findings) else main.FAILED
 
 
-def _machine() -> Iterator[Check]:
-    yield Check("slipway", True, own_version())
-    yield Check("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+def _page(terminal: "Terminal", findings: Sequence[Finding]) -> None:
+    rows = [[MARKS[each.state], each.check, each.found] for each in findings]
+
+    def paint(name: str, cell: str) -> str:
+        return cell if name else terminal.paint(cell, PAINT.get(cell.strip(), ""), to_err=False)
+
+    terminal.line(table.render(["", "CHECK", "FOUND"], rows, width=WIDTH, paint=paint))
+    for each in findings:
+        if each.mend:
+            terminal.line("")
+            said = f"{MARKS[each.state]} {each.check}: {each.found}"
+            terminal.line("\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="   ", break_long_words=False)))
+            # A command is to be copied: it is never broken.
+            terminal.line(f"   mend: {each.mend}")
+    counts = {state: sum(each.state is state for each in findings) for state in State}
+    told = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+    terminal.line(f"\n{len(findings)} checks: {told}.")
+
+
+def _machine() -> Iterator[Finding]:
+    yield ok("slipway", own_version())
+    yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for program in ("kubectl", "helm"):
         where = shutil.which(program)
-        yield Check(program, where is not None, where or "not on PATH", "", is_needed=False)
+        yield ok(program, where) if where else skipped(program, "not on PATH")
 
 
-def _stack() -> Iterator[Check]:
+def _stack() -> Iterator[Finding]:
     state = Layout(default_folder()).read_state()
     if state is None:
-        yield Check("local stack", False, "none", "start one with `slipway up`", is_needed=False)
+        yield skipped("local stack", "none")
         return
     for member in state.members:
         lives = is_alive(member)
         ready = not member.url or member.name == "cluster" or _answers(f"{member.url}/readyz")
         found = f"pid {member.pid} {member.url}".strip() if lives else "not running"
-        advice = "" if lives and ready else f"see {member.log}, or start again: slipway down; slipway up"
-        yield Check(f"local {member.name}", lives and ready, found + ("" if ready else ", not ready"), advice)
+        check = f"local {member.name}"
+        if lives and ready:
+            yield ok(check, found)
+        else:
+            mend = f"slipway down; slipway up   (its log: {member.log})"
+            yield failed(check, found + ("" if ready else ", not ready"), mend)
 
 
-def _server(session: Session) -> Iterator[Check]:
+def _api(session: Session, findings: list[Finding]) -> "Inside | None":
+    """What the api shows to everybody, and, to an administrator, of its inside."""
+    from slipway.doctor.command import inside_of
+
+    server = session.api.server
     try:
         me: Json = session.api.get("/me")
-        yield Check("API", True, f"{session.api.server.url} ({session.api.server.origin})")
-        yield Check("workspaces", bool(me["workspaces"]), ", ".join(me["workspaces"]) or "none", "label a namespace")
-        nodes: list[Json] = session.api.get("/nodes")["items"]
-        yield Check("nodes", bool(nodes), str(len(nodes)), "the pool has no nodes: nothing can start")
-        dead: list[Json] = session.api.get("/dead")["items"]
-        yield Check("dead letters", not dead, str(len(dead)), "see `slipway dead ls`", is_needed=False)
+        findings.append(ok("API", f"{server.url} ({server.origin})"))
+        names = ", ".join(me["workspaces"])
+        label = "kubectl label namespace NAME slipway.dev/workspace=true"
+        findings.append(ok("your workspaces", names) if names else failed("your workspaces", "none", label))
     except ControlPlaneError as error:
-        yield Check("API", False, str(error).partition("\n")[0], str(error).partition("\n")[2])
+        said, _, advice = str(error).partition("\n")
+        findings.append(failed("API", said, advice or f"curl {server.url}/readyz; slipway context ls"))
+        return None
+    try:
+        return inside_of(session.api.get("/condition"))
+    except NotFoundError:
+        mend = "helm upgrade slipway ./helm --namespace slipway-system --reset-then-reuse-values"
+        findings.append(warning("inside of the API", "it is older than this command and does not tell", mend))
+    except ControlPlaneError as error:
+        findings.append(skipped("inside of the API", str(error).partition("\n")[0], "log in as an administrator"))
+    return None
 
 
 def _answers(url: str) -> bool:

@@ -131,6 +131,7 @@ _TABLE: dict[str, Rule] = {
     "PATCH /api/v1/webhooks/{name}": _admin("patch", "webhooks"),
     "DELETE /api/v1/webhooks/{name}": _admin("delete", "webhooks"),
     "POST /api/v1/webhooks/{name}/test": _admin("create", "webhooks"),
+    "GET /api/v1/condition": _admin("list", "deadletters"),
     "GET /api/v1/dead": _admin("list", "deadletters"),
     "POST /api/v1/dead/replay": _admin("create", "deadletters"),
     "GET /api/v1/dead/{letter}": _admin("get", "deadletters"),

@@ -1,0 +1,82 @@
+"""What only the inside sees, for `slipway doctor`: this process, its Redis, its doors. Facts; whoever asks judges."""
+
+import asyncio
+import contextlib
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.parts import parts_of
+from slipway.errors import ControlPlaneError
+from slipway.model.times import format_time
+from slipway.runtime.listen import parse_listen
+from slipway.runtime.service import version
+from slipway.streams.condition import Condition
+
+DOOR_S = 2.0
+
+
+class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One process of the api. `redis` is null where there is none, or where `redisError` says why."""
+
+    version: str
+    time: str
+    auth: str
+    has_redis: bool
+    redis: Condition | None
+    redis_error: str
+    task_listen: str
+    """the tasks' door; empty: there is none"""
+    task_door_answers: bool | None
+    """null where that can not be tried"""
+
+
+async def condition(request: Request) -> Response:
+    """This process, its Redis and its doors, as they are now."""
+    parts = parts_of(request)
+    settings = parts.settings
+    found, error = None, ""
+    if settings.redis_url:
+        try:
+            found = await parts.conditions.look()
+        except ControlPlaneError as refusal:
+            error = str(refusal)
+    view = ConditionView(
+        version=version(),
+        time=format_time(parts.clock.now()),
+        auth=settings.auth,
+        has_redis=bool(settings.redis_url),
+        redis=found,
+        redis_error=error,
+        task_listen=settings.task_listen,
+        task_door_answers=await _is_open(settings.task_listen) if settings.task_listen else None,
+    )
+    return json_response(view)
+
+
+async def _is_open(listen: str) -> bool | None:
+    """Whether somebody accepts connections where the door should be; None when it took any free port."""
+    place = parse_listen(listen)
+    if not place.port:
+        return None
+    host = "127.0.0.1" if place.host in ("0.0.0.0", "") else "::1" if place.host == "::" else place.host  # noqa: S104
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(DOOR_S):
+            _, writer = await asyncio.open_connection(host, place.port)
+            writer.close()
+            return True
+    return False
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/api/v1/condition",
+        handler=condition,
+        summary="This process, its Redis and its doors, as `slipway doctor` reads them",
+        tag="admin",
+        answer=ConditionView,
+    ),
+)

@@ -1,0 +1,37 @@
+"""Where the cluster is that a verb reads by itself: what was named, the environment, or the stack that runs here.
+
+Owns that order. Must not connect anywhere.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from slipway.local.layout import Layout, default_folder, is_alive
+
+
+class Whereabouts(NamedTuple):
+    """`kubeconfig` empty: the pod's own account, or kubectl's default file. `is_local`: the stack of `slipway up`."""
+
+    kubeconfig: str
+    redis_url: str
+    is_local: bool = False
+
+
+def find_place(kubeconfig: str) -> Whereabouts:
+    """What was named, else what the environment says, else the stack that runs on this machine, else kubectl's."""
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    redis_url = os.environ.get("SLIPWAY_REDIS_URL", "")
+    state = Layout(default_folder()).read_state()
+    if state is not None and any(is_alive(member) for member in state.members):
+        if not named and "KUBERNETES_SERVICE_HOST" not in os.environ:
+            return Whereabouts(state.kubeconfig, redis_url or state.redis_url, is_local=True)
+        if named == state.kubeconfig:
+            return Whereabouts(named, redis_url or state.redis_url, is_local=True)
+    return Whereabouts(named, redis_url)
+
+
+def has_cluster(place: Whereabouts) -> bool:
+    """Whether there is anything that says where Kubernetes is."""
+    is_inside = "KUBERNETES_SERVICE_HOST" in os.environ
+    return bool(place.kubeconfig) or is_inside or (Path.home() / ".kube" / "config").is_file()

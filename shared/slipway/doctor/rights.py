@@ -1,0 +1,119 @@
+"""What the accounts of the four services need, verb by verb: the chart's roles, as a table that the doctor asks about.
+
+Owns nothing of its own: a test holds this table to the roles that the chart renders, and conformance holds those to
+what the services do. Pure.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+
+from slipway.crd.meta import API_GROUP
+
+
+class Scope(StrEnum):
+    """Where a right has to hold."""
+
+    CLUSTER = "cluster"
+    WORKSPACES = "workspaces"
+    """in every workspace; the whole cluster will do"""
+    OWN = "own"
+    """in the namespace of the services"""
+
+
+class Right(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One verb on one resource (`pods/log`); `name` of one object only."""
+
+    scope: Scope
+    group: str
+    resource: str
+    verb: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        group = f".{self.group}" if self.group else ""
+        return f"{self.verb} {self.resource}{group}{f' {self.name}' if self.name else ''}"
+
+
+_LEASES = "coordination.k8s.io"
+_READ, _WATCH, _FOLLOW = ("get", "list"), ("list", "watch"), ("get", "list", "watch")
+Rows = tuple[tuple[Scope, str, tuple[str, ...], tuple[str, ...]], ...]
+_C, _W, _O = Scope.CLUSTER, Scope.WORKSPACES, Scope.OWN
+
+_TABLE: dict[str, Rows] = {
+    "api": (
+        (_C, API_GROUP, ("allocations", "templates", "jobs", "resourcepools", "queues"), _READ),
+        (_C, "", ("namespaces", "pods", "resourcequotas"), _READ),
+        (_C, "", ("nodes",), ("list", "patch")),
+        (_C, "authentication.k8s.io", ("tokenreviews",), ("create",)),
+        (_W, API_GROUP, ("allocations", "jobs"), ("create", "delete", "patch")),
+        (_W, API_GROUP, ("templates",), ("create", "delete", "update")),
+        (_W, "", ("pods/log",), ("get",)),
+        (_W, "", ("configmaps",), ("create", "delete", "get", "patch")),
+        (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
+        (_O, "", ("secrets",), ("create", "delete", "get", "list", "update")),
+    ),
+    "scheduler": (
+        (_C, API_GROUP, ("allocations", "resourcepools"), _READ),
+        (_C, API_GROUP, ("resourcepools/status",), ("update",)),
+        (_C, API_GROUP, ("queues", "jobs"), ("list",)),
+        (_C, "", ("namespaces", "nodes", "pods"), ("list",)),
+        (_W, API_GROUP, ("allocations",), ("patch",)),
+        (_W, API_GROUP, ("allocations/status",), ("update",)),
+        (_O, _LEASES, ("leases",), ("create", "get", "update")),
+        (_O, "", ("configmaps",), ("get",)),
+    ),
+    "podworker": (
+        (_C, API_GROUP, ("allocations",), _READ),
+        (_C, API_GROUP, ("resourcepools",), ("get",)),
+        (_C, "", ("configmaps", "services", "pods"), ("list",)),
+        (_C, "storage.k8s.io", ("storageclasses",), _READ),
+        (_W, API_GROUP, ("allocations/status",), ("update",)),
+        (_W, "", ("configmaps", "services"), ("create", "delete", "get")),
+        (_W, "", ("pods",), ("create", "delete", "get", "patch")),
+        (_W, "", ("pods/binding",), ("create",)),
+        (_W, "", ("persistentvolumeclaims",), ("get",)),
+    ),
+    "watcher": (
+        (_C, API_GROUP, ("allocations",), _FOLLOW),
+        (_C, API_GROUP, ("resourcepools", "queues", "jobs"), _WATCH),
+        (_C, "", ("pods", "nodes"), _FOLLOW),
+        (_C, "", ("configmaps", "services"), _READ),
+        (_C, "", ("namespaces", "events"), _WATCH),
+        (_W, API_GROUP, ("allocations",), ("delete", "patch")),
+        (_W, API_GROUP, ("allocations/status",), ("update",)),
+        (_W, "", ("pods",), ("delete", "patch")),
+        (_W, "", ("pods/log",), ("get",)),
+        (_W, "", ("configmaps", "services"), ("delete",)),
+        (_O, _LEASES, ("leases",), ("create",)),
+        (_O, "", ("configmaps",), ("create", "update")),
+    ),
+}
+_NAMED: dict[str, tuple[Right, ...]] = {
+    "watcher": tuple(
+        Right(scope=_O, group=_LEASES, resource="leases", verb=verb, name="slipway-feed") for verb in ("get", "update")
+    )
+}
+_BY_SETTING: dict[str, tuple[Right, ...]] = {
+    "auth=kubernetes": (Right(scope=_C, group="authorization.k8s.io", resource="subjectaccessreviews", verb="create"),),
+    "rbac.namespaces=[]": tuple(
+        Right(scope=_C, group="", resource="namespaces", verb=verb) for verb in ("create", "delete", "patch")
+    ),
+}
+"""Of the api, where the chart is told so."""
+ACCOUNTS = tuple(_TABLE)
+
+
+def rights_of(account: str) -> Iterator[Right]:
+    """What that account always needs."""
+    for scope, group, resources, verbs in _TABLE[account]:
+        for resource in resources:
+            for verb in verbs:
+                yield Right(scope=scope, group=group, resource=resource, verb=verb)
+    yield from _NAMED.get(account, ())
+
+
+def optional_rights(setting: str) -> tuple[Right, ...]:
+    """What the api needs besides when the chart is installed with that setting."""
+    return _BY_SETTING[setting]

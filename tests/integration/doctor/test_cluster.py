@@ -1,0 +1,244 @@
+"""What the doctor says of a cluster with the chart in it, when one thing after another is broken for real."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slipway.crd import rules
+from slipway.doctor.command import Inside, Place, examine
+from slipway.doctor.finding import Finding, State
+from slipway.local.apiserver.core import ClusterCore
+from slipway.model.times import format_time
+from slipway.runtime.clock import SeededRandom, SystemClock
+from tests.contract.kube.target import serving
+from tests.support import chart
+from tests.support.http_stub import write_kubeconfig
+
+Json = dict[str, Any]
+NAMESPACE = chart.NAMESPACE
+RBAC = "apis/rbac.authorization.k8s.io/v1"
+GROUP = "apis/slipway.dev/v1alpha1"
+CRDS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+LEASES = f"apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+DEPLOYMENTS = f"apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+UPGRADE = f"helm upgrade slipway ./helm --namespace {NAMESPACE} --reset-then-reuse-values"
+
+
+class Shifted(SystemClock):
+    """This machine's clock, set wrong."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead_s = ahead_s
+
+    def now(self) -> float:
+        return super().now() + self._ahead_s
+
+
+class Cluster:
+    """The laptop's cluster over HTTP, with the chart installed and all that its services would have left there."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.kubeconfig = write_kubeconfig(folder, url)
+        self._http = httpx.Client(base_url=url, trust_env=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def furnish(self) -> None:
+        chart.install(self.kubeconfig)
+        self.change("api/v1/namespaces/default", {"metadata": {"labels": {"slipway.dev/workspace": "true"}}})
+        self.create(f"{GROUP}/resourcepools", {"metadata": {"name": "default"}, "spec": {}})
+        self.create(f"{GROUP}/queues", {"metadata": {"name": "default"}, "spec": {"pool": "default"}})
+        self.create("api/v1/nodes", {"metadata": {"name": "n1"}})
+        for name in ("slipway-feed", "slipway-scheduler-default"):
+            self.create(LEASES, {"metadata": {"name": name}, "spec": a_hold()})
+        for name in chart.SERVICES:
+            there = self.get(f"{DEPLOYMENTS}/slipway-{name}")
+            self.replace(f"{DEPLOYMENTS}/slipway-{name}/status", {**there, "status": {"availableReplicas": 2}})
+
+    def get(self, path: str) -> Json:
+        return self._call("GET", path)
+
+    def create(self, path: str, body: Json) -> Json:
+        return self._call("POST", path, json=body)
+
+    def replace(self, path: str, body: Json) -> Json:
+        return self._call("PUT", path, json=body)
+
+    def change(self, path: str, patch: Json) -> Json:
+        return self._call("PATCH", path, json=patch, headers=MERGE)
+
+    def delete(self, path: str) -> None:
+        self._call("DELETE", path)
+
+    async def findings(self, *, ahead_s: float = 0.0, inside: Inside | None = None) -> dict[str, Finding]:
+        """What the doctor finds, by check."""
+        place = Place(kubeconfig=str(self.kubeconfig), inside=inside)
+        found = await examine(place, Shifted(ahead_s), SeededRandom(1))
+        assert len({each.check for each in found}) == len(found)
+        return {each.check: each for each in found}
+
+    async def failures(self, **how: Any) -> dict[str, Finding]:
+        """Those that failed."""
+        return {name: each for name, each in (await self.findings(**how)).items() if each.state is State.FAILED}
+
+    def _call(self, method: str, path: str, **more: Any) -> Json:
+        answer = self._http.request(method, f"/{path}", **more)
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+
+def a_hold(ahead_s: float = 0.0) -> Json:
+    """A lease that is held, by a holder whose clock is so far ahead."""
+    renewed = format_time(SystemClock().now() + ahead_s, "microseconds")
+    return {"holderIdentity": "pod-1", "leaseDurationSeconds": 15, "renewTime": renewed}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)  # noqa: TID251
+    core.bootstrap()
+    with serving(core) as url:
+        found = Cluster(url, tmp_path)
+        try:
+            found.furnish()
+            yield found
+        finally:
+            found.close()
+
+
+async def test_all_is_well(cluster: Cluster) -> None:
+    """Nothing fails on what the chart makes; each account has every right that its service needs."""
+    found = await cluster.findings()
+    assert [each for each in found.values() if each.state is State.FAILED] == []
+    assert [found[f"rights of {name}"].state for name in chart.SERVICES] == [State.OK] * 4
+    assert [found[f"service {name}"].state for name in chart.SERVICES] == [State.OK] * 4
+    assert found["clock of kubernetes"].state is State.OK
+    assert found["lease slipway-feed"].found.startswith("pod-1, renewed")
+
+
+async def test_a_missing_definition(cluster: Cluster) -> None:
+    """It is named with the command that installs it; what hangs on it is not reported as failed as well."""
+    cluster.delete(f"{CRDS}/queues.slipway.dev")
+    found = await cluster.failures()
+    assert list(found) == ["crd queues.slipway.dev"]
+    mend = found["crd queues.slipway.dev"].mend
+    assert mend == "kubectl apply --server-side -f helm/files/crds/queues.slipway.dev.yaml"
+    assert (chart.CHART / "files/crds/queues.slipway.dev.yaml").is_file()
+
+
+async def test_a_definition_of_another_version(cluster: Cluster) -> None:
+    """A schema that is not this version's, and a version that is not served."""
+    path = f"{CRDS}/jobs.slipway.dev"
+    there = cluster.get(path)
+    version = there["spec"]["versions"][0]
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["priority"]
+    cluster.replace(path, there)
+    assert "of another version" in (await cluster.failures())["crd jobs.slipway.dev"].found
+    there = cluster.get(path)
+    there["spec"]["versions"][0]["served"] = False
+    cluster.replace(path, there)
+    assert "does not serve v1alpha1" in (await cluster.failures())["crd jobs.slipway.dev"].found
+
+
+async def test_a_rule_that_was_taken_away(cluster: Cluster) -> None:
+    """The very verb is named, for the very account, with the upgrade that gives it back."""
+    path = f"{RBAC}/clusterroles/slipway-podworker"
+    role = cluster.get(path)
+    role["rules"] = [rule for rule in role["rules"] if "pods/binding" not in rule["resources"]]
+    cluster.replace(path, role)
+    found = await cluster.failures()
+    assert list(found) == ["rights of podworker"]
+    assert found["rights of podworker"].found == "may not create pods/binding"
+    assert found["rights of podworker"].mend == UPGRADE
+
+
+async def test_a_role_that_is_gone(cluster: Cluster) -> None:
+    """The scheduler without its leases, the api without its Secrets."""
+    for name in ("scheduler", "api"):
+        cluster.delete(f"{RBAC}/namespaces/{NAMESPACE}/roles/slipway-{name}")
+    found = await cluster.failures()
+    assert set(found) == {"rights of scheduler", "rights of api"}
+    assert "create leases.coordination.k8s.io" in found["rights of scheduler"].found
+    assert "get secrets" in found["rights of api"].found
+
+
+async def test_rights_in_some_workspaces_only(cluster: Cluster) -> None:
+    """With writes narrowed to namespaces, a workspace that was left out is a failure, one that was not is none."""
+    chart.upgrade(cluster.kubeconfig, values={"rbac": {"namespaces": ["default"]}})
+    assert await cluster.failures() == {}
+    cluster.create("api/v1/namespaces", {"metadata": {"name": "red", "labels": {"slipway.dev/workspace": "true"}}})
+    assert set(await cluster.failures()) == {f"rights of {name}" for name in chart.SERVICES}
+
+
+async def test_rights_by_mode(cluster: Cluster) -> None:
+    """Where the api asks Kubernetes who may, it needs one right more."""
+    inside = Inside(version="0.1.0", auth="kubernetes", task_listen="0.0.0.0:8082")
+    found = await cluster.failures(inside=inside)
+    assert found["rights of api"].found == "may not create subjectaccessreviews.authorization.k8s.io"
+
+
+async def test_a_clock_that_is_wrong(cluster: Cluster) -> None:
+    """This machine a minute ahead: the API server's Date says so. Its holders' leases are judged by the server's."""
+    found = await cluster.failures(ahead_s=60.0)
+    assert list(found) == ["clock of kubernetes"]
+    assert "behind this machine" in found["clock of kubernetes"].found
+    assert "timedatectl" in found["clock of kubernetes"].mend
+
+
+async def test_a_holder_whose_clock_is_ahead(cluster: Cluster) -> None:
+    """A lease that was renewed in the future."""
+    cluster.change(f"{LEASES}/slipway-feed", {"spec": a_hold(14.0)})
+    found = await cluster.failures()
+    assert list(found) == ["clock of the watcher"]
+    assert "ahead" in found["clock of the watcher"].found
+
+
+async def test_a_lease_that_nobody_renews(cluster: Cluster) -> None:
+    """It is looked at twice, then named with its last holder; one that is missing, with whose it is."""
+    cluster.change(f"{LEASES}/slipway-feed", {"spec": a_hold(-40.0)})
+    cluster.delete(f"{LEASES}/slipway-scheduler-default")
+    found = await cluster.failures()
+    assert set(found) == {"lease slipway-feed", "lease slipway-scheduler-default"}
+    assert "by pod-1" in found["lease slipway-feed"].found
+    assert "does a scheduler run" in found["lease slipway-scheduler-default"].found
+
+
+async def test_nothing_to_launch_with(cluster: Cluster) -> None:
+    """No workspace, no pool, no node: each with what makes one."""
+    cluster.change("api/v1/namespaces/default", {"metadata": {"labels": {"slipway.dev/workspace": None}}})
+    cluster.delete(f"{GROUP}/resourcepools/default")
+    cluster.delete("api/v1/nodes/n1")
+    found = await cluster.failures()
+    assert set(found) == {"pools", "queues", "workspaces", "nodes"}
+    assert found["workspaces"].mend == "kubectl label namespace NAME slipway.dev/workspace=true"
+    assert "of a pool that is not there: default" in found["queues"].found
+
+
+async def test_services_that_are_away_or_too_old(cluster: Cluster) -> None:
+    """No replica is a failure, some are a warning; versions may be one apart."""
+    there = cluster.get(f"{DEPLOYMENTS}/slipway-watcher")
+    cluster.replace(f"{DEPLOYMENTS}/slipway-watcher/status", {**there, "status": {"availableReplicas": 0}})
+    for name, version in (("api", "0.2.0"), ("podworker", "0.3.0")):
+        labels = {"app.kubernetes.io/version": version}
+        cluster.change(f"{DEPLOYMENTS}/slipway-{name}", {"metadata": {"labels": labels}})
+    found = await cluster.findings()
+    assert found["service watcher"].state is State.FAILED
+    assert "logs deployment/slipway-watcher" in found["service watcher"].mend
+    assert found["service api"].state is State.WARNING
+    assert found["service podworker"].state is State.FAILED
+
+
+async def test_no_cluster() -> None:
+    """What can not be reached is one finding."""
+    place = Place(kubeconfig="/nowhere/kubeconfig")
+    [found, redis] = await examine(place, SystemClock(), SeededRandom(1))
+    assert (found.check, found.state) == ("kubernetes", State.FAILED)
+    assert "no kubeconfig at /nowhere" in found.found
+    assert redis.state is State.SKIPPED

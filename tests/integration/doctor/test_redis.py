@@ -1,0 +1,131 @@
+"""What the doctor says of a real server when one thing after another is wrong with it."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from slipway.doctor.command import Place, examine
+from slipway.doctor.finding import Finding, State
+from slipway.local.valkey import ServerOptions
+from slipway.runtime.clock import SeededRandom, SystemClock
+from slipway.streams import keys
+from slipway.streams.ports import WorkHint
+from tests.support.redis import RedisBackend, an_id, server_binary, server_process
+
+ACCOUNT = "+@read +@write +@stream +@hash +@scripting +@connection"
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def name(request: pytest.FixtureRequest) -> str:
+    server_binary(request.param)
+    return request.param
+
+
+class Ahead(SystemClock):
+    """This machine's clock, a minute ahead."""
+
+    def now(self) -> float:
+        return super().now() + 60.0
+
+
+@asynccontextmanager
+async def a_server(name: str, *, maxmemory_mb: int = 64, **options: Any) -> AsyncGenerator[tuple[str, RedisBackend]]:
+    async with server_process(name, ServerOptions(maxmemory_mb=maxmemory_mb, **options)) as server:
+        operator = RedisBackend(server.url)
+        try:
+            yield server.url, operator
+        finally:
+            await operator.aclose()
+
+
+async def findings(url: str, clock: SystemClock | None = None) -> dict[str, Finding]:
+    found = await examine(Place(redis_url=url), clock or SystemClock(), SeededRandom(1))
+    return {each.check: each for each in found if each.check != "kubernetes"}
+
+
+async def test_all_is_well(name: str) -> None:
+    """A server as it should be; looking leaves no key behind."""
+    async with a_server(name, appendonly=True) as (url, operator):
+        found = await findings(url)
+        assert {each.state for each in found.values()} == {State.OK}, found
+        assert found["redis version"].found.startswith(name)
+        assert found["redis disk"].found == "append-only file"
+        assert await operator.keys() == set()
+
+
+async def test_a_policy_that_evicts(name: str) -> None:
+    """allkeys-lru fails, with the command that sets it right; that command does."""
+    async with a_server(name, extra=("--maxmemory-policy", "allkeys-lru")) as (url, operator):
+        found = await findings(url)
+        assert found["redis eviction"].state is State.FAILED
+        assert "allkeys-lru" in found["redis eviction"].found
+        words = found["redis eviction"].mend.partition("   ")[0].split()
+        assert words[0] == "redis-cli"
+        await operator.command(*words[1:])
+        assert (await findings(url))["redis eviction"].state is State.OK
+
+
+async def test_memory(name: str) -> None:
+    """No limit is a warning; one that is nearly reached fails."""
+    async with a_server(name, maxmemory_mb=0) as (url, operator):
+        assert (await findings(url))["redis memory"].state is State.WARNING
+        told: str = (await operator.command("INFO", "memory")).decode()
+        used = next(int(line[12:]) for line in told.splitlines() if line.startswith("used_memory:"))
+        await operator.command("CONFIG", "SET", "maxmemory", used + 300_000)
+        found = await findings(url)
+        assert found["redis memory"].state is State.FAILED
+        assert found["redis memory"].mend.startswith("redis-cli CONFIG SET maxmemory ")
+
+
+async def test_an_account_that_may_not(name: str) -> None:
+    """What it lacks is named; what it can not see of the server is skipped, with the right that would show it."""
+    async with a_server(name) as (url, operator):
+        await operator.command("ACL", "SETUSER", "slipway", "on", ">s3cret", "~slipway:*", "-@all", *ACCOUNT.split())
+        mine = url.replace("://", "://slipway:s3cret@")
+        found = await findings(mine)
+        assert found["redis account"].state is State.OK
+        assert found["redis eviction"].state is State.SKIPPED
+        assert "+info" in found["redis eviction"].mend
+        await operator.command("ACL", "SETUSER", "slipway", "-eval", "-hdel", "+info", "+time")
+        found = await findings(mine)
+        assert found["redis account"].found == "may not: eval, hdel"
+        assert "+@scripting" in found["redis account"].mend
+        assert found["redis eviction"].state is State.OK
+
+
+async def test_its_clock(name: str) -> None:
+    """A machine that is a minute ahead of the server."""
+    async with a_server(name) as (url, _):
+        found = await findings(url, Ahead())
+        assert found["redis clock"].state is State.FAILED
+        assert "60.0 s behind this machine" in found["redis clock"].found
+
+
+async def test_what_piled_up(name: str) -> None:
+    """Dead letters are counted; a consumer that leaves a hint alone for minutes, while nobody takes it, fails."""
+    async with a_server(name) as (url, operator):
+        streams = operator.connect()
+        await streams.hints.send([WorkHint(namespace="ns", allocation=an_id(each)) for each in ("a", "b")])
+        queue = streams.work_queue("gone")
+        claimed = await queue.claim(limit=10, block_s=1)
+        first, second = claimed if len(claimed) == 2 else [*claimed, *await queue.claim(limit=10, block_s=1)]
+        assert (await findings(url))["consumers"].found == "none is stale; 2 hints being worked off"
+        await queue.dead_letter(first, cause="x")
+        key = keys.work(second.shard)
+        an_hour = ("IDLE", "3600000", "JUSTID")
+        await operator.command("XCLAIM", key, keys.WORK_GROUP, "gone", "0", second.entry_id, *an_hour, key=key)
+        found = await findings(url)
+        assert found["consumers"].state is State.FAILED
+        assert "logs deployment/slipway-podworker" in found["consumers"].mend
+        assert found["dead letters"].state is State.WARNING
+        assert "slipway dead ls" in found["dead letters"].mend
+
+
+async def test_nobody_there(tmp_path: Any) -> None:
+    """A server that is away, and a name without an address, are one failure each."""
+    found = await findings(f"unix://{tmp_path}/none.sock")
+    assert found["redis"].state is State.FAILED
+    found = await findings("redis://no-such-host.invalid:6379/0")
+    assert "no address for the name no-such-host.invalid" in found["redis"].found

@@ -1,0 +1,50 @@
+"""The table that the doctor asks about is what the chart gives."""
+
+from typing import Any
+
+import pytest
+
+from slipway.doctor.rights import ACCOUNTS, Right, Scope, optional_rights, rights_of
+from tests.support import chart
+
+Json = dict[str, Any]
+
+
+def granted(documents: list[Json], service: str) -> set[Right]:
+    """The rights that the chart's roles of that service give."""
+    found: set[Right] = set()
+    for role in documents:
+        if role["kind"] not in ("Role", "ClusterRole") or not role["metadata"]["name"].startswith(f"slipway-{service}"):
+            continue
+        scope = Scope.CLUSTER
+        if role["kind"] == "Role":
+            scope = Scope.WORKSPACES if role["metadata"]["namespace"] == "red" else Scope.OWN
+        found |= {
+            Right(scope=scope, group=group, resource=resource, verb=verb, name=name)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            for name in rule.get("resourceNames", [""])
+        }
+    return found
+
+
+@pytest.mark.parametrize("service", chart.SERVICES)
+def test_the_table_is_what_the_chart_gives(service: str) -> None:
+    """Verb by verb, and where it holds: the namespaced form of the chart tells workspaces from the cluster."""
+    assert granted(chart.render({"rbac": {"namespaces": ["red"]}}), service) == set(rights_of(service))
+
+
+def test_what_settings_add() -> None:
+    """In mode `kubernetes`, and without a list of namespaces."""
+    by_kubernetes = {"api": {"settings": {"auth": "kubernetes"}}, "rbac": {"namespaces": ["red"]}}
+    more = granted(chart.render(by_kubernetes), "api") - set(rights_of("api"))
+    assert more == set(optional_rights("auth=kubernetes"))
+    everywhere = {right for right in granted(chart.render(), "api") if right.resource == "namespaces"}
+    assert everywhere - set(rights_of("api")) == set(optional_rights("rbac.namespaces=[]"))
+
+
+def test_the_services_are_the_accounts() -> None:
+    """All four, and no other."""
+    assert set(ACCOUNTS) == set(chart.SERVICES)
