@@ -19,7 +19,7 @@ COMPILE := $(BIN)/python -m compileall -q shared services $(SITE)/kubernetes/aio
   PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
   "from importlib import import_module as load; [load(m) for m in '$(PROGRAMS:%=slipway.%) $(LATER)'.split()]"
 
-SOURCES := shared services tests bench
+SOURCES := shared services tests bench image
 POINTS ?= gate
 SAMPLE ?= 1
 MINUTES ?= 10

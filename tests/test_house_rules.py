@@ -21,7 +21,7 @@ from tests.support.generate import reference_files, stale_files
 
 ROOT = Path(__file__).parent.parent
 SOURCE_ROOTS = ("shared", "services/api", "services/scheduler", "services/podworker", "services/watcher")
-PRODUCT, ALL_CODE = ("shared", "services"), ("shared", "services", "tests", "bench")
+PRODUCT, ALL_CODE = ("shared", "services"), ("shared", "services", "tests", "bench", "image")
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 5

@@ -1,0 +1,197 @@
+"""What is in the image and what is not, and what its user may do: without any service running."""
+
+import json
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
+from slipway.runtime.settings import all_settings
+from tests.support import chart
+from tests.support.chart import ROOT
+from tests.support.container import Container, image_in
+from tests.support.dockerfile import Image
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+SITE = "usr/local/lib/python3.*/site-packages"
+SIZE_MAX = 400_000_000
+"""bytes; image/README.md says how many it is: what grows much is looked at"""
+LOADED = """
+import importlib, importlib.util, json, os, sys
+for service in ("api", "scheduler", "podworker", "watcher", "setup"):
+    importlib.import_module(f"slipway.{service}.main")
+for late in ("slipway.setup.remove", "slipway.setup.trial", "slipway.audit.live.command", "uvloop", "httpx"):
+    importlib.import_module(late)
+files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+sources = [file for file in files if file.endswith(".py")]
+assert len(sources) > 500
+print(json.dumps(sorted(x for x in sources if not os.path.exists(importlib.util.cache_from_source(x)))))
+"""
+WRITES = """
+import json, os
+may = []
+for folder, _, _ in os.walk("/"):
+    if folder.startswith(("/proc", "/tmp", "/dev")):
+        continue
+    try:
+        open(os.path.join(folder, "probe"), "w").close()
+        may.append(folder)
+    except OSError:
+        pass
+open("/tmp/probe", "w").close()
+print(json.dumps(may))
+"""
+
+
+def files(image: Image) -> list[Path]:
+    return [path for path in image.root.rglob("*") if not path.is_symlink()]
+
+
+def test_every_command_that_the_chart_starts_is_there(image: Image, container: Container) -> None:
+    """As a program of its own, without a shell around it; so is every command that the project declares."""
+    documents = [
+        *chart.render({"audit": {"enabled": True}, "uninstall": {"removeAllocations": True}}),
+        *chart.render({"scheduler": {"once": {"enabled": True}}}),
+    ]
+    pods = [pod for pod in map(chart.pod_of, documents) if pod is not None]
+    ours = [each for pod in pods for each in pod["containers"] if each["image"].startswith("slipway:")]
+    started = {each["command"][0] for each in ours}
+    assert started >= {"slipway-api", "slipway-watcher", "slipway", "python3"}
+    for name in started | set(PROJECT["scripts"]):
+        assert (image.root / "usr/local/bin" / name).stat().st_mode & stat.S_IXOTH, name
+    for name in PROJECT["scripts"]:
+        assert container.run(name, "--help").code == 0, name
+
+
+def test_nobody_may_write_and_nothing_runs_as_somebody_else(image: Image) -> None:
+    """No setuid, no setgid, nothing that group or others may write but /tmp; all of it belongs to root."""
+    odd = [path for path in files(image) if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)]
+    loose = [path for path in files(image) if path.stat().st_mode & 0o022]
+    assert odd == []
+    assert loose == [image.root / "tmp"]
+    assert {path.stat().st_uid for path in files(image)} == {0}
+
+
+def test_who_it_runs_as(image: Image, container: Container) -> None:
+    """A number that is not root, the one of the chart; no group, no capability, and no way to more."""
+    user, _, group = image.user.partition(":")
+    security = chart.pod_spec(chart.render(), "api")["securityContext"]
+    assert (int(user), int(group)) == (security["runAsUser"], security["runAsGroup"])
+    done = container.run("python3", "-c", "print(open('/proc/self/status').read())")
+    status = dict(line.split(":\t", 1) for line in done.out.splitlines() if ":\t" in line)
+    assert set(status["Uid"].split()) == {user}
+    assert set(status["Gid"].split()) == {group}
+    assert (status["Groups"].split(), int(status["CapEff"], 16), status["NoNewPrivs"]) == ([], 0, "1")
+
+
+def test_a_container_can_write_to_its_mounts_alone(container: Container) -> None:
+    """Tried in every folder there is."""
+    done = container.run("python3", "-c", WRITES)
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == []
+    assert container.written() == [str(container.tmp / "probe")]
+
+
+def test_there_is_no_shell_and_nothing_that_installs_or_builds(image: Image) -> None:
+    """Nor tests, benchmarks, or the tools of the build stage."""
+    names = {path.name for path in files(image)}
+    assert (
+        names & {"sh", "bash", "dash", "busybox", "apt", "apt-get", "dpkg", "pip", "pip3", "uv", "gcc", "ld"} == set()
+    )
+    (site,) = image.root.glob(SITE)
+    there = {path.name.lower().partition("-")[0] for path in site.iterdir()}
+    tools = {"pip", "setuptools", "wheel", "uv", "hatchling", "editables", "pytest", "hypothesis", "helm_python"}
+    assert there & (tools | {"tests", "test", "bench"}) == set()
+    ours = {path.relative_to(site).as_posix() for path in (site / "slipway").rglob("*.py")}
+    sources = [*(ROOT / "shared").rglob("*.py"), *(ROOT / "services").glob("*/slipway/**/*.py")]
+    assert ours == {"slipway/" + path.as_posix().rpartition("/slipway/")[2] for path in sources}
+
+
+def closure(there: Mapping[NormalizedName, Distribution], first: str) -> set[NormalizedName]:
+    """Every distribution that one needs on this platform, itself included."""
+    wanted, queue = set[NormalizedName](), [Requirement(first)]
+    while queue:
+        one = queue.pop()
+        name = canonicalize_name(one.name)
+        wanted.add(name)
+        for line in there[name].requires or ():
+            needed = Requirement(line)
+            extras = one.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                found = there[canonicalize_name(needed.name)]
+                assert needed.specifier.contains(found.version, prereleases=True), f"{name} needs {needed}"
+                if canonicalize_name(needed.name) not in wanted:
+                    queue.append(needed)
+    return wanted
+
+
+def test_the_packages_are_the_closure_of_ours_and_of_the_lock(image: Image) -> None:
+    """Nothing that we depend on is missing, nothing else is there, each in the version that is locked."""
+    (site,) = image.root.glob(SITE)
+    there = {canonicalize_name(each.name): each for each in distributions(path=[str(site)])}
+    assert closure(there, "slipway") == set(there)
+    text = (ROOT / "requirements" / "runtime.txt").read_text("utf-8")
+    lock = {
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^([\w.-]+)(?:\[\w+\])?==([^\s;\\]+)", text, re.M)
+    }
+    versions = {name: each.version for name, each in there.items()}
+    assert versions.pop(canonicalize_name("slipway")) == PROJECT["version"]
+    assert {name: version for name, version in versions.items() if lock[name] != version} == {}
+
+
+def test_whatever_a_service_loads_is_compiled(container: Container) -> None:
+    """Nobody can write bytecode there, so a module without it would be compiled at every start."""
+    done = container.run("python3", "-c", LOADED)
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == []
+
+
+def test_it_says_what_it_is(image: Image) -> None:
+    """The version is the project's and the chart's; the base is a whole version and names no registry."""
+    label = "org.opencontainers.image."
+    assert image.labels[f"{label}version"] == PROJECT["version"]
+    assert image.labels[f"{label}licenses"] == PROJECT["license"]
+    base, last = image.bases
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", base)
+    assert (last, image.labels[f"{label}base.name"]) == ("scratch", base)
+    assert (image.root / "usr/share/doc/slipway/LICENSE").is_file()
+
+
+def test_no_variable_of_the_image_is_a_setting(image: Image) -> None:
+    """What a service is told comes from the chart alone."""
+    assert all_settings()
+    assert [name for name in image.env if name.startswith("SLIPWAY_")] == []
+
+
+def test_it_is_the_same_when_it_is_made_again(image: Image, tmp_path: Path) -> None:
+    """Names, contents, modes and times, in another folder at another time."""
+
+    def content(root: Path) -> dict[str, tuple[int, float, bytes]]:
+        found: dict[str, tuple[int, float, bytes]] = {}
+        for path in root.rglob("*"):
+            about = path.lstat()
+            data = (
+                b""
+                if path.is_dir()
+                else path.readlink().as_posix().encode()
+                if path.is_symlink()
+                else path.read_bytes()
+            )
+            found[str(path.relative_to(root))] = (about.st_mode, about.st_mtime, sha256(data).digest())
+        return found
+
+    first, second = content(image.root), content(image_in(tmp_path / "again").root)
+    assert {name for name in first | second if first.get(name) != second.get(name)} == set()
+
+
+def test_its_size_is_bounded(image: Image) -> None:
+    """Packages come and go; a pull of the image stays a matter of seconds."""
+    size = sum(path.stat().st_size for path in files(image) if path.is_file())
+    assert size < SIZE_MAX, f"{size / 1e6:.0f} MB"

@@ -1,0 +1,94 @@
+"""A process in a container made by hand: an image's files as a read-only root, an unprivileged user, named mounts only.
+
+Owns what a container runtime does for a pod with `readOnlyRootFilesystem`, `runAsUser`, no capabilities and no new
+privileges: a mount namespace, a layer for mount points over the image's files, and nothing of this machine but /proc
+and five devices. The network is this machine's. Needs root, to become somebody else.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.chart import ROOT
+from tests.support.cli import Ran
+from tests.support.dockerfile import Image, follow
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+HOST_FILES = ("/etc/hosts", "/etc/resolv.conf")
+"""what a kubelet gives every container"""
+TOOLS = ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+RUN_S = 120.0
+
+
+def require_root() -> None:
+    """Skips a test where a container can not be made."""
+    if os.geteuid() or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare: a root file system of its own, and another user")
+
+
+def image_in(folder: Path) -> Image:
+    """Ours, made in a new folder with this Python in the place of the base image's; somebody else may look into it."""
+    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), *TOOLS])
+    made = follow(ROOT / "image" / "Dockerfile", ROOT, folder, path=path)
+    let_in(folder)
+    return made
+
+
+def let_in(folder: Path) -> None:
+    """Who is somebody else gets to a temporary folder of a test."""
+    for each in (folder, *folder.parents[:2]):
+        each.chmod(each.stat().st_mode | 0o055)
+
+
+class Container:
+    """Of one image. `tmp` is its emptyDir; `mounts` are {path inside: folder or file of this machine}, read-only."""
+
+    def __init__(self, image: Image, folder: Path, mounts: Mapping[str, Path] | None = None) -> None:
+        self.image = image
+        self.tmp = folder / "tmp"
+        self.layer = folder / "layer"
+        self._folder = folder
+        self._mounts = dict(mounts or {}) | {path: Path(path) for path in HOST_FILES}
+        for path in (self.tmp, self.layer, folder / "work", folder / "root"):
+            path.mkdir(parents=True)
+        self.tmp.chmod(0o1777)
+
+    def argv(self, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+        """The words that run `command` inside, with the image's environment and `env`, as this process' own child."""
+        told = [f"{name}={value}" for name, value in {**self.image.env, **env}.items()]
+        entry = ["/usr/sbin/chroot", f"--userspec={self.image.user}", "--groups=", str(self._folder / "root")]
+        inside = ["/usr/bin/env", "-i", *told, *entry, *command]
+        script = "\n".join(["set -eu", *self._steps(), f"exec /usr/bin/setpriv --no-new-privs {shlex.join(inside)}"])
+        return ["unshare", "--mount", "sh", "-c", script]
+
+    def run(self, *command: str, env: Mapping[str, str] | None = None) -> Ran:
+        """Run it to its end."""
+        argv = self.argv(command, env or {})
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_S, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def written(self) -> list[str]:
+        """Files that anything in it has made: outside of the mounts, and in its emptyDir."""
+        points = {path.lstrip("/") for path in self._mounts} | {f"dev/{name}" for name in DEVICES}
+        made = [path.relative_to(self.layer) for path in self.layer.rglob("*") if not path.is_dir()]
+        return [str(path) for path in made if str(path) not in points] + [str(path) for path in self.tmp.rglob("*")]
+
+    def _steps(self) -> list[str]:
+        root = self._folder / "root"
+        layers = f"lowerdir={self.image.root},upperdir={self.layer},workdir={self._folder / 'work'}"
+        steps = [f"mount -t overlay overlay -o {layers} {root}", f"mount -t proc proc {root}/proc"]
+        steps += [f"mount --bind {self.tmp} {root}/tmp"]
+        steps += ["umask 022"]
+        for name in DEVICES:
+            steps += [f"touch {root}/dev/{name}", f"mount --bind /dev/{name} {root}/dev/{name}"]
+        for path, source in self._mounts.items():
+            point = f"{root}{path}"
+            steps += [f"mkdir -p {point}" if source.is_dir() else f"mkdir -p {Path(point).parent} && touch {point}"]
+            steps += [f"mount --bind {source} {point}", f"mount -o remount,bind,ro {point}"]
+        return [*steps, f"mount -o remount,ro {root}"]
