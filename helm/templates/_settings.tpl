@@ -16,7 +16,8 @@ again at its start, and ends when it does not know one.
 {{- end -}}
 {{- end -}}
 {{- range $field, $value := $settings -}}
-{{- $name := eq $field "otelEndpoint" | ternary "OTEL_EXPORTER_OTLP_ENDPOINT" (printf "SLIPWAY_%s" (snakecase $field | upper)) -}}
+{{- $standard := dict "otelEndpoint" "OTEL_EXPORTER_OTLP_ENDPOINT" "otelProtocol" "OTEL_EXPORTER_OTLP_PROTOCOL" -}}
+{{- $name := default (printf "SLIPWAY_%s" (snakecase $field | upper)) (get $standard $field) -}}
 {{- $text := "" -}}
 {{- if kindIs "slice" $value -}}
 {{- $text = join "," $value -}}

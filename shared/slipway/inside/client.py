@@ -88,6 +88,7 @@ class Client:
         self._root = f"{found.get('SLIPWAY_API', '').rstrip('/')}/api/v1/allocations/{self.allocation}"
         self._is_inside = bool(found.get("SLIPWAY_API") and self.allocation)
         self._token_file = found.get("SLIPWAY_TOKEN_FILE", "")
+        self._traceparent = found.get("TRACEPARENT", "")
         self._preempt_file = found.get("SLIPWAY_PREEMPT_FILE", "")
         self._lock = threading.Lock()
         self._rounds: dict[str, int] = {}
@@ -302,6 +303,8 @@ class Client:
 
     def _once(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> dict[str, Any]:
         headers = {"Accept": "application/json", "User-Agent": "slipway-inside"}
+        if self._traceparent:
+            headers["traceparent"] = self._traceparent
         if self._token_file:
             with open(self._token_file, encoding="utf-8") as file:  # read each time: it is renewed in place
                 headers["Authorization"] = f"Bearer {file.read().strip()}"

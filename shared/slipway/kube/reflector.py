@@ -37,6 +37,8 @@ T = TypeVar("T")
 BACKOFF_MIN_S = 0.8
 BACKOFF_MAX_S = 30.0
 BACKOFF_RESET_S = 120.0
+AWAITED_MAX = 10_000
+"""Own writes whose arrival is timed."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner and brought nothing counts as an error, so that it cannot spin."""
 
@@ -92,6 +94,11 @@ class Reflector(Generic[T]):
         plural = resource.plural
         self._seen = {type_: telemetry.WATCH_EVENTS.labels(resource=plural, type=type_) for type_ in WatchType}
         self._held = telemetry.STORE_OBJECTS.labels(resource=plural)
+        self._heard = telemetry.WATCH_HEARD.labels(resource=plural)
+        self._lag = telemetry.WATCH_LAG.labels(resource=plural)
+        self._written: dict[str, float] = {}
+        """{uid: when its own write was answered, where the watch has not shown it}"""
+        store.on_expected, store.on_observed = self._await, self._arrived
 
     @property
     def synced(self) -> bool:
@@ -120,7 +127,7 @@ class Reflector(Generic[T]):
                 started = self._clock.monotonic()
                 changes = await self._watch()
                 # The server ended it as it was asked to: until now there was nothing to tell.
-                self._heard_at = self._clock.monotonic()
+                self._hear()
                 if changes or self._clock.monotonic() - started >= SHORT_WATCH_S:
                     self._restarted("ended")
                     continue
@@ -145,7 +152,8 @@ class Reflector(Generic[T]):
         version = int(listing.resource_version) if listing.resource_version.isdigit() else 0
         if 0 < version < self._highest:
             raise StaleError(f"a LIST of {self._resource.plural} at {version} is below {self._highest}, seen before")
-        self._heard_at = self._clock.monotonic()
+        self._hear()
+        self._written.clear()  # what comes by a LIST says nothing of the watch
         self.store.replace(listing.items, version)
         self._held.set(len(self.store))
         self._move(listing.resource_version)
@@ -167,7 +175,7 @@ class Reflector(Generic[T]):
         return changes
 
     def _take(self, event: WatchEvent[T]) -> None:
-        self._heard_at = self._clock.monotonic()
+        self._hear()
         if event.object is not None:
             if event.type is WatchType.DELETED:
                 self.store.remove(event.object)
@@ -184,6 +192,20 @@ class Reflector(Generic[T]):
         if resource_version.isdigit():
             self._highest = max(self._highest, int(resource_version))
             self.store.advance(self._highest)
+
+    def _hear(self) -> None:
+        self._heard_at = self._clock.monotonic()
+        self._heard.set(self._clock.now())
+
+    def _await(self, uid: str) -> None:
+        if len(self._written) >= AWAITED_MAX:
+            self._written.clear()  # of most of these the watch will show a later version only, or nothing
+        self._written[uid] = self._clock.monotonic()
+
+    def _arrived(self, uid: str) -> None:
+        written_at = self._written.pop(uid, None)
+        if written_at is not None:
+            self._lag.observe(self._clock.monotonic() - written_at)
 
     def _restarted(self, cause: str) -> None:
         self.restarts[cause] += 1

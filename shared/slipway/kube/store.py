@@ -75,6 +75,9 @@ class Store(Generic[T]):
         self._indexes: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._indexers}
         self._listeners: list[Listener[T]] = []
         self._expected: dict[str, int] = {}
+        self.on_expected: Callable[[str], object] = lambda _: None
+        """Told of the uid of each own write that is waited for, and below of its arrival as a change."""
+        self.on_observed: Callable[[str], object] = lambda _: None
 
     # --- reads --------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,7 @@ class Store(Generic[T]):
         held = self.by_uid(uid)
         if version > self.version and (held is None or metadata_of(held).version < version):
             self._expected[uid] = max(version, self._expected.get(uid, 0))
+            self.on_expected(uid)
 
     def is_current(self, uid: str) -> bool:
         """Whether our own last write of that object has been observed."""
@@ -194,6 +198,7 @@ class Store(Generic[T]):
         wanted = self._expected.get(uid)
         if wanted is not None and version >= wanted:
             del self._expected[uid]
+            self.on_observed(uid)
 
     def _reindex(self, key: Key, old: T | None, new: T | None) -> None:
         for name, indexer in self._indexers.items():

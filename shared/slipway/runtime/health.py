@@ -32,7 +32,6 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Check = Callable[[], str | None]
 
 _KEEP_ALIVE_S = 30
-_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Loop(msgspec.Struct):
@@ -125,7 +124,8 @@ class HealthApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        status, content_type, body = self._answer(str(scope["path"]), str(scope["method"]))
+        accept = next((value for name, value in scope.get("headers", ()) if name == b"accept"), b"")
+        status, content_type, body = self._answer(str(scope["path"]), str(scope["method"]), accept.decode("latin-1"))
         headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
         if status == 405:
             headers.append((b"allow", b"GET, HEAD"))
@@ -133,13 +133,14 @@ class HealthApp:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    def _answer(self, path: str, method: str) -> tuple[int, bytes, bytes]:
+    def _answer(self, path: str, method: str, accept: str) -> tuple[int, bytes, bytes]:
         if path not in ("/livez", "/readyz", "/metrics"):
             return 404, b"application/json", b'{"status":"not found","see":["/livez","/readyz","/metrics"]}'
         if method not in ("GET", "HEAD"):
             return 405, b"application/json", b'{"status":"method not allowed"}'
         if path == "/metrics":
-            return 200, _METRICS_TYPE, telemetry.render_metrics()
+            metrics_type, text = telemetry.render_metrics(accept)
+            return 200, metrics_type.encode(), text
         report = self._health.liveness() if path == "/livez" else self._health.readiness()
         words = {"status": "ok" if report.ok else "failing", "problems": report.problems}
         return (200 if report.ok else 503), b"application/json", msgspec.json.encode(words)

@@ -154,7 +154,9 @@ def run(
         print(f"slipway-{name}: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return EXIT_SETTINGS
     log.setup(name, level=values.log_level, style=values.log_format, trace_ids=telemetry.current_ids)
-    telemetry.setup(name, otlp_endpoint=values.otel_endpoint, ratio=values.trace_ratio)
+    telemetry.setup(
+        name, otlp_endpoint=values.otel_endpoint, otlp_protocol=values.otel_protocol, ratio=values.trace_ratio
+    )
     telemetry.BUILD.labels(service=name, version=version()).set(1)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

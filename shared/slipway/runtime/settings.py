@@ -116,10 +116,18 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     otel_endpoint: Annotated[
         str,
         Meta(
-            description="Base URL of an OTLP/HTTP collector. Empty: spans are exported nowhere.",
+            description="Base URL of an OTLP collector, http:// or https://. Empty: spans are exported nowhere; the "
+            "waterfall needs none. Headers, certificates and compression: OTEL_EXPORTER_OTLP_*, as of OpenTelemetry.",
             extra={"env": "OTEL_EXPORTER_OTLP_ENDPOINT"},
         ),
     ] = ""
+    otel_protocol: Annotated[
+        Literal["http/protobuf", "grpc"],
+        Meta(
+            description="How the collector is spoken to; its usual ports are 4318 and 4317.",
+            extra={"env": "OTEL_EXPORTER_OTLP_PROTOCOL"},
+        ),
+    ] = "http/protobuf"
     trace_ratio: Annotated[
         float,
         Meta(

@@ -1,7 +1,7 @@
-"""Spans for the waterfall alone: what OpenTelemetry's SDK would record, at a tenth of its cost.
+"""Spans: what OpenTelemetry's SDK would record, at a tenth of its cost.
 
-Owns the span that is recorded while no collector is configured, and the decision which traces are recorded (the SDK's:
-the root decides by its trace id, everybody below follows). Knows nothing of who takes ended spans.
+Owns the span that is recorded, and the decision which traces are (the SDK's: the root decides by its trace id,
+everybody below follows). Knows nothing of who takes ended spans.
 
 Invariants: a span holds a bounded number of attributes, events and links, and cuts long texts; recording never raises.
 """
@@ -33,25 +33,38 @@ class RecordedSpan(otel.Span):
         "end_ns",
         "error",
         "events",
+        "kind",
         "links",
         "name",
         "on_end",
-        "parent_id",
+        "parent",
         "start_ns",
     )
 
     def __init__(
-        self, name: str, context: otel.SpanContext, parent_id: int, on_end: "Callable[[RecordedSpan], None]"
+        self,
+        name: str,
+        context: otel.SpanContext,
+        parent: otel.SpanContext | None,
+        on_end: "Callable[[RecordedSpan], None]",
+        *,
+        kind: otel.SpanKind = otel.SpanKind.INTERNAL,
+        start_ns: int | None = None,
     ) -> None:
         self._context = context
-        self.name, self.parent_id, self.on_end = name, parent_id, on_end
+        self.name, self.parent, self.on_end, self.kind = name, parent, on_end, kind
         self.attributes: dict[str, Any] = {}
         self.events: deque[tuple[str, int, Mapping[str, Any]]] = deque(maxlen=EVENTS_MAX)
         """(name, nanoseconds since the epoch, attributes)"""
         self.links: list[otel.SpanContext] = []
         self.error: str | None = None
-        self.start_ns = time.time_ns()
+        self.start_ns = start_ns or time.time_ns()
         self.end_ns = 0
+
+    @property
+    def context(self) -> otel.SpanContext:
+        """Its ids."""
+        return self._context
 
     def get_span_context(self) -> otel.SpanContext:
         return self._context
@@ -109,22 +122,48 @@ class RecordingTracer:
         self,
         name: str,
         context: otel_context.Context | None = None,
-        links: Sequence[otel.Link] = (),
+        *,
+        links: Sequence[otel.SpanContext] = (),
         attributes: Mapping[str, types.AttributeValue] | None = None,
+        kind: otel.SpanKind = otel.SpanKind.INTERNAL,
+        start_ns: int | None = None,
+        known: otel.SpanContext | None = None,
     ) -> otel.Span:
-        """A span that has begun; its parent is the span of the context, else the current one."""
+        """A span that has begun; its parent is the span of the context, else the current one.
+
+        `known` is the span itself, where everybody who knows what it is about derives the same ids.
+        """
         parent = otel.get_current_span(context).get_span_context()
+        if known is not None and known.span_id == parent.span_id:
+            parent = otel.INVALID_SPAN_CONTEXT  # it is the root
         drawn = int.from_bytes(os.urandom(24))
-        span_id = (drawn & (_TRACE_ID_HALF - 1)) or 1
-        if parent.is_valid:
-            trace_id, parent_id, is_sampled = parent.trace_id, parent.span_id, parent.trace_flags.sampled
+        span_id = known.span_id if known is not None else (drawn & (_TRACE_ID_HALF - 1)) or 1
+        if known is not None:
+            trace_id, is_sampled = known.trace_id, known.trace_flags.sampled
+        elif parent.is_valid:
+            trace_id, is_sampled = parent.trace_id, parent.trace_flags.sampled
         else:
-            trace_id, parent_id = (drawn >> 64) or 1, 0
+            trace_id = (drawn >> 64) or 1
             is_sampled = trace_id % _TRACE_ID_HALF < self._bound
         if not is_sampled:
             return otel.NonRecordingSpan(otel.SpanContext(trace_id, span_id, is_remote=False))
-        made = RecordedSpan(name, otel.SpanContext(trace_id, span_id, False, _SAMPLED), parent_id, self._on_end)
+        made = RecordedSpan(
+            name,
+            otel.SpanContext(trace_id, span_id, False, _SAMPLED),
+            parent if parent.is_valid else None,
+            self._on_end,
+            kind=kind,
+            start_ns=start_ns,
+        )
         if attributes:
             made.set_attributes(attributes)
-        made.links += [link.context for link in links[:LINKS_MAX]]
+        made.links += links[:LINKS_MAX]
         return made
+
+
+class NoTracer:
+    """Records nothing, and passes the caller's trace on."""
+
+    def start_span(self, name: str, context: otel_context.Context | None = None, **_: Any) -> otel.Span:
+        """A span that is none: it has its parent's ids."""
+        return otel.NonRecordingSpan(otel.get_current_span(context).get_span_context())

@@ -1,10 +1,10 @@
-"""Traces and metrics: the only place that knows the OpenTelemetry SDK, and where every instrument is declared.
+"""Traces and metrics: how work becomes spans, and where every instrument is declared.
 
 Owns spans (a context manager over traceparents), where ended spans go (a collector, when one is configured; the
 allocation's own trace stream, through a `SpanSink`) and the table of Prometheus instruments. It knows no Redis and
 no service.
 
-The SDK is loaded only when there is a collector to send to; else `spans.py` records, which is far cheaper.
+`spans.py` records them, and `otlp.py` sends them, which alone loads the SDK.
 
 Invariants: without `setup` a span costs next to nothing and still passes the caller's trace on; ids are never metric
 labels; offering a span never blocks; no exception text goes into a span.
@@ -12,38 +12,41 @@ labels; offering a span never blocks; no exception text goes into a span.
 
 import contextlib
 import itertools
-import threading
+import typing
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import prometheus_client as prometheus
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
+from opentelemetry.trace import SpanKind
 
+from slipway.runtime.instruments import LATENCY_S, WAITS_S, Counter, Gauge, Histogram, render
 from slipway.runtime.spans import (
-    ATTRIBUTE_CHARS_MAX,
     ATTRIBUTES_MAX,
-    EVENTS_MAX,
-    LINKS_MAX,
+    NoTracer,
     RecordedSpan,
     RecordingTracer,
 )
 from slipway.runtime.traceparent import SpanRef, parse_traceparent, traceparent_from_uid
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from slipway.runtime.otlp import Collector, Protocol
 
 __all__ = [
     "INSTRUMENTS",
     "ActiveSpan",
     "Attribute",
+    "SpanKind",
     "SpanRef",
     "SpanSink",
     "add_event",
     "current_ids",
     "current_traceparent",
+    "emit",
+    "is_exporting",
     "parse_traceparent",
     "render_metrics",
     "set_sink",
@@ -57,20 +60,19 @@ __all__ = [
 Attribute = str | bool | int | float
 
 ALLOCATION_ATTRIBUTE = "slipway.allocation.id"
-_FLUSH_TIMEOUT_S = 3.0
-_LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
 
 
-class SpanSink(Protocol):
+class SpanSink(typing.Protocol):
     """Takes ended spans of allocations; the streams layer writes them to `slipway:trace:{id}`."""
 
     def offer(self, allocation_id: str, span: dict[str, Any]) -> None:
         """Never blocks and never raises: a full sink drops, and counts in `SPANS_DROPPED`.
 
-        `span` = {traceId, spanId, parentSpanId, links, name, service, startNs, endNs, status, attributes, events}.
+        `span` = {traceId, spanId, parentSpanId, links, name, kind, service, startNs, endNs, status, attributes,
+        events}.
         """
         ...
 
@@ -111,8 +113,8 @@ class ActiveSpan:
 class _State:
     """What `setup` made; the process has one."""
 
-    provider: "TracerProvider | None" = None
-    tracer: otel.Tracer | RecordingTracer = otel.NoOpTracer()
+    collector: "Collector | None" = None
+    tracer: RecordingTracer | NoTracer = NoTracer()
     sink: SpanSink | None = None
     service: str = ""
 
@@ -121,37 +123,24 @@ _suppressed: ContextVar[bool] = ContextVar("slipway_spans_suppressed", default=F
 _allocation: ContextVar[str | None] = ContextVar("slipway_span_allocation", default=None)
 
 
-def setup(service: str, *, otlp_endpoint: str = "", sink: SpanSink | None = None, ratio: float = 1.0) -> None:
+def setup(
+    service: str,
+    *,
+    otlp_endpoint: str = "",
+    otlp_protocol: "Protocol" = "http/protobuf",
+    sink: SpanSink | None = None,
+    ratio: float = 1.0,
+) -> None:
     """Starts recording; replaces what was set up before."""
     shutdown()
     _State.sink, _State.service = sink, service
-    _State.tracer = _exporting(service, otlp_endpoint, ratio) if otlp_endpoint else RecordingTracer(_ended, ratio)
+    SPANS_DROPPED.labels(to="waterfall")
+    if otlp_endpoint:
+        from slipway.runtime.otlp import Collector
 
-
-def _exporting(service: str, endpoint: str, ratio: float) -> otel.Tracer:
-    """The SDK's tracer, which also sends every span to the collector."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-
-    limits = SpanLimits(
-        max_span_attributes=ATTRIBUTES_MAX,
-        max_events=EVENTS_MAX,
-        max_links=LINKS_MAX,
-        max_span_attribute_length=ATTRIBUTE_CHARS_MAX,
-    )
-    provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(ratio)),
-        resource=Resource.create({"service.name": f"slipway-{service}", "service.namespace": "slipway"}),
-        span_limits=limits,
-        shutdown_on_exit=False,
-    )
-    provider.add_span_processor(_sink_processor())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")))
-    _State.provider = provider
-    return provider.get_tracer("slipway")
+        dropped = SPANS_DROPPED.labels(to="collector")
+        _State.collector = Collector(service, otlp_endpoint, otlp_protocol, dropped.inc)
+    _State.tracer = RecordingTracer(_ended, ratio)
 
 
 def set_sink(sink: SpanSink | None) -> None:
@@ -161,12 +150,14 @@ def set_sink(sink: SpanSink | None) -> None:
 
 def shutdown() -> None:
     """Sends what is queued, within a few seconds, and stops recording."""
-    if _State.provider is not None:
-        # The SDK's own time limits do not hold while a collector is away; the thread dies with the process.
-        flush = threading.Thread(target=_State.provider.shutdown, name="telemetry-flush", daemon=True)
-        flush.start()
-        flush.join(_FLUSH_TIMEOUT_S)
-    _State.provider, _State.sink, _State.tracer = None, None, otel.NoOpTracer()
+    if _State.collector is not None:
+        _State.collector.shutdown()
+    _State.collector, _State.sink, _State.tracer = None, None, NoTracer()
+
+
+def is_exporting() -> bool:
+    """Whether a collector takes spans that belong to no allocation."""
+    return _State.collector is not None
 
 
 @contextlib.contextmanager
@@ -177,6 +168,7 @@ def span(
     links: Sequence[str] = (),
     allocation_id: str | None = None,
     attributes: Mapping[str, Attribute] | None = None,
+    kind: SpanKind = SpanKind.INTERNAL,
 ) -> Generator[ActiveSpan]:
     """Records the time inside. `parent` and `links` are traceparents; without a parent, the current span is it.
 
@@ -187,13 +179,9 @@ def span(
         yield ActiveSpan(otel.INVALID_SPAN)
         return
     allocation_id = allocation_id or _allocation.get()
-    values: dict[str, Attribute] = {ALLOCATION_ATTRIBUTE: allocation_id} if allocation_id else {}
-    values.update(itertools.islice((attributes or {}).items(), ATTRIBUTES_MAX - len(values)))
+    values = _with_allocation(allocation_id, attributes)
     inner = _State.tracer.start_span(
-        name,
-        context=_parent_context(parent),
-        links=[otel.Link(_span_context(ref)) for ref in map(parse_traceparent, links) if ref is not None],
-        attributes=values,
+        name, _parent_context(parent), links=_contexts(links), attributes=values, kind=kind
     )
     held_allocation = _allocation.set(allocation_id)
     held_context = otel_context.attach(otel.set_span_in_context(inner))
@@ -206,6 +194,42 @@ def span(
         otel_context.detach(held_context)
         _allocation.reset(held_allocation)
         inner.end()
+
+
+def emit(  # noqa: PLR0913 - keyword-only: all that a span has
+    name: str,
+    *,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    parent: str | None = None,
+    itself: str | None = None,
+    links: Sequence[str] = (),
+    allocation_id: str | None = None,
+    attributes: Mapping[str, Attribute] | None = None,
+    kind: SpanKind = SpanKind.INTERNAL,
+    error: str = "",
+) -> str:
+    """Records something that is over already, between two times in epoch seconds (now); answers its traceparent.
+
+    `itself` is a traceparent that everybody derives who knows what the span is about: others may link to it, or be
+    below it, without having met it.
+    """
+    if _suppressed.get():
+        return ""
+    known = parse_traceparent(itself)
+    inner = _State.tracer.start_span(
+        name,
+        _parent_context(parent),
+        links=_contexts(links),
+        attributes=_with_allocation(allocation_id or _allocation.get(), attributes),
+        kind=kind,
+        start_ns=int(start_s * 1e9) if start_s is not None else None,
+        known=_span_context(known) if known is not None else None,
+    )
+    if error:
+        inner.set_status(otel.Status(otel.StatusCode.ERROR, error))
+    inner.end(int(max(start_s or 0.0, end_s) * 1e9) if end_s is not None else None)
+    return _traceparent(inner)
 
 
 @contextlib.contextmanager
@@ -235,6 +259,16 @@ def current_ids() -> tuple[str, str] | None:
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 
+def _with_allocation(allocation_id: str | None, attributes: Mapping[str, Attribute] | None) -> dict[str, Attribute]:
+    values: dict[str, Attribute] = {ALLOCATION_ATTRIBUTE: allocation_id} if allocation_id else {}
+    values.update(itertools.islice((attributes or {}).items(), ATTRIBUTES_MAX - len(values)))
+    return values
+
+
+def _contexts(links: Sequence[str]) -> list[otel.SpanContext]:
+    return [_span_context(ref) for ref in map(parse_traceparent, links) if ref is not None]
+
+
 def _parent_context(parent: str | None) -> otel_context.Context | None:
     ref = parse_traceparent(parent)
     if ref is None:
@@ -255,17 +289,20 @@ def _traceparent(inner: otel.Span) -> str:
 
 
 def _ended(span: RecordedSpan) -> None:
-    """Hands the ended span of an allocation to the sink of the moment."""
+    """Hands the ended span to the collector, and that of an allocation to the sink of the moment."""
+    if _State.collector is not None:
+        _State.collector.offer(span)
     allocation_id = span.attributes.get(ALLOCATION_ATTRIBUTE)
     if _State.sink is None or not isinstance(allocation_id, str):
         return
-    context = span.get_span_context()
+    context = span.context
     taken: dict[str, Any] = {
         "traceId": f"{context.trace_id:032x}",
         "spanId": f"{context.span_id:016x}",
-        "parentSpanId": f"{span.parent_id:016x}" if span.parent_id else "",
+        "parentSpanId": f"{span.parent.span_id:016x}" if span.parent else "",
         "links": [str(SpanRef(link.trace_id, link.span_id)) for link in span.links],
         "name": span.name,
+        "kind": span.kind.name.lower(),
         "service": _State.service,
         "startNs": span.start_ns,
         "endNs": span.end_ns,
@@ -277,40 +314,6 @@ def _ended(span: RecordedSpan) -> None:
         ],
     }
     _State.sink.offer(allocation_id, taken)
-
-
-def _sink_processor() -> Any:
-    from opentelemetry.sdk.trace import SpanProcessor
-
-    class SinkProcessor(SpanProcessor):
-        """Hands each ended span of an allocation to the sink of the moment."""
-
-        def on_end(self, span: "ReadableSpan") -> None:
-            allocation_id = (span.attributes or {}).get(ALLOCATION_ATTRIBUTE)
-            if _State.sink is not None and isinstance(allocation_id, str):
-                _State.sink.offer(allocation_id, _compact(span))
-
-    return SinkProcessor()
-
-
-def _compact(span: "ReadableSpan") -> dict[str, Any]:
-    context = span.get_span_context()
-    return {
-        "traceId": f"{context.trace_id:032x}" if context else "",
-        "spanId": f"{context.span_id:016x}" if context else "",
-        "parentSpanId": f"{span.parent.span_id:016x}" if span.parent else "",
-        "links": [str(SpanRef(link.context.trace_id, link.context.span_id)) for link in span.links],
-        "name": span.name,
-        "service": _State.service,
-        "startNs": span.start_time or 0,
-        "endNs": span.end_time or 0,
-        "status": span.status.description or "error" if not span.status.is_ok else "ok",
-        "attributes": dict(span.attributes or {}),
-        "events": [
-            {"name": event.name, "timeNs": event.timestamp, "attributes": dict(event.attributes or {})}
-            for event in span.events
-        ],
-    }
 
 
 # --- metrics --------------------------------------------------------------------------------------------------------
@@ -334,22 +337,25 @@ prometheus.disable_created_metrics()
 prometheus.ProcessCollector(registry=REGISTRY)
 
 
-def _counter(name: str, unit: str, labels: tuple[str, ...], text: str) -> prometheus.Counter:
+def _counter(name: str, unit: str, labels: tuple[str, ...], text: str) -> Counter:
     INSTRUMENTS.append(Instrument(f"slipway_{name}_total", "counter", unit, labels, text))
-    return prometheus.Counter(f"slipway_{name}", text, labels, registry=REGISTRY)
+    return Counter(f"slipway_{name}", text, labels, registry=REGISTRY)
 
 
-def _gauge(name: str, unit: str, labels: tuple[str, ...], text: str) -> prometheus.Gauge:
+def _gauge(name: str, unit: str, labels: tuple[str, ...], text: str) -> Gauge:
     INSTRUMENTS.append(Instrument(f"slipway_{name}", "gauge", unit, labels, text))
-    return prometheus.Gauge(f"slipway_{name}", text, labels, registry=REGISTRY)
+    return Gauge(f"slipway_{name}", text, labels, registry=REGISTRY)
 
 
-def _histogram(name: str, unit: str, labels: tuple[str, ...], text: str) -> prometheus.Histogram:
+def _histogram(
+    name: str, unit: str, labels: tuple[str, ...], text: str, buckets: tuple[float, ...] = LATENCY_S
+) -> Histogram:
     INSTRUMENTS.append(Instrument(f"slipway_{name}", "histogram", unit, labels, text))
-    return prometheus.Histogram(f"slipway_{name}", text, labels, registry=REGISTRY, buckets=_LATENCY_S)
+    return Histogram(f"slipway_{name}", text, labels, registry=REGISTRY, buckets=buckets)
 
 
-# Labels are closed sets: routes, verbs, codes, phases, reasons, pools and queues; never the id of anything.
+# Labels are closed sets: routes, verbs, codes, phases, reasons; of the names that people give, pools, queues and
+# extenders, as far as `instruments.py` admits them. Never the id of anything.
 HTTP_REQUESTS = _counter("http_requests", "requests", ("route", "method", "code"), "HTTP requests answered.")
 HTTP_DURATION = _histogram("http_request_duration_seconds", "seconds", ("route", "method"), "Time to answer a request.")
 HTTP_STREAMS = _gauge("http_streams", "connections", ("kind",), "Open event streams, log streams and proxied sockets.")
@@ -368,10 +374,30 @@ PREEMPTIONS = _counter(
 )
 TICKS = _counter("ticks", "ticks", ("pool", "outcome"), "Scheduler ticks: decided, idle, stale or failed.")
 TICK_DURATION = _histogram("tick_duration_seconds", "seconds", ("phase",), "Time of each phase of a scheduler tick.")
+FEED_HEARD = _gauge("feed_heard_seconds", "seconds since the epoch", (), "When the feed of changes last said anything.")
 PENDING = _gauge("pending", "allocations", ("pool", "reason"), "Pending allocations by their first blocking gate.")
+PENDING_SINCE = _gauge(
+    "pending_since_seconds",
+    "seconds since the epoch",
+    ("pool", "reason"),
+    "Since when the oldest of them waits; none where nothing does.",
+)
+QUEUE_PENDING = _gauge("queue_pending", "allocations", ("pool", "queue"), "Pending allocations of each queue.")
+QUEUE_SINCE = _gauge(
+    "queue_since_seconds",
+    "seconds since the epoch",
+    ("pool", "queue"),
+    "Since when the oldest of them waits; none where nothing does.",
+)
 POLICY_FAULTS = _gauge("policy_faults", "mistakes", ("pool",), "Scores and args of a pool that are left out as wrong.")
-PLACED = _gauge("placed", "allocations", ("pool",), "Allocations that hold a place in the ledger or on nodes.")
-QUEUE_WAIT = _histogram("queue_wait_seconds", "seconds", ("pool",), "Time from creation to admission.")
+PLACED = _gauge("placed", "allocations", ("pool",), "Allocations that are admitted and have not ended.")
+QUEUE_WAIT = _histogram(
+    "queue_wait_seconds",
+    "seconds",
+    ("pool", "reason"),
+    "Time that an attempt waited for its admission, by the gate that it was last told.",
+    WAITS_S,
+)
 EXTENDER_CALLS = _counter(
     "extender_calls", "calls", ("extender", "verb", "outcome"), "Calls of scheduler extenders: ok or fault."
 )
@@ -404,17 +430,33 @@ KUBE_CALLS = _counter("kube_calls", "calls", ("verb", "resource", "code"), "Call
 KUBE_DURATION = _histogram("kube_call_seconds", "seconds", ("verb", "resource"), "Time of Kubernetes API calls.")
 WATCH_RESTARTS = _counter("watch_restarts", "restarts", ("resource", "reason"), "Watches that were opened again.")
 WATCH_EVENTS = _counter("watch_events", "events", ("resource", "type"), "Events received on watches.")
+WATCH_LAG = _histogram(
+    "watch_lag_seconds", "seconds", ("resource",), "From an own write to its arrival on the watch of this process."
+)
+WATCH_HEARD = _gauge(
+    "watch_heard_seconds",
+    "seconds since the epoch",
+    ("resource",),
+    "When a watch last said anything, its end included.",
+)
 STORE_OBJECTS = _gauge("store_objects", "objects", ("resource",), "Objects in the local stores.")
 
 STREAM_APPENDS = _counter("stream_appends", "entries", ("stream", "outcome"), "Entries appended: ok, duplicate, gap.")
 STREAM_LAG = _gauge("stream_lag", "entries", ("stream", "group"), "Entries that a group has not read yet.")
-DELIVERIES = _counter("deliveries", "messages", ("stream", "outcome"), "Messages handled: ok, retry, dropped, dead.")
+STREAM_IN_WORK = _gauge(
+    "stream_in_work", "entries", ("stream", "group"), "Entries that were delivered and are not acknowledged yet."
+)
+DELIVERIES = _counter(
+    "deliveries", "messages", ("stream", "outcome"), "Messages handled: ok, retry, failed, dropped, dead."
+)
 DELIVERY_DURATION = _histogram("delivery_seconds", "seconds", ("stream",), "Time to handle a message.")
 CLAIMS = _counter("claims", "messages", ("stream",), "Messages taken over from a consumer that is gone.")
 DEAD_LETTERS = _counter("dead_letters", "messages", ("stream",), "Messages put aside after their last delivery.")
 FEED_GAPS = _counter("feed_gaps", "gaps", ("reason",), "Breaks of the cluster feed that forced a LIST.")
 REDIS_CALLS = _counter("redis_calls", "calls", ("command", "outcome"), "Redis calls.")
-SPANS_DROPPED = _counter("spans_dropped", "spans", (), "Spans that did not fit into the trace sink.")
+SPANS_DROPPED = _counter(
+    "spans_dropped", "spans", ("to",), "Spans that were not taken: for the `waterfall`, or for the `collector`."
+)
 
 WEBHOOK_EVENTS = _counter("webhook_events", "events", (), "Events put into the queues of webhooks.")
 WEBHOOK_TRIES = _counter("webhook_tries", "tries", ("outcome",), "Tries to deliver: delivered, failed, final.")
@@ -424,10 +466,9 @@ WEBHOOK_HELD = _gauge("webhook_held", "deliveries", (), "Deliveries in hand: tri
 RETRIES = _counter("retries", "retries", ("policy", "error"), "Attempts repeated, by policy and error class.")
 LOOP_STEPS = _counter("loop_steps", "steps", ("loop",), "Steps that a loop completed.")
 LOOP_ERRORS = _counter("loop_errors", "errors", ("loop", "error"), "Errors that reached a loop, by class.")
-INVARIANT_VIOLATIONS = _gauge("invariant_violations", "violations", ("invariant",), "Violations found by the audit.")
 BUILD = _gauge("build", "constant", ("service", "version"), "Always 1; says what is running.")
 
 
-def render_metrics() -> bytes:
-    """Everything in Prometheus text format."""
-    return prometheus.generate_latest(REGISTRY)
+def render_metrics(accept: str = "") -> tuple[str, bytes]:
+    """(content type, everything) in the format that `accept`, a header, asks for: Prometheus text, or OpenMetrics."""
+    return render(REGISTRY, accept)

@@ -40,6 +40,15 @@ def parse_traceparent(text: str | None) -> SpanRef | None:
     return SpanRef(trace_id, span_id, bool(flags & _SAMPLED))
 
 
+def derived_span(traceparent: str, what: str) -> str:
+    """A span of that trace, whose id follows from what it is about; empty when there is no trace."""
+    ref = parse_traceparent(traceparent)
+    if ref is None:
+        return ""
+    digest = hashlib.sha256(what.encode()).digest()
+    return str(SpanRef(ref.trace_id, int.from_bytes(digest[:8]) or 1, ref.sampled))
+
+
 def traceparent_from_uid(uid: str) -> str:
     """The trace of an object that carries none: everybody who sees the same uid derives the same one."""
     digest = hashlib.sha256(uid.encode()).digest()

@@ -18,6 +18,7 @@ Not promised: that the handler runs once per hint (it must be idempotent), or in
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Final
 
 import msgspec
@@ -35,6 +36,14 @@ _log = logging.getLogger(__name__)
 _STALE_RUNS_MAX: Final = 3
 _STALE_PAUSE_S: Final = 0.05
 _TAKE_PAUSE_S: Final = keys.GATHER_S / 2
+
+
+_received: ContextVar[Claimed | None] = ContextVar("slipway_received", default=None)
+
+
+def received() -> Claimed | None:
+    """The entry that the running handler was called for; None where no stream brought the hint."""
+    return _received.get()
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,9 +201,11 @@ class WorkConsumer:
     async def _work(self, hint: WorkHint, claimed: Claimed) -> None:
         try:
             async with self._slots:
+                _received.set(claimed)
                 await self._settle(claimed, await self._handle(hint))
                 while (following := self._waiting.pop(hint.key, None)) is not None and following.hint is not None:
                     self._running[hint.key] = following
+                    _received.set(following)
                     await self._settle(following, await self._handle(following.hint))
         finally:
             del self._running[hint.key]
@@ -203,11 +214,13 @@ class WorkConsumer:
     async def _handle(self, hint: WorkHint) -> BaseException | None:
         """How the handler ended: None when well, else the exception that it raised."""
         ended: BaseException | None = None
+        started_s = self._clock.monotonic()
         for run in range(1, _STALE_RUNS_MAX + 1):
             [ended] = await asyncio.gather(self._handler(hint), return_exceptions=True)
             if not isinstance(ended, StaleError) or run == _STALE_RUNS_MAX:
                 break
             await self._clock.sleep(_STALE_PAUSE_S * run)
+        self._tally.took(self._clock.monotonic() - started_s, hint.traceparent)
         return ended
 
     async def _settle(self, claimed: Claimed, ended: BaseException | None) -> None:

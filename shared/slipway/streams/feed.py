@@ -199,6 +199,11 @@ class FeedReader:
         self._broken: FeedBroken | None = FeedBroken(reason=BreakReason.SILENCE)
 
     @property
+    def silent_s(self) -> float:
+        """Seconds since the publisher was heard, or the reader began."""
+        return self._clock.monotonic() - self._heard_at_s
+
+    @property
     def is_fresh(self) -> bool:
         """Whether the reader is unbroken and has heard from the publisher within the silence limit."""
         age_s = self._clock.monotonic() - self._heard_at_s

@@ -69,6 +69,8 @@ WEBHOOK_HELD_MAX = 1_000
 
 WORK_BACKLOG_MAX = 50_000
 """Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
+STANDING_MAX = 2_000
+"""Entries of a shard that are counted when somebody asks how many wait: beyond it there are just very many."""
 FEED_PACK_MAX = 64
 """Deltas in one entry of the feed."""
 FEED_BATCH_MAX = 256

@@ -18,6 +18,7 @@ from slipway.streams.order import judge
 from slipway.streams.pages import ZERO, Id, id_text
 from slipway.streams.ports import (
     Appended,
+    Backlog,
     Claimed,
     Entry,
     FeedEntry,
@@ -234,16 +235,22 @@ class MemoryWorkQueue:
 
     async def backlog(self) -> int:
         await self._server.enter("queue.backlog")
-        waiting = 0
+        return sum(self._count(keys.WORK_BACKLOG_MAX))
+
+    async def standing(self) -> Backlog:
+        await self._server.enter("queue.standing")
+        return self._count(keys.STANDING_MAX)
+
+    def _count(self, most: int) -> Backlog:
+        waiting = in_work = 0
         for key in keys.WORK_KEYS:
             stream = self._server.stream(key)
             if stream is not None:
                 group = stream.groups.get(keys.WORK_GROUP)
                 delivered = group.delivered if group else ZERO
-                waiting += sum(entry_id > delivered for entry_id in stream.entries) + len(
-                    group.pending if group else ()
-                )
-        return waiting
+                waiting += min(most, sum(entry_id > delivered for entry_id in stream.entries))
+                in_work += len(group.pending if group else ())
+        return Backlog(waiting=waiting, in_work=in_work)
 
     def _deliver(self, limit: int) -> list[Claimed]:
         """What is new in every shard that has the group; each gives its share of `limit`."""

@@ -17,8 +17,17 @@ from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import SpanRecord, Streams
 from slipway.streams.producer import BestEffort
 
-_DROPPED_SPANS = "spans_dropped"
-_DEAD_HINTS = "hints_dead"
+_DELIVERIES = {
+    "hints_done": ("work", "ok"),
+    "hints_retried": ("work", "retry"),
+    "hints_failed": ("work", "failed"),
+    "hints_dropped": ("work", "dropped"),
+    "hints_dead": ("work", "dead"),
+    "log_lines_dropped": ("logs", "dropped"),
+    "activity_dropped": ("activity", "dropped"),
+    "entries_undecodable": ("any", "undecodable"),
+}
+"""{count of the streams: (stream, outcome)}"""
 
 
 def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Streams:
@@ -58,12 +67,20 @@ class MetricTally:
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to the counter of that name."""
-        if name == _DROPPED_SPANS:
-            telemetry.SPANS_DROPPED.inc(amount)
-        elif name == _DEAD_HINTS:
+        if name == "spans_dropped":
+            telemetry.SPANS_DROPPED.labels(to="waterfall").inc(amount)
+            return
+        if name == "hints_claimed":
+            telemetry.CLAIMS.labels(stream="work").inc(amount)
+            return
+        if name == "hints_dead":
             telemetry.DEAD_LETTERS.labels(stream="work").inc(amount)
-        else:
-            telemetry.DELIVERIES.labels(stream="side", outcome=name).inc(amount)
+        stream, outcome = _DELIVERIES[name]
+        telemetry.DELIVERIES.labels(stream=stream, outcome=outcome).inc(amount)
+
+    def took(self, spent_s: float, traceparent: str) -> None:
+        """A hint was handled in so many seconds."""
+        telemetry.DELIVERY_DURATION.labels(stream="work").observe(spent_s, of=traceparent)
 
 
 class TraceWriter:
@@ -87,5 +104,7 @@ class TraceWriter:
             end_ns=span["endNs"],
             ok=span.get("status") == "ok",
             attributes=attributes,
+            kind=span.get("kind") or "internal",
+            links=tuple(span.get("links", ())),
         )
         self._behind.offer_span(AllocationId(allocation_id), record)

@@ -19,7 +19,7 @@ stream, which holds each seq at most once, in order).
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -145,6 +145,13 @@ class WorkHints(Protocol):
         ...
 
 
+class Backlog(NamedTuple):
+    """Entries that no worker has got yet, and those that one has and did not acknowledge."""
+
+    waiting: int
+    in_work: int
+
+
 class WorkQueue(Protocol):
     """The receiving side: at least once; an entry stays pending until it is acknowledged."""
 
@@ -182,6 +189,10 @@ class WorkQueue(Protocol):
 
     async def backlog(self) -> int:
         """Entries not yet acknowledged by the workers (waiting and in work)."""
+        ...
+
+    async def standing(self) -> Backlog:
+        """The same in two numbers, for whoever looks often: of each shard at most `keys.STANDING_MAX` are counted."""
         ...
 
 
@@ -308,6 +319,9 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
     ok: bool = True
     attributes: dict[str, str] = {}
+    kind: str = "internal"
+    links: tuple[str, ...] = ()
+    """traceparents of what it follows from"""
 
 
 class TraceLog(Protocol):
@@ -380,11 +394,18 @@ class Tally(Protocol):
         """Add `amount` to the counter `name` (a name of `keys.COUNTERS`)."""
         ...
 
+    def took(self, spent_s: float, traceparent: str) -> None:
+        """A hint, which carried this traceparent, was handled in so many seconds."""
+        ...
+
 
 class NoTally:
     """Counts nothing."""
 
     def count(self, name: str, amount: int = 1) -> None:
+        """Ignore it."""
+
+    def took(self, spent_s: float, traceparent: str) -> None:
         """Ignore it."""
 
 

@@ -29,6 +29,9 @@ class Counts:
     def count(self, name: str, amount: int = 1) -> None:
         self.of[name] += amount
 
+    def took(self, spent_s: float, traceparent: str) -> None:
+        self.of["took"] += 1
+
 
 def a_hint(name: str = "train") -> WorkHint:
     return WorkHint(namespace="default", allocation=an_id(name))
@@ -74,7 +77,7 @@ async def test_every_hint_is_handled_and_acknowledged(streams: Streams, counts: 
         await wait_until(lambda: len(seen) == 100, "all hints handled")
         await at_rest(streams)
     assert set(seen.values()) == {1}
-    assert counts.of["hints_done"] == 100
+    assert counts.of["hints_done"] == counts.of["took"] == 100
 
 
 async def test_one_key_never_runs_twice_at_once(streams: Streams, counts: Counts) -> None:

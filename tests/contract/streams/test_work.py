@@ -62,7 +62,9 @@ async def test_a_blocked_claim_survives_a_flush(backend: Backend) -> None:
 async def test_an_acknowledged_entry_is_gone(streams: Streams) -> None:
     """Nobody gets it again."""
     await streams.hints.send([a_hint()])
+    assert await streams.work_queue("a").standing() == (1, 0)
     claimed = await claim_all(streams)
+    assert await streams.work_queue("a").standing() == (0, 1)
     assert await streams.work_queue("a").backlog() == 1
     await streams.work_queue("a").ack(claimed)
     assert await claim_idle(streams, "b") == []
@@ -180,6 +182,7 @@ async def test_trimming_removes_only_what_everybody_acknowledged(streams: Stream
     assert len(await claim_all(streams, "b")) == 1
     assert len(await claim_idle(streams, "c")) == 4
     assert await queue.backlog() == 4
+    assert await queue.standing() == (0, 4)
 
 
 async def test_acknowledging_after_a_flush_is_harmless(streams: Streams, backend: Backend) -> None:

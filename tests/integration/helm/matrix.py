@@ -59,6 +59,7 @@ MATRIX: Mapping[str, Values] = {
     "setup of nothing": {"setup": {"pools": {"default": None}, "queues": {"default": None}, "workspaces": []}},
     "loud": {"settings": {"logLevel": "debug", "logFormat": "text"}},
     "traced": {"settings": {"otelEndpoint": "http://collector.monitoring:4318", "traceRatio": 0.05}},
+    "traced by grpc": {"settings": {"otelEndpoint": "https://collector.monitoring:4317", "otelProtocol": "grpc"}},
     "long drains": {"settings": {"drainTimeoutS": 3600}},
     "a drain of its own": {"api": {"settings": {"drainTimeoutS": 0.5}}},
     "large numbers": {

@@ -206,7 +206,7 @@ def test_instruments_have_unit_help_and_no_ids():
 def test_metrics_are_rendered_with_their_values():
     """Prometheus finds what was counted."""
     telemetry.LAUNCHES.labels(kind="notebook", outcome="created").inc()
-    text = telemetry.render_metrics().decode()
+    text = telemetry.render_metrics()[1].decode()
     assert 'slipway_launches_total{kind="notebook",outcome="created"}' in text
     assert "process_resident_memory_bytes" in text
     assert "_created" not in text

@@ -22,6 +22,9 @@ class Counts:
     def count(self, name: str, amount: int = 1) -> None:
         self.of[name] += amount
 
+    def took(self, spent_s: float, traceparent: str) -> None:
+        self.of["took"] += 1
+
 
 def a_ring(*seqs: int, name: str = "train") -> Ring:
     return Ring(events=tuple(an_event(seq, name=name) for seq in seqs))

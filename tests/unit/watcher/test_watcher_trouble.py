@@ -277,9 +277,9 @@ def test_what_is_stuck_is_counted() -> None:
         )
         await post.desk.set_status(conditions=[told])
         await post.clock.sleep(post.settings.resync_interval_s + 1)
-        assert "slipway_stuck 1.0" in render_metrics().decode()
+        assert "slipway_stuck 1.0" in render_metrics()[1].decode()
         await post.desk.set_status(conditions=[])
         await post.clock.sleep(post.settings.resync_interval_s + 1)
-        assert "slipway_stuck 0.0" in render_metrics().decode()
+        assert "slipway_stuck 0.0" in render_metrics()[1].decode()
 
     play(story)

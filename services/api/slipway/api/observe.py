@@ -9,7 +9,7 @@ import re
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slipway.runtime import log, telemetry
+from slipway.runtime import log, semconv, telemetry
 from slipway.runtime.clock import Clock, Random
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -22,6 +22,8 @@ _SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_OF_ALLOCATION = "/api/v1/allocations/{id}/"
+_READS = ("GET", "HEAD", "OPTIONS", "WEBSOCKET")
 SPAN_KEY = "slipway.span"
 REQUEST_ID_KEY = "slipway.request_id"
 PROXIED_KEY = "slipway.proxied"
@@ -42,7 +44,7 @@ class Observe:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        method = str(scope.get("method", "WEBSOCKET"))
+        method = semconv.method_of(str(scope.get("method", "WEBSOCKET")))
         request_id = self._request_id(headers)
         scope[REQUEST_ID_KEY] = request_id
         answered = _Answered()
@@ -56,7 +58,12 @@ class Observe:
 
         with (
             log.bind(request_id=request_id),
-            telemetry.span(method, parent=headers.get("traceparent"), attributes=_attributes(scope, method)) as span,
+            telemetry.span(
+                method,
+                parent=headers.get("traceparent"),
+                attributes=_attributes(scope, method, headers),
+                kind=telemetry.SpanKind.SERVER,
+            ) as span,
             log.canonical_line(_log, "request", clock=self._clock, method=method, path=scope["path"]) as line,
         ):
             scope[SPAN_KEY] = span
@@ -66,7 +73,10 @@ class Observe:
                 route = _route(scope)
                 span.rename(f"{method} {route}")
                 span.set(http__route=route, http__response__status_code=answered.status)
+                if answered.status < 400 and headers.get("traceparent") and method not in _READS:
+                    _tell(span, scope)
                 if answered.status >= 500:
+                    span.set(error__type=str(answered.status))
                     span.fail(str(answered.status))
                 line.outcome = "ok" if answered.status < 400 else "refused" if answered.status < 500 else "failed"
                 line.set(route=route, status=answered.status)
@@ -86,8 +96,25 @@ class _Answered:
     status = 500
 
 
-def _attributes(scope: Scope, method: str) -> dict[str, telemetry.Attribute]:
-    return {"http.request.method": method, "url.path": str(scope["path"]), "url.scheme": str(scope["scheme"])}
+def _attributes(scope: Scope, method: str, headers: Headers) -> dict[str, telemetry.Attribute]:
+    server, client = scope.get("server") or ("", None), scope.get("client") or ("", None)
+    told: dict[str, telemetry.Attribute] = {
+        "http.request.method": method,
+        "url.path": str(scope["path"]),
+        "url.scheme": str(scope["scheme"]),
+        "network.protocol.version": str(scope.get("http_version", "")),
+        "user_agent.original": headers.get("user-agent", ""),
+        "client.address": str(client[0] or ""),
+        "server.address": str(server[0] or ""),
+        "server.port": int(server[1] or 0),
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _tell(span: telemetry.ActiveSpan, scope: Scope) -> None:
+    """What was done to an allocation by somebody who brought a trace, as its ranks do, belongs to its waterfall."""
+    if _route(scope).startswith(_OF_ALLOCATION):
+        span.set(slipway__allocation__id=str(scope["path_params"]["id"]))
 
 
 def _route(scope: Scope) -> str:

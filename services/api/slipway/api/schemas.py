@@ -361,6 +361,10 @@ class TraceSpan(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     end_ns: int
     ok: bool
     attributes: dict[str, str]
+    kind: str
+    """internal, server, client, producer or consumer"""
+    links: list[str]
+    """traceparents of what it follows from, beside its parent"""
 
 
 class TraceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

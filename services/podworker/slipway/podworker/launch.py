@@ -40,10 +40,13 @@ from slipway.podworker.gates import Gate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
+from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 
 FRESH_S = 10.0
 """How long after its creation a pod is taken to be unbound and pending without looking."""
+POD_EVENTS_MAX = 8
+"""Ranks of a gang whose pods a trace tells of."""
 REPLACED_AFTER_S = 0.5
 LIST_RANKS_MIN = 3
 """From so many ranks on, one LIST is cheaper than asking pod by pod what is there already."""
@@ -158,6 +161,8 @@ class Launcher:
     async def _create_pod(self, allocation: Allocation, pod: RankPod, made: Made) -> None:
         found, _ = await self._ensure(PODS, pod.manifest, allocation)
         made.pod_uids[pod.position] = found.uid
+        if pod.position < POD_EVENTS_MAX:
+            telemetry.add_event("pod created", semconv.pod(found.namespace, found.name, found.uid, ""))
 
     async def _ensure(
         self, resource: Resource[Any], body: RawObject, allocation: Allocation
@@ -250,6 +255,8 @@ class Launcher:
                 )
             else:
                 await self._kube.bind(namespace, target.pod, target.uid, target.node)
+            if 0 <= target.rank < POD_EVENTS_MAX:
+                telemetry.add_event("pod bound", semconv.pod(namespace, target.pod, target.uid, target.node))
         except BoundError:
             await self._check_bound(namespace, target)
         except (NotFoundError, InvalidError) as error:

@@ -28,7 +28,7 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.resources import ALLOCATIONS
-from slipway.kube.tracing import traceparent_of
+from slipway.kube.tracing import attempt_span, traceparent_of
 from slipway.model.ids import split_allocation_id
 from slipway.model.times import parse_time
 from slipway.podworker import status
@@ -38,10 +38,12 @@ from slipway.podworker.launch import Launcher, Made
 from slipway.podworker.pools import Drifted, Pools
 from slipway.podworker.ports import Kube
 from slipway.podworker.teardown import Remover
-from slipway.runtime import log, retry, telemetry
+from slipway.runtime import log, retry, semconv, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.retry import Policy
 from slipway.runtime.telemetry import ActiveSpan
+from slipway.streams import keys
+from slipway.streams.consumer import received
 from slipway.streams.ports import WorkHint
 
 DECISIONS_MAX = 5
@@ -280,13 +282,29 @@ class Worker:
     def _span(
         self, name: str, allocation: Allocation, hint_trace: str
     ) -> contextlib.AbstractContextManager[ActiveSpan]:
-        """A span in the allocation's own trace, linked to the hint that caused it."""
+        """A span in the allocation's own trace, linked to the hint that caused it and to the attempt before."""
+        attempt, message = allocation.status.attempt, received()
+        links = [hint_trace] if hint_trace else []
+        if attempt > 1:
+            links.append(attempt_span(allocation.metadata, attempt - 1))
+        told: dict[str, telemetry.Attribute] = {
+            "slipway.attempt": attempt,
+            "k8s.namespace.name": allocation.metadata.namespace,
+        }
+        if message is not None:
+            told |= semconv.processes(
+                keys.work(message.shard),
+                group=keys.WORK_GROUP,
+                message_id=message.entry_id,
+                deliveries=message.deliveries,
+            )
         return telemetry.span(
             f"podworker.{name}",
             parent=traceparent_of(allocation.metadata),
-            links=[hint_trace] if hint_trace else [],
+            links=links,
             allocation_id=id_of(allocation),
-            attributes={"attempt": allocation.status.attempt},
+            attributes=told,
+            kind=telemetry.SpanKind.CONSUMER if message is not None else telemetry.SpanKind.INTERNAL,
         )
 
 

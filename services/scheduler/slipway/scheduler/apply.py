@@ -12,11 +12,12 @@ from enum import StrEnum
 import msgspec
 
 from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
-from slipway.crd.meta import ANNOTATION_TRACE, TEARDOWN_FINALIZER, Condition, condition_of
+from slipway.crd.meta import TEARDOWN_FINALIZER, Condition, condition_of
 from slipway.crd.transitions import id_of, leaving_ranks, record, stop_reason, with_status
 from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Placement, Preempted, Shrink, Stop
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
+from slipway.kube.tracing import attempt_span, traceparent_of
 from slipway.model.duration import parse_duration
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Event, Phase
@@ -44,6 +45,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     allocation: Allocation | None
+    traceparent: str = ""
+    """of the span in which it was written; empty where nothing was"""
 
 
 class Applier:
@@ -116,11 +119,20 @@ class Applier:
             return Applied(outcome=Outcome.VOID, allocation=found)
         with telemetry.span(
             "scheduler.admit",
-            parent=found.metadata.annotations.get(ANNOTATION_TRACE),
+            parent=traceparent_of(found.metadata),
+            links=[attempt_span(found.metadata, decision.attempt - 1)] if decision.attempt > 1 else (),
             allocation_id=id_of(found),
-            attributes={"slipway.decision.id": decision.id, "slipway.epoch": decision.epoch},
-        ):
-            return await self._write_admission(found, decision, nodes)
+            attributes={
+                "slipway.decision.id": decision.id,
+                "slipway.epoch": decision.epoch,
+                "slipway.attempt": decision.attempt,
+                "slipway.pool": found.spec.pool,
+                "slipway.queue": found.spec.queue,
+                "k8s.namespace.name": found.metadata.namespace,
+            },
+        ) as span:
+            applied = await self._write_admission(found, decision, nodes)
+            return msgspec.structs.replace(applied, traceparent=span.traceparent)
 
     async def _write_admission(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> Applied:
         status = found.status

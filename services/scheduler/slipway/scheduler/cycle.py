@@ -9,15 +9,16 @@ finished before anything new is decided; a tick that decides nothing writes noth
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 
 import msgspec
 
 from slipway.crd.facts import allocation_fact
-from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError, InvariantError, PermanentError, StaleError, TransientError
+from slipway.kube.tracing import traceparent_of
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.reasons import Reason
@@ -31,9 +32,11 @@ from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.deadlines import Deadlines, Fired
 from slipway.scheduler.explainer import Explainer
 from slipway.scheduler.extenders import PATIENCE_S, Extenders, NoExtenders
+from slipway.scheduler.gauges import Gauges
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
+from slipway.scheduler.plan.explained import Explained
 from slipway.scheduler.plan.extenders import Answers
 from slipway.scheduler.plan.invariants import lint
 from slipway.scheduler.plan.outcome import Plan
@@ -46,6 +49,7 @@ from slipway.scheduler.ports import Hints
 from slipway.scheduler.recorder import Inputs, Recorder, Taken
 from slipway.scheduler.shadow import Shadow
 from slipway.scheduler.untouched import allocation_of, is_same_spec
+from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
 
 HINT_DEADLINE_S = 2.0
@@ -57,6 +61,9 @@ FIRED_MAX = 256
 """So many deadlines are fired in one tick."""
 FIRE_AGAIN_S = 2.0
 """Between attempts to fire one that the API server does not take."""
+
+NO_GATE = "None"
+"""Of what was never told why it waits."""
 
 Seen = Mapping[str, Allocation | None]
 """{decision: its object, known from its fact or read while the ledger was written}"""
@@ -120,6 +127,7 @@ class Cycle:
         self._recorder = recorder or Recorder(pool, cluster, (), version="")
         self._shadow = Shadow(pool, clock)
         self._calibration = Calibration(pool)
+        self.gauges = Gauges(pool, cluster, clock)
         self._watched: tuple[Trail | None, Answers | None] = (None, None)
         """of the last plan"""
 
@@ -152,11 +160,13 @@ class Cycle:
             InvariantError: the plan breaks one of its own rules; nothing of it was committed.
         """
         # 1. What the snapshot already shows is settled; what is still open is finished first.
-        self._settle()
-        finished = await self._apply(self._ledger.decisions, self._ledger.nodes)
-        self._settle()
+        with _timed("finish"):
+            self._settle()
+            finished = await self._apply(self._ledger.decisions, self._ledger.nodes)
+            self._settle()
         # 2. Deadlines that are stored in the objects.
-        stopped = await self._fire_deadlines()
+        with _timed("deadlines"):
+            stopped = await self._fire_deadlines()
         # 3. Plan, unless nothing that planning reads has changed.
         now = self._clock.now()
         if not self._is_due(now):
@@ -174,22 +184,27 @@ class Cycle:
         if placed:
             together = entries.together(plan, placed)
             committed, decided = ledger.commit(standing, placed, at=format_time(now), together=together)
-            seen = await self._commit(committed, decided)
+            with _timed("commit"):
+                seen = await self._commit(committed, decided)
             if seen is None:
                 self._ledger = await self._store.load()
-                return self._report(finished, stopped=stopped, planned=True)
+                return self._report(finished, stopped=stopped, planned=True, is_stale=True)
             self._ledger = committed
             self._extenders.forget()
             self._count(decided)
-            applied = await self._apply(decided, committed.nodes, seen)
+            with _timed("apply"):
+                applied = await self._apply(decided, committed.nodes, seen)
         elif standing is not before:
             self._ledger = standing
         # 5. Say why the others wait.
-        explained = await self._explainer.write(plan.explanations, self._observe)
+        with _timed("explain"):
+            explained = await self._explainer.write(plan.explanations, self._observe)
         self.due = _earlier(self.due, explained.again_at)
         # A plan without decisions holds until something changes; one with decisions is followed by another look.
         self._planned_at = () if placed or plan.dropped else generation
         # 6. Behind everything that matters: what another policy would have done, and what is kept of the tick.
+        if isinstance(plan.explanations, Explained):
+            self.gauges.measure(plan.explanations)
         self._calibration.note(plan.kept)
         self._calibration.started(decided, now)
         shadowed = self._shadow.look(snapshot, plan, seed, self._watched[1])
@@ -230,7 +245,7 @@ class Cycle:
             return []
         results = await asyncio.gather(*(self._apply_one(each, nodes, seen.get(each.id)) for each in decisions))
         done = [result for result in results if result is not None]
-        hints = [_hint(result.allocation) for result in done if _needs_work(result)]
+        hints = [_hint(result) for result in done if _needs_work(result)]
         if hints:
             await self._send(hints)
         return done
@@ -250,7 +265,9 @@ class Cycle:
             telemetry.DECISIONS.labels(pool=self._pool, kind="void").inc()
             self._ledger = ledger.settle(self._ledger, (decision.id,))
         elif result.outcome is Outcome.APPLIED and fact is not None and decision.kind is DecisionKind.ADMIT:
-            telemetry.QUEUE_WAIT.labels(pool=self._pool).observe(max(0.0, self._clock.now() - fact.phase_since))
+            waited_s = max(0.0, self._clock.now() - fact.phase_since)
+            wait = telemetry.QUEUE_WAIT.labels(pool=self._pool, reason=fact.gate or NO_GATE)
+            wait.observe(waited_s, of=traceparent_of(result.allocation.metadata) if result.allocation else None)
         return result
 
     async def _fire_deadlines(self) -> int:
@@ -289,10 +306,10 @@ class Cycle:
 
     async def _plan(self, now: float) -> tuple[Snapshot, Plan, Taken | None]:
         """The plan, what it was made on, and what of it may be kept."""
-        with telemetry.TICK_DURATION.labels(phase="snapshot").time():
+        with _timed("snapshot"):
             snapshot = self._view.snapshot(self._ledger, now)
             self._recorder.observe()
-        with telemetry.TICK_DURATION.labels(phase="plan").time():
+        with _timed("plan"):
             policy = self._policies.of(snapshot.pool)
             plan = await self._consulted(snapshot, policy, now) if policy.extenders else None
             plan = plan or self._planned(snapshot, policy, now, None)
@@ -354,11 +371,18 @@ class Cycle:
             _log.warning("hints not sent", count=len(hints), error=str(exc))
 
     def _report(
-        self, results: Sequence[Applied], *, stopped: int, planned: bool = False, decided: int = 0, explained: int = 0
+        self,
+        results: Sequence[Applied],
+        *,
+        stopped: int,
+        planned: bool = False,
+        decided: int = 0,
+        explained: int = 0,
+        is_stale: bool = False,
     ) -> Tick:
         applied = sum(result.outcome is Outcome.APPLIED for result in results)
         self._settle()
-        outcome = "decided" if decided else "idle"
+        outcome = "stale" if is_stale else "decided" if decided else "idle"
         telemetry.TICKS.labels(pool=self._pool, outcome=outcome).inc()
         tick = Tick(
             number=self._ledger.tick,
@@ -375,19 +399,21 @@ class Cycle:
         return tick
 
 
+def _timed(phase: str) -> AbstractContextManager[object]:
+    return telemetry.TICK_DURATION.labels(phase=phase).time()
+
+
 def _needs_work(result: Applied) -> bool:
     return result.outcome is not Outcome.VOID and result.allocation is not None
 
 
-def _hint(allocation: Allocation | None) -> WorkHint:
-    if allocation is None:
+def _hint(result: Applied) -> WorkHint:
+    """The hint that follows, with the span of what caused it, for the pod worker to link to."""
+    if result.allocation is None:
         raise InvariantError("a hint needs an object")
-    meta = allocation.metadata
-    return WorkHint(
-        namespace=meta.namespace,
-        allocation=id_of(allocation),
-        traceparent=meta.annotations.get(ANNOTATION_TRACE, ""),
-    )
+    meta, id_ = result.allocation.metadata, id_of(result.allocation)
+    cause = result.traceparent or traceparent_of(meta)
+    return WorkHint(namespace=meta.namespace, allocation=id_, traceparent=hinted(cause, id_))
 
 
 def _earlier(first: float | None, second: float | None) -> float | None:

@@ -16,7 +16,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.position import WorkKey
 from slipway.model.reasons import Gate
-from slipway.runtime import log, telemetry
+from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.apply import Applier, Outcome
 from slipway.scheduler.cluster import Cluster
@@ -94,7 +94,6 @@ class Explainer:
         if not all(scan.is_done for scan in self._scans.values()):
             again_s.append(0.0)
         self._last = {uid: at for uid, at in self._last.items() if moment - at < INTERVAL_S}
-        self._measure(explained)
         return Said(written=written, again_at=self._clock.now() + min(again_s) if again_s else None)
 
     def _notice(self, explained: Explained) -> None:
@@ -148,13 +147,6 @@ class Explainer:
         if fact.gate != explanation.gate.value or fact.uid not in self._last:
             return 0.0
         return max(0.0, self._last[fact.uid] + INTERVAL_S - moment)
-
-    def _measure(self, explained: Explained) -> None:
-        counts: dict[Gate, int] = {}
-        for alike in explained.alike():
-            counts[alike.why.gate] = counts.get(alike.why.gate, 0) + len(alike.members)
-        for gate in Gate:
-            telemetry.PENDING.labels(pool=self._pool, reason=gate.value).set(counts.get(gate, 0))
 
 
 def _is_news(fact: AllocationFact, explanation: Explanation) -> bool:

@@ -92,6 +92,7 @@ class Follower:
         while True:
             batch = await self._reader.read(timeout_s=READ_S)
             if isinstance(batch, FeedBatch):
+                telemetry.FEED_HEARD.set(self._clock.now() - self._reader.silent_s)
                 if self._take(batch.deltas):
                     self._changed.set()
                 continue

@@ -13,7 +13,7 @@ from contextlib import suppress
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.lease import Leadership, LeaseElector
 from slipway.kube.scope import StopSignal, only, run_until
-from slipway.runtime import log
+from slipway.runtime import log, telemetry
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.follow import Follower
 from slipway.scheduler.ledger_store import DeposedError
@@ -120,6 +120,7 @@ class PoolScheduler:
                 raise
             _log.warning("deposed", pool=self.pool, error=str(group.exceptions[0]))
         finally:
+            standby.cycle.gauges.forget()
             self._standby = self._stand_by()
             standby.ended.set()
 
@@ -149,6 +150,7 @@ class PoolScheduler:
                     raise
                 except ControlPlaneError as exc:
                     failures += 1
+                    telemetry.TICKS.labels(pool=self.pool, outcome="failed").inc()
                     _log.warning("tick failed", pool=self.pool, failures=failures, error=str(exc))
                     self._health.failed(name, str(exc))
                     await run_until(stop, self._clock.sleep(self._backoff_s(failures)))

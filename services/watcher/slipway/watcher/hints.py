@@ -6,12 +6,13 @@ costs the pod worker a read.
 
 import asyncio
 
-from slipway.crd.meta import ANNOTATION_TRACE
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import TransientError
+from slipway.kube.tracing import traceparent_of
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
+from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
 from slipway.watcher.ports import Bell, Hints
 
@@ -41,7 +42,7 @@ class HintSender:
         self._waiting[uid] = WorkHint(
             namespace=allocation.metadata.namespace,
             allocation=id_of(allocation),
-            traceparent=allocation.metadata.annotations.get(ANNOTATION_TRACE, ""),
+            traceparent=_cause(allocation, is_news=version > said_version),
         )
         self._something.set()
 
@@ -96,3 +97,9 @@ class Ringer:
         except TransientError:
             return
         await self._clock.sleep(keys.BELL_S)
+
+
+def _cause(allocation: Allocation, *, is_news: bool) -> str:
+    """The span to link to; what is said again makes none."""
+    root = traceparent_of(allocation.metadata)
+    return hinted(root, id_of(allocation)) if is_news else root

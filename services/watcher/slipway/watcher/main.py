@@ -2,18 +2,23 @@
 
 import os
 import socket
+from functools import partial
 
+from slipway.errors import TransientError
 from slipway.kube import client
 from slipway.kube.ports import KubeApi
 from slipway.runtime import service, telemetry
 from slipway.runtime.service import Context
+from slipway.streams import keys
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
-from slipway.streams.ports import Streams
+from slipway.streams.ports import Streams, WorkQueue
 from slipway.streams.producer import BestEffort
 from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Parts, Watcher
 
 NAME = "watcher"
+LAG_S = 5.0
+"""Between two looks at how much waits in the work queue."""
 
 
 def main() -> int:
@@ -36,6 +41,25 @@ async def build(context: Context[Settings]) -> None:
         await behind.flush()
         return
     compose(context, kube, streams, behind)
+    if settings.redis_url:
+        context.loop("lag", partial(measure, streams.work_queue("lag")), min_interval_s=LAG_S, max_backoff_s=LAG_S)
+
+
+async def measure(queue: WorkQueue) -> None:
+    """How many hints wait for a pod worker, and how many one has in hand: told here, because pod workers may be none.
+
+    Raises:
+        TransientError: Redis is away; then nothing is known of it.
+    """
+    gauges = (telemetry.STREAM_LAG, telemetry.STREAM_IN_WORK)
+    try:
+        standing = await queue.standing()
+    except TransientError:
+        for gauge in gauges:
+            gauge.drop(("work", keys.WORK_GROUP))
+        raise
+    for gauge, count in zip(gauges, standing, strict=True):
+        gauge.labels(stream="work", group=keys.WORK_GROUP).set(count)
 
 
 def make_watcher(context: Context[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> Watcher:

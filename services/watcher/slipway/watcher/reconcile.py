@@ -10,24 +10,24 @@ fresh read.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.transitions import id_of, seq_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError, StaleError
+from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS
-from slipway.kube.tracing import traceparent_of
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
-from slipway.watcher import exits, finalizers
+from slipway.watcher import exits, finalizers, spans
 from slipway.watcher.ends import Policy
 from slipway.watcher.evidence import Evidence
 from slipway.watcher.pace import Pace
@@ -45,6 +45,7 @@ pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
 
+_REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
 
 
@@ -190,7 +191,7 @@ class Reconciler:
         after, uid = reduction.allocation, before.metadata.uid
         body = {"metadata": before.metadata.fence, "status": after.status}
         try:
-            with _span(before, after):
+            with spans.writing(before, after, _told(before, after)):
                 written = await self._kube.replace_status(ALLOCATIONS, body)
         except StaleError:
             telemetry.STATUS_WRITES.labels(outcome="stale").inc()
@@ -199,6 +200,9 @@ class Reconciler:
         except NotFoundError:
             self._answers.pop(uid, None)
             raise StaleError(f"{before.metadata.name} is gone") from None
+        except ControlPlaneError:
+            telemetry.STATUS_WRITES.labels(outcome="failed").inc()
+            raise
         telemetry.STATUS_WRITES.labels(outcome="ok").inc()
         self._answers[uid] = written
         self._written_at[uid] = self._clock.now()
@@ -208,6 +212,7 @@ class Reconciler:
         if Event.RUNNING in _told(before, written) and written.spec.idle_timeout:
             self._marks.offer_activity(id_of(written), keys.ACTIVITY_SINCE, parse_time(written.status.started_at))
         _count(before, written)
+        spans.ended(before, written, self._world.pods_of(uid))
         return True
 
     async def _observe_again(self, before: Allocation) -> None:
@@ -314,19 +319,10 @@ def _told(before: Allocation, after: Allocation) -> list[str]:
     return [entry.type.value for entry in entries if entry.seq > seq_of(before) and entry.type is not Event.REQUESTED]
 
 
-def _span(before: Allocation, after: Allocation) -> AbstractContextManager[object]:
-    told = _told(before, after)
-    return telemetry.span(
-        f"watcher.{told[-1] if told else 'observe'}",
-        parent=traceparent_of(before.metadata),
-        allocation_id=id_of(before),
-        attributes={"slipway.phase": after.status.phase.value, "slipway.events": ",".join(told)},
-    )
-
-
 def _count(before: Allocation, after: Allocation) -> None:
     for event in _told(before, after):
         telemetry.TRANSITIONS.labels(event=event).inc()
     status = after.status
     if before.status.phase is not Phase.TERMINATED and status.phase is Phase.TERMINATED and status.result is not None:
-        telemetry.ENDS.labels(result=status.result.value, reason=status.reason).inc()
+        reason = status.reason if status.reason in _REASONS else OTHER
+        telemetry.ENDS.labels(result=status.result.value, reason=reason).inc()

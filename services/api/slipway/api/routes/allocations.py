@@ -271,6 +271,8 @@ def _span(span: SpanRecord) -> TraceSpan:
         end_ns=span.end_ns,
         ok=span.ok,
         attributes=span.attributes,
+        kind=span.kind,
+        links=list(span.links),
     )
 
 

@@ -31,6 +31,7 @@ from slipway.errors import InvalidError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.streams import keys
 from slipway.streams.codec import decode_event
 from slipway.streams.webhooks import Delivery, Webhooks
 
@@ -142,6 +143,9 @@ class Courier:
         if now_s - self._left_at_s >= LEFT_EVERY_S:
             self._left_at_s = now_s
             await self._admit(await self._queues.claim_left(names, min_idle_s=LEFT_S, limit=self._limits.held_max))
+            standing = sum(await self._queues.backlog(names))
+            lag = telemetry.STREAM_LAG.labels(stream=STREAM, group=keys.WEBHOOK_GROUP)
+            lag.set(max(0, standing - len(self._held)))
         counts: dict[str, int] = {}
         for name, _ in self._held:
             counts[name] = counts.get(name, 0) + 1

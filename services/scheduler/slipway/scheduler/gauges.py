@@ -1,0 +1,70 @@
+"""What a leader tells of its pool in numbers: who waits, where, why and since when; who has a place.
+
+Owns the gauges that only a leader knows, and that they go with its leadership: two processes that tell of one pool
+would be added up. What is told of time is told as the moment since when, so that it holds while nothing happens.
+"""
+
+from collections.abc import Iterable
+
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Gate
+from slipway.runtime import telemetry
+from slipway.runtime.clock import Clock
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.plan.explained import Explained
+
+EACH_MAX = 5_000
+"""So many allocations are looked at one by one after every plan; of more, every `EACH_S` seconds while it plans."""
+EACH_S = 5.0
+_GAUGES = (telemetry.PENDING, telemetry.PENDING_SINCE, telemetry.QUEUE_PENDING, telemetry.QUEUE_SINCE)
+_NO_PLACE = (Phase.PENDING, Phase.TERMINATED)
+
+
+class Gauges:
+    """Those of one leadership of one pool."""
+
+    def __init__(self, pool: str, cluster: Cluster, clock: Clock) -> None:
+        self._pool = pool
+        self._cluster = cluster
+        self._clock = clock
+        self._looked_at = float("-inf")
+
+    def measure(self, explained: Explained) -> None:
+        """After a plan."""
+        gates = {gate.value: 0.0 for gate in Gate}
+        queues = {each.name: 0.0 for each in self._cluster.queues.values() if each.pool == self._pool}
+        for alike in explained.alike():
+            gate, queue, count = alike.why.gate.value, alike.members[0][1].queue, len(alike.members)
+            gates[gate] = gates.get(gate, 0.0) + count
+            queues[queue] = queues.get(queue, 0.0) + count
+        telemetry.PENDING.set_all((self._pool,), gates)
+        telemetry.QUEUE_PENDING.set_all((self._pool,), queues)
+        moment = self._clock.monotonic()
+        if len(self._cluster.allocations) <= EACH_MAX or moment - self._looked_at >= EACH_S:
+            self._looked_at = moment
+            self._look(explained)
+
+    def forget(self) -> None:
+        """Somebody else leads, or nobody."""
+        for gauge in _GAUGES:
+            gauge.set_all((self._pool,), {})
+        telemetry.PLACED.drop((self._pool,))
+
+    def _look(self, explained: Explained) -> None:
+        gates: dict[str, float] = {}
+        queues: dict[str, float] = {}
+        for alike in explained.alike():
+            since = _since(fact for _, fact in alike.members)
+            gate, queue = alike.why.gate.value, alike.members[0][1].queue
+            gates[gate] = min(since, gates.get(gate, since))
+            queues[queue] = min(since, queues.get(queue, since))
+        telemetry.PENDING_SINCE.set_all((self._pool,), gates, merge=min)
+        telemetry.QUEUE_SINCE.set_all((self._pool,), queues, merge=min)
+        facts = self._cluster.allocations.values()
+        placed = sum([fact.pool == self._pool and fact.phase not in _NO_PLACE for fact in facts])
+        telemetry.PLACED.labels(pool=self._pool).set(placed)
+
+
+def _since(waiting: Iterable[AllocationFact]) -> float:
+    return min([fact.waiting_since or fact.created for fact in waiting])

@@ -1,0 +1,113 @@
+"""What the watcher tells of an allocation in its trace: each write, and each attempt when it is over.
+
+Owns the spans and their attributes. The span of an attempt has ids that follow from the object, so that the next
+attempt can link to it without having met it; so has the root, where nobody who made the object left one. Told once, by
+whoever wrote the end; if that process dies just then, they are missing. Must not know how anything is decided.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from slipway.crd.meta import ANNOTATION_TRACE, LABEL_ATTEMPT
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import ContainerStatus, Pod
+from slipway.kube.tracing import attempt_span, has_own_root, traceparent_of
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from slipway.model.times import parse_time
+from slipway.runtime import semconv, telemetry
+from slipway.watcher.exits import main_status
+
+CONTAINERS_MAX = 8
+"""Of a larger gang the first ranks are told."""
+
+
+def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> AbstractContextManager[object]:
+    """The span of a write; `told` are the events that it tells of."""
+    ranks = after.status.ranks or []
+    only = {"k8s.pod.uid": ranks[0].pod_uid, "k8s.node.name": ranks[0].node} if len(ranks) == 1 else {}
+    return telemetry.span(
+        f"watcher.{told[-1] if told else 'observe'}",
+        parent=traceparent_of(before.metadata),
+        allocation_id=id_of(before),
+        attributes={
+            "slipway.phase": after.status.phase.value,
+            "slipway.events": ",".join(told),
+            "slipway.attempt": after.status.attempt,
+            "k8s.namespace.name": before.metadata.namespace,
+            **{name: value for name, value in only.items() if value},
+        },
+    )
+
+
+def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
+    """Tell of the attempt that this write ends, if it ends one; `pods` are those of the allocation."""
+    old, new = before.status, written.status
+    is_over = new.phase is Phase.TERMINATED and old.phase is not Phase.TERMINATED
+    if not is_over and new.attempt == old.attempt:
+        return
+    meta, attempt = written.metadata, old.attempt
+    created = parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0
+    times = [parse_time(entry.time) for entry in new.transitions if entry.attempt == attempt]
+    end = parse_time(new.transitions[-1].time) if new.transitions else created
+    start = created if attempt == 1 else min(times, default=end)
+    reason = new.reason if is_over else (new.transitions[-1].reason if new.transitions else "")
+    is_well = is_over and new.result is Result.SUCCEEDED
+    root = traceparent_of(meta)
+    telemetry.emit(
+        f"attempt {attempt}",
+        start_s=start,
+        end_s=end,
+        parent=root,
+        itself=attempt_span(meta, attempt),
+        links=[attempt_span(meta, attempt - 1)] if attempt > 1 else (),
+        allocation_id=id_of(written),
+        attributes={
+            "slipway.attempt": attempt,
+            "slipway.reason": reason,
+            "slipway.result": new.result.value if is_over and new.result is not None else "",
+            "k8s.namespace.name": meta.namespace,
+        },
+        error="" if is_well else reason or "ended",
+    )
+    _containers(written, attempt, pods, root)
+    if is_over and has_own_root(meta):
+        telemetry.emit(
+            "allocation",
+            start_s=created,
+            end_s=end,
+            parent=root,
+            itself=root,
+            allocation_id=id_of(written),
+            attributes={"k8s.namespace.name": meta.namespace},
+        )
+
+
+def _containers(allocation: Allocation, attempt: int, pods: Iterable[Pod], root: str) -> None:
+    """What ran, as the kubelets say: below the launch that gave the pod its TRACEPARENT."""
+    of_attempt = (pod for pod in pods if pod.metadata.labels.get(LABEL_ATTEMPT) == str(attempt))
+    ran = [(pod, status) for pod in of_attempt if (status := main_status(pod)) is not None]
+    for pod, status in sorted(ran, key=lambda one: one[0].metadata.name)[:CONTAINERS_MAX]:
+        _container(allocation, pod, status, root)
+
+
+def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, root: str) -> None:
+    end = status.state.terminated
+    if end is None or not end.started_at or not end.finished_at:
+        return
+    meta = pod.metadata
+    telemetry.emit(
+        f"container {status.name}",
+        start_s=parse_time(end.started_at),
+        end_s=parse_time(end.finished_at),
+        parent=meta.annotations.get(ANNOTATION_TRACE) or root,
+        allocation_id=id_of(allocation),
+        attributes={
+            **semconv.pod(meta.namespace, meta.name, meta.uid, pod.spec.node_name or ""),
+            "k8s.container.name": status.name,
+            "container.image.name": status.image,
+            "process.exit.code": end.exit_code,
+        },
+        error="" if end.exit_code == 0 else f"exit {end.exit_code}",
+    )
