@@ -27,7 +27,7 @@ SEED ?=
 OPERATIONS ?= 100000
 MODEL ?= all
 
-.PHONY: help demo up test conformance check format generate lock bench sim chaos models fuzz clean
+.PHONY: help demo up test conformance check format generate lock bench budget sim chaos models fuzz clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ fuzz: $(VENV)/.dev ## Whatever a client or a stream may send: the REST surface, 
 
 bench: $(VENV)/.dev ## Measure; tables here, JSON in bench/results
 	@$(BIN)/python -m bench
+
+budget: $(VENV)/.dev ## What a launch and a tick cost, counted and held to bench/budget/budget.json (ARGS=--write)
+	@$(BIN)/python -m bench.budget $(ARGS)
 
 lock: $(VENV)/.tools ## Lock the dependencies again, with hashes
 	@$(LOCK) pyproject.toml --group build -o requirements/runtime.txt

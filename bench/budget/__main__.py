@@ -1,0 +1,119 @@
+"""`python -m bench.budget [--write]`: counts everything, and holds it to `budget.json`.
+
+Owns the comparison. What costs more than its budget fails; what costs notably less fails too: the budget is to be
+written anew, so that the gain stays. Each counter runs in a process of its own whose hashes are fixed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from bench.budget import ticks
+from bench.budget.launches import WORKLOADS
+
+BUDGET = Path(__file__).parent / "budget.json"
+MORE, LESS = 0.02, 0.10
+"""So much more is nothing; so much less should be kept."""
+ALONE = 3.0
+"""A difference of so little is nothing either: one call in a thousand launches."""
+COUNTER_S = 300.0
+INSTRUCTIONS = "instructions"
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What is checked in. Calls and memory of Python, and instructions, stand for the interpreter that counted them."""
+
+    python: str
+    limits: dict[str, float]
+
+
+def measured(counters: Mapping[str, list[str]] | None = None) -> dict[str, float]:
+    """{what is counted: how much} of these counters ({name: arguments of a python}), or of all."""
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        pages = list(workers.map(_counted, (counters or COUNTERS).values()))
+    return {what: figure for page in pages for what, figure in page.items()}
+
+
+COUNTERS = {name: ["-m", "bench.budget.launches", name] for name in WORKLOADS} | {
+    "planner": ["-m", "bench.budget.ticks"],
+    "exchanges": ["-m", "bench.budget.exchanges"],
+}
+
+
+def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> list[str]:
+    """What is not as the budget says, one line each; [] when it holds."""
+    told: list[str] = []
+    for what in sorted({*limits, *figures}):
+        limit, figure = limits.get(what, 0.0), figures.get(what, 0.0)
+        if figure > limit * (1 + MORE) + ALONE:
+            told.append(f"{what}: {figure:g}, and {limit:g} are granted")
+        elif figure < limit * (1 - LESS) - ALONE:
+            told.append(f"{what}: {figure:g}, and {limit:g} are granted: keep the gain with --write")
+    return told
+
+
+def comparable(budget: Budget) -> dict[str, float]:
+    """The limits that hold for this interpreter: all, or those that do not depend on one."""
+    if budget.python == _python():
+        return budget.limits
+    return {what: limit for what, limit in budget.limits.items() if not what.startswith("planner, ")}
+
+
+def read() -> Budget:
+    """What is checked in."""
+    return msgspec.json.decode(BUDGET.read_bytes(), type=Budget)
+
+
+def _counted(arguments: list[str]) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COUNTER_S,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        cwd=BUDGET.parents[2],
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _python() -> str:
+    return ".".join(map(str, sys.version_info[:2]))
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.budget", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write what was counted as the budget")
+    options = parser.parse_args()
+    figures = measured()
+    has_valgrind = shutil.which("valgrind") is not None
+    if has_valgrind:
+        figures |= ticks.instructions()
+    if options.write:
+        BUDGET.write_bytes(msgspec.json.format(msgspec.json.encode(Budget(python=_python(), limits=figures))) + b"\n")
+        print(f"{len(figures)} figures written to {BUDGET.name}")
+        return 0
+    limits = comparable(read())
+    if not has_valgrind:
+        print("valgrind is not installed: instructions are not counted")
+        limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}
+    figures = {what: figure for what, figure in figures.items() if what in limits or not what.startswith("planner, ")}
+    told = differences(limits, figures)
+    print("\n".join(told) or f"{len(figures)} counts are within the budget")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

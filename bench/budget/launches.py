@@ -1,0 +1,154 @@
+"""What the system spends on a launch: the four services on virtual time, on the simulation's models, undisturbed.
+
+Owns the workloads and what is counted: calls of the Kubernetes API by service, verb and resource, bytes that the
+commits of each service put into etcd (the whole object, as JSON), calls of Redis by service, entries and bytes by
+stream. Everything is per 1,000 launches (of gangs: per 1,000 pods), but for `rest`: that is per minute. Equal code
+counts equal. Must not read a clock.
+"""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from slipway.model.lifecycle import Phase
+from slipway.streams.pages import Id
+from tests.support.faults import Effect, Process
+from tests.support.kubelet import Script
+from tests.support.world import Setup, World, run_world
+
+WARM_S = 20.0
+TAIL_S = 10.0
+"""What is put off (a second hint, usage, the end of a name) has happened by then."""
+REST_S = 60.0
+RUNS_S = 5.0
+SEED = 1
+NODES = Setup(nodes=4, cpus=64)
+_RECURRING = frozenset({"leases"})
+
+Play = Callable[[World], Awaitable[None]]
+
+
+class Meter:
+    """Counts what passes between the services of one world and its Kubernetes and Redis, once it is started."""
+
+    def __init__(self, world: World) -> None:
+        self.counts: Counter[str] = Counter()
+        self._world = world
+        self._begun = len(world.changes)
+        self._tap("number", "writes")
+        self._tap("number_read", "reads")
+        world.server.on_add = self._added
+
+    def done(self) -> Counter[str]:
+        """The counts, with the bytes of what was committed."""
+        for _, writer, change in self._world.changes[self._begun :]:
+            if writer and change.resource.partition(".")[0] not in _RECURRING:
+                self.counts[f"etcd bytes, {_service(writer)}"] += len(msgspec.json.encode(change.record.obj))
+        return self.counts
+
+    def _tap(self, name: str, what: str) -> None:
+        number: Callable[[Process, Effect], None] = getattr(self._world.trouble, name)
+
+        def counted(process: Process, effect: Effect) -> None:
+            number(process, effect)
+            service = _service(process.role)
+            if not effect.is_kube:
+                self.counts[f"redis calls, {service}"] += 1
+            elif effect.target not in _RECURRING:
+                self.counts[f"kube {what}, {service}: {effect.verb} {effect.target}"] += 1
+
+        setattr(self._world.trouble, name, counted)
+
+    def _added(self, key: str, fields: dict[str, bytes], _entry_id: Id) -> None:
+        stream = _stream(key)
+        self.counts[f"redis entries, {stream}"] += 1
+        self.counts[f"redis bytes, {stream}"] += sum(len(name) + len(value) for name, value in fields.items())
+
+
+async def steady(world: World) -> None:
+    """100 single ranks, 20 in a second, as on a busy day."""
+    await _launch(world, 100, 1, pause_s=0.05)
+
+
+async def burst(world: World) -> None:
+    """200 single ranks at once, as from a sweep."""
+    await _launch(world, 200, 1, pause_s=0.0)
+
+
+async def gangs(world: World) -> None:
+    """10 gangs of 16, two in a second."""
+    await _launch(world, 10, 16, pause_s=0.5)
+
+
+async def rest(world: World) -> None:
+    """A minute in which nothing happens, beside 20 that run."""
+    await asyncio.sleep(REST_S)
+
+
+WORKLOADS: dict[str, tuple[Play, float]] = {
+    "steady": (steady, 100 / 1_000),
+    "burst": (burst, 200 / 1_000),
+    "gangs": (gangs, 160 / 1_000),
+    "rest": (rest, REST_S / 60.0),
+}
+"""{name: (what is played, by how much counts are divided)}"""
+
+
+def measure(name: str) -> dict[str, float]:
+    """{what is counted: how much of it} of one workload."""
+    play, divisor = WORKLOADS[name]
+
+    async def counted(world: World) -> Counter[str]:
+        world.server.is_replicated = lambda: False
+        world.kubelets.script = lambda _attempt, _rank: Script(runs_s=None if name == "rest" else RUNS_S)
+        if name == "rest":
+            await _launch(world, 20, 1, pause_s=0.05, is_ended=False)
+        await asyncio.sleep(WARM_S)
+        meter = Meter(world)
+        await play(world)
+        return meter.done()
+
+    counts: Counter[str] = run_world(counted, NODES, seed=SEED)
+    return {f"{name}, {what}": round(count / divisor, 1) for what, count in sorted(counts.items())}
+
+
+async def _launch(world: World, count: int, ranks: int, *, pause_s: float, is_ended: bool = True) -> None:
+    """So many launches, followed to their end and a while longer."""
+    for number in range(count):
+        await world.launch(f"job-{number}", ranks=ranks, cpu="100m")
+        if pause_s:
+            await asyncio.sleep(pause_s)
+    wanted = {Phase.TERMINATED.value} if is_ended else {Phase.RUNNING.value}
+
+    async def all_there() -> bool:
+        return {_phase(record.obj) for record in world.core.store.scan("allocations.slipway.dev")} == wanted
+
+    await world.until(all_there)
+    await asyncio.sleep(TAIL_S)
+
+
+def _phase(allocation: dict[str, Any]) -> str:
+    return str(allocation.get("status", {}).get("phase"))
+
+
+def _service(role: str) -> str:
+    return role.partition("-")[0].rstrip("0123456789")
+
+
+def _stream(key: str) -> str:
+    """`slipway:{...}:events` and `slipway:work:0` belong to the kinds `alloc` and `work`."""
+    return key.split(":")[1].partition("{")[0]
+
+
+def main() -> None:
+    """`python -m bench.budget.launches NAME`: the counts as JSON."""
+    json.dump(measure(sys.argv[1]), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

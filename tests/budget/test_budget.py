@@ -1,0 +1,69 @@
+"""What a launch may cost is counted, not timed; the counts are held to what is checked in (`make budget`)."""
+
+import functools
+
+import pytest
+from bench.budget.__main__ import ALONE, LESS, MORE, Budget, comparable, differences, read
+from bench.budget.launches import WORKLOADS, measure
+
+
+@functools.cache
+def counts(workload: str) -> dict[str, float]:
+    """What a workload costs now."""
+    return measure(workload)
+
+
+def test_what_costs_as_much_as_granted_is_fine() -> None:
+    """Nothing is told of counts at the budget, nor of a call more or less in a thousand launches."""
+    limits = {"calls": 1_000.0, "seldom": 1.0}
+    assert differences(limits, limits) == []
+    assert differences(limits, {"calls": 1_000.0 * (1 + MORE), "seldom": 1.0 + ALONE}) == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({"calls": 1_050.0}, "calls: 1050, and 1000 are granted"),
+        ({"calls": 1_000.0, "new": 500.0}, "new: 500, and 0 are granted"),
+        ({"calls": 1_000.0 * (1 - LESS) - 10}, "calls: 890, and 1000 are granted: keep the gain with --write"),
+        ({}, "calls: 0, and 1000 are granted: keep the gain with --write"),
+    ],
+)
+def test_what_costs_more_or_notably_less_is_told(figures: dict[str, float], told: str) -> None:
+    """More fails; so does what nobody granted; and a gain is written down, or it would be lost again unseen."""
+    assert differences({"calls": 1_000.0}, figures) == [told]
+
+
+def test_another_interpreter_is_not_held_to_what_python_counts() -> None:
+    """Calls of the API server are the same everywhere; how many Python functions a tick calls is not."""
+    budget = Budget(python="2.7", limits={"planner, idle tick: calls": 1.0, "burst, kube reads": 2.0})
+    assert comparable(budget) == {"burst, kube reads": 2.0}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_what_is_checked_in_has_every_workload(workload: str) -> None:
+    """No workload is left out of the budget."""
+    assert any(what.startswith(f"{workload}, ") for what in read().limits)
+
+
+@pytest.mark.parametrize("what", ["create pods", "bind pods"])
+def test_a_pod_is_made_once_and_bound_once(what: str) -> None:
+    """Undisturbed, each pod of a gang costs one create and one binding, whatever else happens."""
+    assert counts("gangs")[f"gangs, kube writes, podworker: {what}"] == 1_000
+
+
+def test_a_gang_is_released_once_and_admitted_once() -> None:
+    """Of 10 gangs of 16: one admission and one release each, so 62.5 per 1,000 pods."""
+    found = counts("gangs")
+    assert found["gangs, kube writes, podworker: update allocations/status"] == 62.5
+    assert found["gangs, kube writes, scheduler: update allocations/status"] == 62.5
+
+
+def test_a_burst_shares_its_ledger_writes() -> None:
+    """200 launches at once are decided in a few ticks, and a tick is one write of the ledger."""
+    assert counts("burst")["burst, kube writes, scheduler: update resourcepools/status"] < 100
+
+
+def test_at_rest_nothing_is_written() -> None:
+    """A minute beside what runs costs no write to Kubernetes but the leases'."""
+    assert not [what for what in counts("rest") if what.startswith(("rest, kube writes", "rest, etcd bytes"))]
