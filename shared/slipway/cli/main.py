@@ -89,6 +89,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "More": {
         "simulate": Entry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
         "replay": Entry("replay", "plan recorded ticks again: the same, or another policy's"),
+        "backup": Entry("backup", "write all that Slipway keeps into a file"),
+        "restore": Entry("backup", "put a backup back into a cluster; changes nothing that is there"),
         "audit": Entry("audit", "are the invariants kept? reads everything, writes nothing"),
         "webhook": Entry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
         "dead": Entry("dead", "messages that could not be worked off: list, show, replay, drop"),

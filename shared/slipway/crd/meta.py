@@ -25,6 +25,8 @@ LABEL_LAUNCH_KEY = f"{API_GROUP}/launch-key"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "slipway"
 
+ANNOTATION_FORMER_IDS = f"{API_GROUP}/former-ids"
+"""AllocationIDs that it had in clusters before this one, joined by commas"""
 ANNOTATION_TRACE = f"{API_GROUP}/trace"
 ANNOTATION_USER = f"{API_GROUP}/user"
 ANNOTATION_SPEC_HASH = f"{API_GROUP}/spec-hash"

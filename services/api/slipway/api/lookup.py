@@ -9,6 +9,7 @@ import re
 from slipway.api.access.asks import Sight
 from slipway.api.ports import Kube
 from slipway.api.refusals import AmbiguousError
+from slipway.crd.meta import ANNOTATION_FORMER_IDS
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError
@@ -87,8 +88,13 @@ class Lookup:
         parts = split_allocation_id(text)
         if parts is not None:
             name, uid_prefix = parts
-            for found in await self._named(name):
+            named = await self._named(name)
+            for found in named:
                 if found.metadata.uid.startswith(uid_prefix):
+                    return found
+            for found in named:
+                # It was restored from a backup, and is still asked for by its id of before.
+                if text in found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(","):
                     return found
         matches = await self._named(text)
         if not matches and parts is None and len(text) >= PREFIX_LENGTH_MIN:

@@ -1,0 +1,98 @@
+"""The file of a backup: a header and one object a line, as JSON; gzip when its name ends in .gz. Pure but for the file.
+
+Owns what is kept of an object: what its writer meant and what was observed, not what a server gave it (versions,
+managed fields), nor the uids of a cluster that may be gone, but for its own, by which others name it.
+"""
+
+import gzip
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import ObjectMeta, RawObject
+from slipway.errors import InvalidError
+
+FORMAT = 1
+LINE_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Any object that is backed up."""
+
+    metadata: ObjectMeta
+    spec: RawObject = {}
+    status: RawObject = {}
+    data: dict[str, Any] = {}
+    binary_data: dict[str, str] = {}
+    type: str = ""
+    immutable: bool = False
+
+    def __repr__(self) -> str:
+        return f"Kept({self.metadata.name!r})"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One object and its kind, as `Kind.group`."""
+
+    kind: str
+    object: Kept
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The first line."""
+
+    slipway_backup: int
+    created_at: str
+    version: str
+    """of Slipway"""
+    namespace: str
+    """where the services ran"""
+
+
+def write(path: Path, header: Header, lines: Iterable[Line]) -> None:
+    """The whole file at once, readable by its owner only: it may hold Secrets. Raises OSError."""
+    encoded = b"".join(msgspec.json.encode(each) + b"\n" for each in (header, *lines))
+    content = gzip.compress(encoded) if path.suffix == ".gz" else encoded
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def read(path: Path) -> tuple[Header, list[Line]]:
+    """What `write` wrote.
+
+    Raises:
+        OSError: it can not be read.
+        InvalidError: it is no backup, or one of a later form; with the line.
+    """
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        lines = _numbered(file)
+        try:
+            header = _decoded(next(lines, (1, b"")), Header)
+            if header.slipway_backup != FORMAT:
+                raise InvalidError(f"{path}: a backup of form {header.slipway_backup}; this command reads {FORMAT}")
+            return header, [_decoded(each, Line) for each in lines]
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise InvalidError(f"{path}: it is cut off, or no gzip: {error}") from error
+
+
+def _numbered(file: Any) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX):
+        number += 1
+        yield number, line
+
+
+def _decoded(numbered: tuple[int, bytes], type_: type[Any]) -> Any:
+    number, line = numbered
+    try:
+        return msgspec.json.decode(line, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidError(f"line {number} is not of a backup: {error}") from error

@@ -1,0 +1,109 @@
+"""`slipway backup` and `slipway restore`: all that Slipway's promises rest on, as one file, and back.
+
+Owns the words and the pages. The work needs a client of Kubernetes, which only these verbs load.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipway.cli import main, table
+from slipway.cli.place import find_place
+from slipway.cli.verb import Session, Verb
+from slipway.errors import InvalidError
+
+if TYPE_CHECKING:
+    from slipway.backup.command import Place
+
+SHOWN_MAX = 20
+WIDTH = 80
+
+
+def configure_backup(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `backup`."""
+    parser.description = (
+        "Writes allocations, jobs, queues, pools, templates, workspaces, usage, uploaded files, claims of keys, and "
+        "the Secrets with webhooks and tokens into one file. Slipway may go on running."
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="gzip when it ends in .gz; mode 0600")
+    _common(parser)
+    parser.add_argument("--secret", action="append", default=[], metavar="NAME", help="also this Secret of --namespace")
+    parser.add_argument("--without-secrets", action="store_true", help="no webhooks and no tokens: they hold keys")
+
+
+def configure_restore(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `restore`."""
+    parser.description = (
+        "Creates what is in the backup and not in the cluster; changes nothing that is there. The definitions have to "
+        "be installed, and the services stopped."
+    )
+    parser.add_argument("-f", "--file", required=True, metavar="FILE", help="what `slipway backup` wrote")
+    _common(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help="default: $KUBECONFIG, a running `slipway up`")
+    parser.add_argument(
+        "--namespace",
+        metavar="NAME",
+        default=os.environ.get("SLIPWAY_NAMESPACE", "slipway-system"),
+        help="where the services run (slipway-system)",
+    )
+
+
+def backup(arguments: argparse.Namespace, session: Session) -> int:
+    """Write a backup."""
+    from slipway.backup.command import take
+
+    path = Path(arguments.output)
+    try:
+        counts = take(
+            _place(arguments), path, with_secrets=not arguments.without_secrets, secrets=tuple(arguments.secret)
+        )
+    except OSError as error:
+        raise InvalidError(f"{path} can not be written: {error.strerror}") from error
+    rows = [[kind, str(count)] for kind, count in counts.items()]
+    session.terminal.line(table.render(["KIND", "OBJECTS"], rows, width=WIDTH))
+    session.terminal.note(f"{sum(counts.values())} objects, {path.stat().st_size} bytes in {path}")
+    if not arguments.without_secrets:
+        session.terminal.note("it may hold keys of webhooks and hashes of tokens: keep it as you keep those")
+    return main.OK
+
+
+def restore(arguments: argparse.Namespace, session: Session) -> int:
+    """Put a backup back; 1 when an object of it could not be."""
+    from slipway.backup.command import give
+    from slipway.backup.give import Done
+
+    path = Path(arguments.file)
+    try:
+        header, outcomes = give(_place(arguments), path, is_dry=arguments.dry_run)
+    except OSError as error:
+        raise InvalidError(f"{path} can not be read: {error.strerror}") from error
+    terminal = session.terminal
+    counts: dict[tuple[str, str], int] = {}
+    for each in outcomes:
+        counts[each.kind, each.done.value] = counts.get((each.kind, each.done.value), 0) + 1
+    rows = [[kind, done, str(count)] for (kind, done), count in counts.items()]
+    terminal.line(table.render(["KIND", "WHAT", "OBJECTS"], rows, width=WIDTH))
+    told = [each for each in outcomes if each.done is not Done.RESTORED]
+    for each in told[:SHOWN_MAX]:
+        where = f"{each.namespace}/{each.name}" if each.namespace else each.name
+        terminal.line(f"{each.done.value}: {each.kind} {where}{': ' + each.why if each.why else ''}")
+    if len(told) > SHOWN_MAX:
+        terminal.line(f"and {len(told) - SHOWN_MAX} more")
+    what = "would be restored" if arguments.dry_run else "restored"
+    done = sum(each.done is Done.RESTORED for each in outcomes)
+    terminal.note(f"{done} of {len(outcomes)} objects {what}; the backup is of {header.created_at}")
+    return main.FAILED if any(each.done is Done.FAILED for each in outcomes) else main.OK
+
+
+def _place(arguments: argparse.Namespace) -> "Place":
+    from slipway.backup.command import Place
+
+    return Place(kubeconfig=find_place(arguments.kubeconfig).kubeconfig, namespace=arguments.namespace)
+
+
+VERBS = {"backup": Verb(configure_backup, backup), "restore": Verb(configure_restore, restore)}
