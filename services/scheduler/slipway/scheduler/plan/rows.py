@@ -45,12 +45,6 @@ class Row:
         self._has_ladder = self._is_of_amounts and not is_by_device
         """a whole rung costs little more than one node"""
         self._still = tuple((score, weight) for score, weight in chosen if score.is_static)
-        self._raw: list[tuple[Score, int, Ints]] = []
-        """the static scores that tell nodes apart"""
-        self._constant = 0
-        """the weighted sum of those that do not"""
-        self._read_static()
-        self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
         self.passed: Bools = _passed(ask, usage)
         if ask.outside is not None:
             self.passed &= ask.outside.allowed
@@ -58,6 +52,15 @@ class Row:
         few = np.flatnonzero(self.passed)
         self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
         """the nodes that pass, where they are so few that only they are worth looking at"""
+        self._raw: list[tuple[Score, int, Ints]] = []
+        """the static scores that tell apart the nodes that are worth looking at"""
+        self._constant = 0
+        """the weighted sum of those that do not"""
+        self._is_shifting = False
+        """what is fixed depends on which nodes are feasible"""
+        self._read_static()
+        self._height: Ints = np.zeros(0 if self._few is not None else len(usage.table), dtype=np.int64)
+        """how many own ranks above where the ladder stands; a sparse row has none"""
         self._terms = -1
         """how many terms of pods that stand were known when `is_coupled` was found out"""
         self.is_coupled = False
@@ -67,7 +70,6 @@ class Row:
         self._fixed: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
         self._cursor = len(usage.touched)
-        self._height: Ints = np.zeros(len(usage.table), dtype=np.int64)
         self._rungs: list[Ints] = []
         self._by_state: dict[int, int] = {}
         """{state of a node: what it is worth without what is fixed, or INFEASIBLE}"""
@@ -87,7 +89,8 @@ class Row:
         nodes = sorted(set(touched[self._cursor :]))
         fresh = np.array(nodes, dtype=np.int64)
         self._cursor = len(touched)
-        self._height[fresh] = _OFF_LADDER
+        if self._height.size:
+            self._height[fresh] = _OFF_LADDER
         was_coupled = self.is_coupled
         if self._terms != len(self.usage.peers.terms):
             self._couple()
@@ -126,10 +129,10 @@ class Row:
 
     def peek(self, node: int, extra: int) -> int:
         """The total of one node once `extra` more ranks of this ask are there; INFEASIBLE where it has no room."""
-        height = int(self._height[node])
-        is_on_ladder = self._has_ladder and height != _OFF_LADDER and height + extra <= RUNGS_MAX
-        if is_on_ladder and self._few is None and not self._is_shifting:
-            return int(self._rung(height + extra)[node])
+        if self._has_ladder and self._few is None and not self._is_shifting:
+            height = int(self._height[node])
+            if height != _OFF_LADDER and height + extra <= RUNGS_MAX:
+                return int(self._rung(height + extra)[node])
         at = np.array([node], dtype=np.int64)
         if int(self.usage.room(self.ask, at, extra + 1)[0]) <= extra:
             return INFEASIBLE
@@ -164,8 +167,10 @@ class Row:
         """Find out whether who stands beside matters to this ask."""
         self._terms = len(self.usage.peers.terms)
         self.is_coupled = is_coupled(self.ask, self.usage)
-        if self.is_coupled:
+        if self.is_coupled and self._few is not None:
             self._few = None
+            self._read_static()
+            self._height = np.full(len(self.usage.table), _OFF_LADDER, dtype=np.int64)
 
     def _of_neighbours(self, score: Score) -> Ints:
         if score.whole is None or not self.is_coupled:
@@ -173,13 +178,24 @@ class Row:
         return score.whole(self.ask, self.usage, self.fits)
 
     def _read_static(self) -> None:
+        self._raw, self._constant = [], 0
+        at = EVERY if self._few is None else self._few
         for score, weight in self._still:
-            raw = score.score(self.ask, self.usage, EVERY, 0)
+            raw = score.score(self.ask, self.usage, at, 0)
             if raw.size and (raw != raw[0]).any():
-                self._raw.append((score, weight, raw))
+                self._raw.append((score, weight, self._spread(raw)))
             elif raw.size:
                 first = np.array(raw[:1])
                 self._constant += weight * int(normalised(first, np.ones(1, dtype=np.bool_), score.normalise)[0])
+        self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
+
+    def _spread(self, raw: Ints) -> Ints:
+        """Values of the nodes that are worth looking at, over all nodes."""
+        if self._few is None:
+            return raw
+        whole = np.zeros(len(self.usage.table), dtype=np.int64)
+        whole[self._few] = raw
+        return whole
 
     def _rung(self, height: int) -> Ints:
         """Totals of all nodes at `height` own ranks above where the ladder stands."""
