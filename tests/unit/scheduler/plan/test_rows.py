@@ -1,0 +1,98 @@
+"""A row holds what a fresh one would, however it got there; one that looks at few nodes is no other than one of all."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slipway.model.facts import NodeFact, RoleFact
+from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.rows import SPARSE, Row
+from slipway.scheduler.plan.whatif import WhatIf
+from tests.support.planner import a_node, a_role, a_snapshot, an_allocation
+
+HOST = "kubernetes.io/hostname"
+CHOSEN = (3, 5, 40)
+COUNT = SPARSE * len(CHOSEN) + 20
+PREFERS = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 30, "preference": {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}}
+        ]
+    }
+}
+APART: dict[str, Any] = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "web"}}}
+        ]
+    }
+}
+
+
+def some_nodes() -> list[NodeFact]:
+    """Three of all are chosen, and of them the last is fast."""
+    return [
+        a_node(
+            f"n{index:03d}",
+            cpu=4,
+            labels={HOST: f"n{index:03d}"}
+            | ({"chosen": "yes"} if index in CHOSEN else {})
+            | ({"fast": "yes"} if index == CHOSEN[-1] or index == 0 else {}),
+        )
+        for index in range(COUNT)
+    ]
+
+
+def picky() -> RoleFact:
+    return a_role(8, node_selector={"chosen": "yes"}, labels={"app": "web"}, affinity=PREFERS)
+
+
+def a_whatif(*roles: RoleFact) -> WhatIf:
+    snapshot = a_snapshot(some_nodes(), [an_allocation("asked", *roles)])
+    return WhatIf(snapshot.usage, policy_of(snapshot.pool))
+
+
+def afresh(whatif: WhatIf, row: Row) -> Row:
+    return Row(row.ask, whatif.usage, whatif.weights(row.ask), whatif.scores)
+
+
+def test_a_row_of_few_nodes_prefers_as_any_row_does() -> None:
+    """Of the three nodes that a selector leaves, the preferred one is worth most; no other node does."""
+    role = picky()
+    row = a_whatif(role).row(role)
+    assert np.flatnonzero(row.fits).tolist() == list(CHOSEN)
+    assert int(np.argmax(row.total)) == CHOSEN[-1]
+    assert row.total[CHOSEN[-1]] > row.total[CHOSEN[0]] == row.total[CHOSEN[1]]
+
+
+def test_taking_keeps_a_row_of_few_nodes_as_it_would_be_afresh() -> None:
+    """Until its nodes are full, rank by rank."""
+    role = picky()
+    whatif = a_whatif(role)
+    row = whatif.row(role)
+    for node in (CHOSEN[0], CHOSEN[-1]) * 4:
+        whatif.take(row, [node])
+        row.refresh()
+        fresh = afresh(whatif, row)
+        assert row.total.tolist() == fresh.total.tolist()
+        assert row.fits.tolist() == fresh.fits.tolist()
+    assert not row.fits[CHOSEN[0]]
+    assert row.peek(CHOSEN[1], 1) != row.peek(CHOSEN[1], 4) == -1
+
+
+@pytest.mark.parametrize("node", [CHOSEN[0], 7])
+def test_neighbours_that_come_later_count_for_a_row_of_few_nodes(node: int) -> None:
+    """Somebody who wants to be apart from it takes a place: it is then judged over all nodes, and again taken from."""
+    role, stranger = picky(), a_role(affinity=APART)
+    whatif = a_whatif(role, stranger)
+    whatif.usage.peers.is_watched = True
+    row, other = whatif.row(role), whatif.row(stranger)
+    whatif.take(other, [node])
+    row.refresh()
+    assert row.is_coupled
+    assert not row.fits[node]
+    assert row.total.tolist() == afresh(whatif, row).total.tolist()
+    whatif.take(row, [CHOSEN[1]])
+    row.refresh()
+    assert row.total.tolist() == afresh(whatif, row).total.tolist()
