@@ -83,6 +83,7 @@ format: $(VENV)/.dev ## Format and mend what can be mended
 generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
 	@$(BIN)/python -m tests.support.chart_schema helm/values.schema.json
+	@$(BIN)/python -m tests.support.dashboards helm/files/dashboards
 	@$(BIN)/python -m tests.support.generate docs
 	@echo "make generate: helm and docs/reference are up to date"
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from slipway.runtime import telemetry
-from tests.support import chart
+from tests.support import chart, dashboards
 
 Json = dict[str, Any]
 Asked = tuple[str, set[str]]
@@ -21,15 +21,23 @@ FILES = chart.CHART / "files"
 RUNBOOKS = chart.ROOT / "docs" / "runbooks"
 RULES = [rule for path in sorted((FILES / "alerts").iterdir()) for rule in yaml.safe_load(path.read_text())["rules"]]
 DASHBOARDS = sorted((FILES / "dashboards").iterdir())
+PROCESS = ("cpu_seconds_total", "resident_memory_bytes", "start_time_seconds")
+SCRAPED = {"slipway_build": ("instance",)}
+"""{metric: labels that Prometheus itself adds, by which it is joined to others}"""
 SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 
 
 def _labels() -> dict[str, set[str]]:
     """`{series: its labels}` of every instrument."""
-    found: dict[str, set[str]] = {}
+    # What the client library tells of every process.
+    found: dict[str, set[str]] = {f"process_{name}": {"service", "instance"} for name in PROCESS}
     for one in telemetry.INSTRUMENTS:
         for suffix in SUFFIXES.get(one.kind, ("",)):
-            found[one.name + suffix] = {*one.labels, *({"le"} if suffix == "_bucket" else ())}
+            found[one.name + suffix] = {
+                *one.labels,
+                *({"le"} if suffix == "_bucket" else ()),
+                *SCRAPED.get(one.name, ()),
+            }
     return found
 
 
@@ -82,7 +90,7 @@ def _used() -> set[str]:
     declared = (chart.ROOT / "shared" / "slipway" / "runtime" / "telemetry.py").read_text("utf-8")
     names = dict(re.findall(r"^([A-Z_]+) = _(?:counter|gauge|histogram)\(\s*\"(\w+)\"", declared, re.MULTILINE))
     # That of the build is set where it is declared.
-    return {f"slipway_{name}" for word, name in names.items() if word in words} | {"slipway_build"}
+    return {f"slipway_{name}" for word, name in names.items() if word in words} | {"slipway_build", "process_"}
 
 
 def test_an_alert_that_asks_for_nothing_is_noticed() -> None:
@@ -130,6 +138,24 @@ def test_dashboards_fit_together(path: Path) -> None:
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells
+
+
+def test_dashboards_are_of_their_tables() -> None:
+    """`python -m tests.support.dashboards helm/files/dashboards` wrote what is there; each panel asks something."""
+    assert {path.name: path.read_text("utf-8") for path in DASHBOARDS} == dashboards.files()
+    for board in dashboards.BOARDS:
+        for panel in (panel for row in board.rows.values() for panel in row):
+            assert "?" in panel.asks, panel.title
+
+
+def test_the_pages_on_operating_name_panels_that_there_are() -> None:
+    """Each panel in bold there is on a dashboard."""
+    text = (chart.ROOT / "docs" / "operating.md").read_text("utf-8")
+    part = text[text.index("### Dashboards") : text.index("### Traces")]
+    titles = {panel.title for board in dashboards.BOARDS for row in board.rows.values() for panel in row}
+    named = re.findall(r"\*\*([^*]+)\*\*", part)
+    assert named
+    assert set(named) <= titles
 
 
 def test_the_chart_brings_them_all() -> None:

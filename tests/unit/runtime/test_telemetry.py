@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
-from slipway.runtime import telemetry
-from slipway.runtime.traceparent import parse_traceparent, traceparent_from_uid
+from slipway.runtime import otlp, telemetry
+from slipway.runtime.otlp import Protocol
+from slipway.runtime.traceparent import derived_span, parse_traceparent, traceparent_from_uid
+from tests.support.wait import wait_until
 
 _REMOTE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _UNSAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 
-class _Sink:
+class Kept:
+    """A sink that remembers."""
+
     def __init__(self) -> None:
         self.spans: list[tuple[str, dict[str, Any]]] = []
 
@@ -50,16 +54,16 @@ def collector() -> Iterator[str]:
 
 
 @pytest.fixture(params=["alone", "collector"])
-def sink(request: pytest.FixtureRequest) -> Iterator[_Sink]:
+def sink(request: pytest.FixtureRequest) -> Iterator[Kept]:
     """The sink of a process, with and without a collector beside it."""
-    sink = _Sink()
+    sink = Kept()
     endpoint = "" if request.param == "alone" else request.getfixturevalue("collector")
     telemetry.setup("test", sink=sink, otlp_endpoint=endpoint)
     yield sink
     telemetry.shutdown()
 
 
-def test_an_ended_span_reaches_the_sink_whole(sink: _Sink):
+def test_an_ended_span_reaches_the_sink_whole(sink: Kept):
     """The waterfall needs ids, links, times, status, attributes and events."""
     link = traceparent_from_uid("other")
     with telemetry.span(
@@ -83,7 +87,7 @@ def test_an_ended_span_reaches_the_sink_whole(sink: _Sink):
     assert [(event["name"], event["attributes"]) for event in taken["events"]] == [("retry", {"attempt": 1})]
 
 
-def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: _Sink):
+def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: Kept):
     """What happens inside an allocation's span is part of its waterfall."""
     with telemetry.span("outer", allocation_id="a-1") as outer:
         assert telemetry.current_traceparent() == outer.traceparent
@@ -95,14 +99,14 @@ def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: _Sink):
     assert telemetry.current_traceparent() == ""
 
 
-def test_spans_of_no_allocation_do_not_reach_the_sink(sink: _Sink):
+def test_spans_of_no_allocation_do_not_reach_the_sink(sink: Kept):
     """The sink is per allocation."""
     with telemetry.span("tick"):
         pass
     assert sink.spans == []
 
 
-def test_an_exception_fails_the_span_by_its_class_only(sink: _Sink):
+def test_an_exception_fails_the_span_by_its_class_only(sink: Kept):
     """Texts of exceptions may hold secrets; they stay out of traces."""
     with pytest.raises(ValueError), telemetry.span("work", allocation_id="a-1"):
         raise ValueError("password hunter2")
@@ -111,14 +115,14 @@ def test_an_exception_fails_the_span_by_its_class_only(sink: _Sink):
     assert "hunter2" not in str(taken)
 
 
-def test_a_span_can_fail_without_an_exception(sink: _Sink):
+def test_a_span_can_fail_without_an_exception(sink: Kept):
     """A refused write is a failed span, too."""
     with telemetry.span("work", allocation_id="a-1") as span:
         span.fail("stale")
     assert sink.named("work")["status"] == "stale"
 
 
-def test_an_unsampled_parent_is_respected_and_passed_on(sink: _Sink):
+def test_an_unsampled_parent_is_respected_and_passed_on(sink: Kept):
     """Sampling is decided once, at the root."""
     with telemetry.span("work", parent=_UNSAMPLED, allocation_id="a-1") as span:
         ref = parse_traceparent(span.traceparent)
@@ -127,7 +131,7 @@ def test_an_unsampled_parent_is_respected_and_passed_on(sink: _Sink):
     assert sink.spans == []
 
 
-def test_suppressed_work_leaves_no_span(sink: _Sink):
+def test_suppressed_work_leaves_no_span(sink: Kept):
     """Polling does not drown the traces, nor does its context leak."""
     with telemetry.suppressed(), telemetry.span("poll", allocation_id="a-1") as span:
         span.set(count=1)
@@ -139,7 +143,7 @@ def test_suppressed_work_leaves_no_span(sink: _Sink):
     assert len(sink.spans) == 1
 
 
-def test_log_ids_are_those_of_the_current_span(sink: _Sink):
+def test_log_ids_are_those_of_the_current_span(sink: Kept):
     """A log line finds its trace."""
     with telemetry.span("work", parent=_REMOTE, allocation_id="a-1"):
         ids = telemetry.current_ids()
@@ -147,9 +151,9 @@ def test_log_ids_are_those_of_the_current_span(sink: _Sink):
     assert telemetry.current_ids() is None
 
 
-def test_a_sink_may_come_later_and_go(sink: _Sink):
+def test_a_sink_may_come_later_and_go(sink: Kept):
     """Clients are built after tracing started, and closed before it ends."""
-    later = _Sink()
+    later = Kept()
     telemetry.set_sink(later)
     with telemetry.span("one", allocation_id="a-1"):
         pass
@@ -162,7 +166,7 @@ def test_a_sink_may_come_later_and_go(sink: _Sink):
 
 def test_a_ratio_of_the_roots_is_recorded():
     """Below an unrecorded root nothing is; what begins elsewhere was decided there."""
-    sink = _Sink()
+    sink = Kept()
     telemetry.setup("test", sink=sink, ratio=0.0)
     with telemetry.span("root", allocation_id="a-1") as root, telemetry.span("inner"):
         ref = parse_traceparent(root.traceparent)
@@ -182,7 +186,7 @@ def test_without_setup_a_span_still_passes_the_trace_on():
         assert telemetry.current_traceparent() == _REMOTE
 
 
-def test_long_values_and_many_attributes_are_cut(sink: _Sink):
+def test_long_values_and_many_attributes_are_cut(sink: Kept):
     """A span is small whatever is put into it."""
     with telemetry.span("work", allocation_id="a-1", attributes={"text": "x" * 10_000}) as span:
         for number in range(100):
@@ -210,3 +214,70 @@ def test_metrics_are_rendered_with_their_values():
     assert 'slipway_launches_total{kind="notebook",outcome="created"}' in text
     assert "process_resident_memory_bytes" in text
     assert "_created" not in text
+
+
+def test_a_collector_that_is_away_costs_spans_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offering never waits, the queue has an end, what is lost is counted, and the process ends in time."""
+    monkeypatch.setattr(otlp, "QUEUE_MAX", 600)
+    monkeypatch.setattr(otlp, "FLUSH_S", 0.2)
+    held, sink = threading.Event(), Kept()
+
+    class Hangs(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            held.wait(30)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing to say."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hangs) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        lost = telemetry.SPANS_DROPPED.labels(to="collector")
+        before = _value(lost)
+        telemetry.setup("test", sink=sink, otlp_endpoint=f"http://127.0.0.1:{server.server_port}")
+        for _ in range(3_000):
+            with telemetry.span("work", allocation_id="a-1"):
+                pass
+        assert len(sink.spans) == 3_000
+        assert _value(lost) - before >= 3_000 - 600 - otlp.BATCH_MAX
+        telemetry.shutdown()
+        held.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_what_a_collector_does_not_take_is_counted(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens."""
+    monkeypatch.setattr(otlp, "DEADLINE_S", 1.0)
+    lost = telemetry.SPANS_DROPPED.labels(to="collector")
+    before = _value(lost)
+    telemetry.setup("test", otlp_endpoint="http://127.0.0.1:9", otlp_protocol=protocol)
+    with telemetry.span("work"):
+        pass
+    telemetry.shutdown()
+    wait_until(lambda: _value(lost) == before + 1, "the span is counted as lost")
+
+
+def test_what_everybody_derives_can_be_linked_to(sink: Kept) -> None:
+    """A span may be named before it is recorded, and is recorded under that name; times are those that are told."""
+    root = traceparent_from_uid("uid-1")
+    first, second = derived_span(root, "uid-1/1"), derived_span(root, "uid-1/2")
+    assert len({root, first, second}) == 3
+    telemetry.emit("attempt 2", start_s=20, end_s=30, parent=root, itself=second, links=[first], allocation_id="a-1")
+    telemetry.emit("allocation", start_s=10, end_s=30, parent=root, itself=root, allocation_id="a-1", error="Killed")
+    attempt, whole = sink.named("attempt 2"), sink.named("allocation")
+    assert (attempt["spanId"], attempt["parentSpanId"], attempt["links"]) == (second[36:52], root[36:52], [first])
+    assert (attempt["startNs"], attempt["endNs"], attempt["status"]) == (20 * 10**9, 30 * 10**9, "ok")
+    assert (whole["spanId"], whole["parentSpanId"], whole["status"]) == (root[36:52], "", "Killed")
+
+
+def test_a_kind_is_told(sink: Kept) -> None:
+    """Of servers, producers and consumers."""
+    with telemetry.span("GET /", allocation_id="a-1", kind=telemetry.SpanKind.SERVER):
+        pass
+    assert sink.named("GET /")["kind"] == "server"
+
+
+def _value(counter: Any) -> float:
+    return float(counter._value.get())

@@ -1,0 +1,132 @@
+"""What waits, why, since when; and how work flows."""
+
+from tests.support.boards.panel import Board, Panel, p99, rate
+
+OVERVIEW = Board(
+    name="overview",
+    title="Slipway: what waits, why, since when",
+    rows={
+        "What waits, why, since when": (
+            Panel("Waiting now", "How many wait?", (("sum(slipway_pending)", ""),), kind="stat", width=4),
+            Panel(
+                "Longest wait",
+                "Since when does the oldest of them wait?",
+                (("time() - min(slipway_queue_since_seconds)", ""),),
+                unit="s",
+                kind="stat",
+                width=4,
+                quiet="nothing waits",
+            ),
+            Panel(
+                "Placed now",
+                "How many are admitted and have not ended?",
+                (("sum(slipway_placed)", ""),),
+                kind="stat",
+                width=4,
+            ),
+            Panel(
+                "Stuck now",
+                "How many launches and teardowns need somebody?",
+                (("max(slipway_stuck)", ""),),
+                kind="stat",
+                width=4,
+            ),
+            Panel(
+                "Running processes",
+                "What of Slipway is there, in which version?",
+                (("count by (service, version) (slipway_build)", "{{service}} {{version}}"),),
+                kind="stat",
+            ),
+            Panel(
+                "Waiting, by reason",
+                "What holds those that wait? The first gate that is closed, in the words of `slipway explain`.",
+                (("max by (pool, reason) (slipway_pending) > 0", "{{pool}} {{reason}}"),),
+                quiet="nothing waits",
+                width=12,
+            ),
+            Panel(
+                "Longest wait, by reason",
+                "Since when does the oldest wait behind each gate?",
+                (("time() - min by (pool, reason) (slipway_pending_since_seconds)", "{{pool}} {{reason}}"),),
+                unit="s",
+                quiet="nothing waits",
+                width=12,
+            ),
+            Panel(
+                "Waiting, by queue",
+                "In which queue do they wait?",
+                (("max by (pool, queue) (slipway_queue_pending)", "{{pool}} {{queue}}"),),
+                width=12,
+            ),
+            Panel(
+                "Longest wait, by queue",
+                "Since when does the oldest of each queue wait?",
+                (("time() - min by (pool, queue) (slipway_queue_since_seconds)", "{{pool}} {{queue}}"),),
+                unit="s",
+                quiet="nothing waits",
+                width=12,
+            ),
+        ),
+        "How it flows": (
+            Panel(
+                "Wait for admission",
+                "How long did those wait that got a place?",
+                tuple(
+                    (p99("slipway_queue_wait_seconds", "pool", part=part), f"{{{{pool}}}} {name}")
+                    for part, name in (("0.5", "half"), ("0.99", "99 %"))
+                ),
+                unit="s",
+            ),
+            Panel(
+                "Wait for admission, by reason, 99 %",
+                "How long did they wait, by the gate that they were told last? None: they were told of none.",
+                ((p99("slipway_queue_wait_seconds", "pool", "reason"), "{{pool}} {{reason}}"),),
+                unit="s",
+            ),
+            Panel(
+                "Launches",
+                "How much is asked for, and what becomes of the request?",
+                ((rate("slipway_launches_total", "kind", "outcome"), "{{kind}} {{outcome}}"),),
+                unit="ops",
+            ),
+            Panel(
+                "Ends, by result",
+                "How does work end?",
+                ((rate("slipway_ends_total", "result"), "{{result}}"),),
+                unit="ops",
+            ),
+            Panel(
+                "Ends, by reason",
+                "Why did it end?",
+                ((rate("slipway_ends_total", "result", "reason"), "{{result}} {{reason}}"),),
+                unit="ops",
+            ),
+            Panel(
+                "Transitions",
+                "What happens to allocations?",
+                ((rate("slipway_transitions_total", "event"), "{{event}}"),),
+                unit="ops",
+            ),
+            Panel(
+                "Decisions",
+                "What does the scheduler decide?",
+                ((rate("slipway_decisions_total", "pool", "kind"), "{{pool}} {{kind}}"),),
+                unit="ops",
+            ),
+            Panel(
+                "Preemptions",
+                "How much work is ended for other work?",
+                ((rate("slipway_preemptions_total", "pool", "what"), "{{pool}} {{what}}"),),
+                unit="ops",
+                quiet="nothing was preempted",
+            ),
+            Panel(
+                "Error of foreseen starts, median",
+                "How far off are the starts that were foretold?",
+                ((p99("slipway_foreseen_start_error_seconds", "pool", "side", part="0.5"), "{{pool}} {{side}}"),),
+                unit="s",
+                quiet="no head of a line had a reservation",
+            ),
+        ),
+    },
+)

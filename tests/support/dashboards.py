@@ -1,0 +1,117 @@
+"""`python -m tests.support.dashboards helm/files/dashboards`: the Grafana dashboards of the chart, from their tables.
+
+Owns the form that Grafana reads. What is on them stands in `tests/support/boards`: each panel's description is the
+question that it answers, and `quiet` says why a healthy system shows nothing there; a panel without it must have data
+wherever work runs (a test asks a real Prometheus).
+
+Invariant: the same tables give the same bytes.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.boards.overview import OVERVIEW
+from tests.support.boards.panel import Board, Panel
+from tests.support.boards.reliability import RELIABILITY
+from tests.support.boards.services import SERVICES
+
+Json = dict[str, Any]
+
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+HEIGHT = 7
+COLUMNS = 24
+
+BOARDS = (OVERVIEW, SERVICES, RELIABILITY)
+
+
+def files() -> dict[str, str]:
+    """`{file name: JSON}` of every dashboard."""
+    return {f"{board.name}.json": json.dumps(_board(board), indent=1) + "\n" for board in BOARDS}
+
+
+def _board(board: Board) -> Json:
+    panels: list[Json] = []
+    top = 0
+    for heading, row in board.rows.items():
+        panels.append(
+            {
+                "id": len(panels) + 1,
+                "type": "row",
+                "title": heading,
+                "gridPos": _place(0, top, COLUMNS, 1),
+                "panels": [],
+            }
+        )
+        top, left = top + 1, 0
+        for panel in row:
+            if left + panel.width > COLUMNS:
+                top, left = top + HEIGHT, 0
+            panels.append(_panel(panel, len(panels) + 1, _place(left, top, panel.width, HEIGHT)))
+            left += panel.width
+        top += HEIGHT
+    return {
+        "title": board.title,
+        "uid": f"slipway-{board.name}",
+        "tags": ["slipway"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "links": [
+            {"type": "dashboards", "title": "Slipway", "tags": ["slipway"], "asDropdown": False, "keepTime": True}
+        ],
+        "templating": {
+            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}]
+        },
+        "annotations": {"list": []},
+        "panels": panels,
+    }
+
+
+def _place(x: int, y: int, w: int, h: int) -> Json:
+    return {"x": x, "y": y, "w": w, "h": h}
+
+
+def _panel(panel: Panel, number: int, place: Json) -> Json:
+    is_histogram = any("_bucket" in expression for expression, _ in panel.queries)
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.asks,
+        "datasource": SOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {
+                "expr": expression,
+                "legendFormat": legend,
+                "refId": chr(ord("A") + index),
+                "datasource": SOURCE,
+                # A click on a dot of a histogram leads to its trace.
+                **({"exemplar": True} if is_histogram else {}),
+            }
+            for index, (expression, legend) in enumerate(panel.queries)
+        ],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the dashboards into a folder, and removes others there."""
+    folder = Path(arguments[0])
+    written = files()
+    for path in folder.glob("*.json"):
+        if path.name not in written:
+            path.unlink()
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(written)} dashboards in {folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
