@@ -98,6 +98,14 @@ def upgrade(
     return _change("upgrade", kubeconfig, namespace, values, name, chart=str(chart), dry_run=dry_run)
 
 
+def reset_then_reuse(
+    kubeconfig: Path | str, values: Values, namespace: str = NAMESPACE, *, name: str = RELEASE
+) -> Json:
+    """What `--reset-then-reuse-values` takes: the values that were given before, and over them these."""
+    answer = _helm().ask("given_values", kubeconfig=str(kubeconfig), name=name, namespace=namespace)
+    return _over(cast(Json, answer), values)
+
+
 def rollback(kubeconfig: Path | str, namespace: str = NAMESPACE, *, name: str = RELEASE, revision: int = 0) -> None:
     """Goes back to a revision; 0 is the one before."""
     _helm().ask("rollback", kubeconfig=str(kubeconfig), name=name, namespace=namespace, revision=revision)
@@ -212,6 +220,15 @@ def _data(documents: Sequence[Json], kind: str, name: str) -> dict[str, str]:
     if kind == "Secret":
         data = {key: base64.b64decode(value).decode() for key, value in data.items()}
     return data | dict(found.get("stringData") or {})
+
+
+def _over(below: Values, above: Values) -> Json:
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.get(key)
+        both = isinstance(known, dict) and isinstance(value, dict)
+        merged[key] = _over(cast(Json, known), cast(Json, value)) if both else value
+    return merged
 
 
 def _is_called(item: Json, name: str) -> bool:

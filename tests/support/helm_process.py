@@ -44,6 +44,12 @@ def upgrade(*, chart: str, kubeconfig: str, name: str, namespace: str, values: J
         return config.upgrade(chart, name, values, namespace=namespace, dry_run=dry_run, timeout=60)
 
 
+def given_values(*, kubeconfig: str, name: str, namespace: str) -> Json:
+    """What was said at the last install or upgrade, without the chart's own values."""
+    with _config(kubeconfig, namespace) as config:
+        return config.get_values(name)
+
+
 def rollback(*, kubeconfig: str, name: str, namespace: str, revision: int) -> None:
     """Back to a revision."""
     with _config(kubeconfig, namespace) as config:
@@ -73,7 +79,8 @@ def version() -> str:
 
 
 CALLS: dict[str, Callable[..., Any]] = {
-    call.__name__: call for call in (render, lint, install, upgrade, rollback, try_out, uninstall, version)
+    call.__name__: call
+    for call in (render, lint, install, upgrade, given_values, rollback, try_out, uninstall, version)
 }
 
 

@@ -23,9 +23,18 @@ STOP_S = 20.0
 
 @contextmanager
 def running_process_nodes(
-    cluster: RealCluster, folder: Path, *, nodes: int = 1, cpus: int = 8, more: Sequence[str] = ()
+    cluster: RealCluster,
+    folder: Path,
+    *,
+    nodes: int = 1,
+    cpus: int = 8,
+    more: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> Generator[None]:
-    """`process-0` and so on, ready; at the end every process of theirs has ended, and the nodes are deleted."""
+    """`process-0` and so on, ready; at the end every process of theirs has ended, and the nodes are deleted.
+
+    Containers find programs beside `python` first.
+    """
     made = cluster.credentials
     words = [
         "--state",
@@ -39,7 +48,7 @@ def running_process_nodes(
     ]
     words += ["--certificate", str(made.kubelet), "--client-ca", str(made.ca), *more]
     words += ["--prefix", PREFIX]
-    argv = [sys.executable, "-m", "slipway.local.node", *words]
+    argv = [python, "-m", "slipway.local.node", *words]
     guard = shutil.which("setpriv")
     if guard:
         # What dies with its parent can not outlive a killed test run.

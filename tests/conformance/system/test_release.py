@@ -1,0 +1,301 @@
+"""A release in its whole life, under load: installed, upgraded to a next version, rolled back, uninstalled.
+
+Its pods are made, replaced and probed by Kubernetes' own controllers and run as processes; Helm is the real one. The
+next version has its own definitions with more fields, and its own programs, which write those fields.
+"""
+
+import contextlib
+import shutil
+import threading
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from slipway.local.valkey import ServerOptions
+from tests.chaos.upgrade import ASKED, OBSERVED, Copy, copy_this, make_next
+from tests.conformance.cluster.servers import RealCluster, running_cluster
+from tests.conformance.system.conftest import QUICK
+from tests.conformance.system.operator import GROUP, Json, Operator
+from tests.conformance.system.pods import addresses, await_rolled_out, running_pods, with_version
+from tests.conformance.wanted import require_own_cluster
+from tests.support import chart
+from tests.support.gangs import starts_of
+from tests.support.redis import free_port, running_server
+from tests.support.wait import wait_until
+
+ALLOCATIONS = f"{GROUP}/namespaces/default/allocations"
+OURS = "app.kubernetes.io/managed-by=slipway"
+MARK = 'echo started >> "$MARKS/$SLIPWAY_ALLOCATION_ID.$SLIPWAY_ATTEMPT.$RANK.$POD_UID"'
+BRIEF, UNTIL_TOLD = f"{MARK}; sleep 0.5", f'{MARK}; while [ ! -e "$MARKS/go" ]; do sleep 0.1; done'
+RANKS = 2
+EVERY_S = 0.4
+AT_ONCE_MAX = 6
+ENDED_S = 120.0
+
+
+class Place:
+    """One cluster with nodes that run processes, and one release on it."""
+
+    def __init__(self, operator: Operator, redis_url: str, marks: Path, following: Copy, folder: Path) -> None:
+        self.operator = operator
+        self.kubeconfig = operator.cluster.kubeconfig
+        self.redis_url = redis_url
+        self.marks = marks
+        self.newer_chart = _chart_of(following, folder / "chart")
+        more = {"externalRedis": {"url": redis_url}, "audit": {"enabled": False}}
+        self.values = with_version({**QUICK, **more}, "this")
+
+    def install(self, **values: Any) -> None:
+        chart.install(self.kubeconfig, values={**self.values, **values})
+        self.settle()
+
+    @property
+    def is_installed(self) -> bool:
+        return bool(self.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/secrets", "owner=helm"))
+
+    def settle(self) -> None:
+        """Until the pods are those of the release, and the setup has run."""
+        await_rolled_out(self.operator)
+        jobs = f"/apis/batch/v1/namespaces/{chart.NAMESPACE}/jobs"
+        wait_until(
+            lambda: all(job["status"].get("succeeded") for job in self.operator.items(jobs)),
+            "the setup has run",
+            timeout_s=60,
+        )
+
+    def apply(self, name: str, script: str = BRIEF) -> str:
+        """Somebody applies an Allocation; the id."""
+        body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
+        made = self.operator.create(ALLOCATIONS, {**body, "spec": self.spec(script)})
+        return f"{name}-{made['metadata']['uid'][:8]}"
+
+    def post(self, name: str, key: str) -> str | None:
+        """Somebody launches over REST, at any pod that is ready; None when none answered well."""
+        headers = {"Idempotency-Key": key, "X-Slipway-User": "tester"}
+        for address in addresses(self.operator, "api"):
+            with contextlib.suppress(httpx.HTTPError):
+                url = f"http://{address}:8080/api/v1/allocations"
+                answer = httpx.post(
+                    url, json={"name": name, **self.spec()}, headers=headers, trust_env=False, timeout=10
+                )
+                if answer.status_code in (200, 201):
+                    return str(answer.json()["id"])
+                assert answer.status_code in (409, 429, 503), answer.text
+        return None
+
+    def spec(self, script: str = BRIEF) -> Json:
+        env: list[Json] = [
+            {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "MARKS", "value": str(self.marks)},
+        ]
+        container = {"name": "main", "image": "local", "command": ["sh", "-c", script], "env": env}
+        return {
+            "kind": "training",
+            "template": {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}},
+            "ranks": [{"name": "worker", "count": RANKS, "resources": {"cpu": "10m", "memory": "16Mi"}}],
+        }
+
+    def live(self) -> list[Json]:
+        return [item for item in self.operator.items(ALLOCATIONS) if item["status"].get("phase") != "Terminated"]
+
+    def left(self) -> list[str]:
+        """What there is of our making beside allocations."""
+        return [
+            f"{plural}/{item['metadata']['name']}"
+            for plural in ("pods", "configmaps", "services")
+            for item in self.operator.items(f"/api/v1/{plural}", OURS)
+            if item["metadata"]["labels"].get("slipway.dev/allocation-uid")
+        ]
+
+    def await_running(self, id_: str) -> None:
+        wait_until(lambda: len(starts_of(self.marks, id_)) == RANKS, f"every rank of {id_} has begun", timeout_s=60)
+
+    def check_ended(self, name: str, id_: str) -> None:
+        """Well, each rank started once in all attempts; its stream tells all of it, once and in order.
+
+        What one version has admitted and the other would launch is placed again when they take its spec differently
+        (docs/reliability.md): of the attempt before nothing has run.
+        """
+        status = self.operator.get(f"{ALLOCATIONS}/{name}")["status"]
+        assert (status["phase"], status["result"]) == ("Terminated", "Succeeded"), status
+        starts = starts_of(self.marks, id_)
+        assert sorted(start.rsplit(".", 1)[0] for start in starts) == [f"{status['attempt']}.{n}" for n in range(RANKS)]
+        assert set(starts.values()) == {1}, (name, starts)
+        client: Any = redis.Redis.from_url(self.redis_url, decode_responses=True)  # pyright: ignore[reportUnknownMemberType]
+        with contextlib.closing(client):
+            entries: Any = client.xrange(f"slipway:alloc:{{{id_}}}")
+        told = [int(entry_id.rpartition("-")[2]) for entry_id, _ in entries]
+        assert told == list(range(1, status["seq"] + 1)), (name, told)
+
+
+class Load:
+    """Launches without end, half of them applied and half over REST, until it is told to stop."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.ids: dict[str, str] = {}
+        """{name: id} of all that was accepted"""
+        self.errors: list[BaseException] = []
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load")
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def more(self, count: int = 6) -> None:
+        """Waits until so many more were accepted."""
+        before = len(self.ids)
+        wait_until(
+            lambda: len(self.ids) >= before + count or self.errors, f"{count} more are accepted", timeout_s=ENDED_S
+        )
+        assert self.errors == []
+
+    def _run(self) -> None:
+        number = 0
+        try:
+            while not self._enough.wait(EVERY_S):
+                if len(self.place.live()) >= AT_ONCE_MAX:
+                    continue
+                number += 1
+                name = f"load-{number}"
+                self.ids[name] = self.place.apply(name) if number % 2 else self._posted(name)
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            self.errors.append(error)
+
+    def _posted(self, name: str) -> str:
+        """One launch, by one key however often it is tried."""
+        key = uuid.uuid4().hex
+        return wait_until(lambda: self.place.post(name, key), f"{name} is launched", timeout_s=60) or ""
+
+
+def _chart_of(version: Copy, folder: Path) -> Path:
+    """The chart of that version: its definitions, and its own number."""
+    shutil.copytree(chart.CHART, folder)
+    for file in version.definitions:
+        shutil.copy(file, folder / "files" / "crds" / file.name)
+    about = folder / "Chart.yaml"
+    about.write_text(about.read_text("utf-8").replace("ersion: 0.1.0", "ersion: 0.2.0"), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
+    """A control plane of its own, because definitions belong to one release."""
+    require_own_cluster()
+    folder = tmp_path_factory.mktemp("release")
+    marks = folder / "marks"
+    marks.mkdir()
+    this, following = copy_this(folder / "this"), make_next(folder / "next")
+    with contextlib.ExitStack() as stays:
+        cluster: RealCluster = stays.enter_context(running_cluster(folder / "cluster"))
+        server = stays.enter_context(running_server("valkey", ServerOptions(port=free_port())))
+        stays.enter_context(running_pods(cluster, folder / "pods", {"this": this.path, "next": following.path}))
+        operator = Operator(cluster)
+        stays.callback(operator.close)
+        yield Place(operator, server.url, marks, following, folder)
+
+
+def _versions(place: Place) -> set[str]:
+    """Which versions the pods of the services say they are of."""
+    pods = place.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/pods", "app.kubernetes.io/part-of=slipway")
+    return {
+        pod["metadata"]["labels"]["app.kubernetes.io/version"] for pod in pods if pod["status"]["phase"] == "Running"
+    }
+
+
+def _is_of_the_next(place: Place, name: str) -> bool:
+    """Launched by an api and observed by a watcher of the next version."""
+    found = place.operator.get(f"{ALLOCATIONS}/{name}")
+    return ASKED in found["spec"] and OBSERVED in found["status"]
+
+
+def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Place) -> None:
+    """Every launch that was accepted, by whichever version, ends well, with every rank run once and its whole story.
+
+    What only the next version knows is gone from what is read once its definitions are.
+    """
+    place.install()
+    with Load(place) as load:
+        load.more()
+        values = with_version({}, "next")
+        kept = chart.reset_then_reuse(place.kubeconfig, values)
+        assert kept["externalRedis"] == {"url": place.redis_url}
+        chart.upgrade(place.kubeconfig, values=kept, chart=place.newer_chart)
+        place.settle()
+        wait_until(lambda: _versions(place) == {"0.2.0"}, "the pods of the other version are gone")
+        before = set(load.ids)
+        load.more()
+        wait_until(
+            lambda: any(_is_of_the_next(place, name) for name in set(load.ids) - before), "the next version wrote"
+        )
+        chart.rollback(place.kubeconfig)
+        place.settle()
+        wait_until(lambda: _versions(place) == {"0.1.0"}, "the pods of the other version are gone")
+        load.more()
+    assert load.errors == []
+    wait_until(lambda: not place.live(), "every launch has ended", timeout_s=ENDED_S)
+    wait_until(lambda: not place.left(), f"nothing is left: {place.left()}", timeout_s=60)
+    names = {item["metadata"]["name"] for item in place.operator.items(ALLOCATIONS)}
+    assert names == set(load.ids)
+    for name, id_ in load.ids.items():
+        place.check_ended(name, id_)
+    assert [item for item in place.operator.items(ALLOCATIONS) if ASKED in item["spec"]] == []
+
+
+def test_an_uninstall_that_is_asked_to_removes_every_allocation_first(place: Place) -> None:
+    """The Job that Helm runs before it, as a pod under its own account: nothing of what ran is left, no finalizer."""
+    values = {**place.values, "uninstall": {"removeAllocations": True}}
+    if place.is_installed:
+        chart.upgrade(place.kubeconfig, values=values)
+        place.settle()
+    else:
+        place.install(uninstall={"removeAllocations": True})
+    ids = {name: place.apply(name, UNTIL_TOLD) for name in ("runs-on", "runs-too")}
+    for id_ in ids.values():
+        place.await_running(id_)
+    chart.uninstall(place.kubeconfig)
+    assert place.operator.items(ALLOCATIONS) == []
+    assert place.left() == []
+    accounts = place.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts")
+    assert [each["metadata"]["name"] for each in accounts if "slipway" in each["metadata"]["name"]] == []
+
+
+def test_what_runs_goes_on_without_us_and_is_taken_over_by_the_next_install(place: Place) -> None:
+    """An uninstall touches no allocation: ranks run on, and their ends are recorded by whoever comes next."""
+    (place.marks / "go").unlink(missing_ok=True)
+    if not place.is_installed:
+        place.install()
+    id_ = place.apply("outlives", UNTIL_TOLD)
+    place.await_running(id_)
+    wait_until(
+        lambda: place.operator.get(f"{ALLOCATIONS}/outlives")["status"]["phase"] == "Running", "it is seen to run"
+    )
+    chart.uninstall(place.kubeconfig)
+    pods = f"/api/v1/namespaces/{chart.NAMESPACE}/pods"
+    wait_until(lambda: not place.operator.items(pods), "our pods are gone", timeout_s=60)
+    phases = [pod["status"]["phase"] for pod in place.operator.items("/api/v1/namespaces/default/pods", OURS)]
+    assert phases == ["Running"] * RANKS
+    (place.marks / "go").touch()
+    wait_until(
+        lambda: (
+            {p["status"]["phase"] for p in place.operator.items("/api/v1/namespaces/default/pods", OURS)}
+            == {"Succeeded"}
+        ),
+        "the ranks have ended",
+    )
+    place.install()
+    wait_until(lambda: not place.live(), "the end is recorded", timeout_s=60)
+    place.check_ended("outlives", id_)
+    place.operator.delete(f"{ALLOCATIONS}/outlives")
+    wait_until(lambda: place.operator.find(f"{ALLOCATIONS}/outlives") is None, "it is let go")
+    chart.uninstall(place.kubeconfig)
