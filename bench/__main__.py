@@ -1,4 +1,4 @@
-"""`python -m bench [--only NAME[,NAME]]`: runs benchmarks, writes bench/results/NAME.json, prints one table."""
+"""`python -m bench [--only NAME[,NAME]] [--all]`: runs benchmarks, writes bench/results/NAME.json, prints one table."""
 
 import argparse
 import asyncio
@@ -16,16 +16,26 @@ BENCHMARKS = {
     "launch": "one launch on the idle local cluster, from the POST to the last bind",
     "throughput": "sustained launches against the local cluster, and what each costs",
     "conformance": "sustained launches on a real kube-apiserver, beside a bare client",
+    "kube_scheduler": "gangs end to end on a real kube-apiserver, beside the real kube-scheduler",
     "planner": "planning alone, against kube-scheduler's workloads",
-    "planner_scale": "the planner at size: ticks, growth with nodes and queue, memory",
+    "planner_scale": "the planner at size: ticks and memory",
     "planner_preempt": "preemption, against kube-scheduler's workload",
+    "rounds": "one round over 320,000 queued",
+    "growth": "the planner's cost per placement over nodes and queued work, drawn",
     "failover": "from the death or the end of a leader to the next tick, empty and large",
     "streams": "appends, hints, hand-over and feed on a real Valkey",
     "redis_rebuild": "the streams of 10,000 live allocations after Redis lost everything",
+    "told": "how long after a transition its server-sent event comes",
+    "unschedulable": "a job without a place is told so, on a real kube-apiserver",
+    "cohorts": "Kueue's performance tests on a real kube-apiserver with simulated nodes",
+    "restart": "a scheduler's start beside 5,000 nodes, 10,000 live and 50,000 queued",
+    "soak": "half an hour at 50 launches/s: is memory flat",
 }
+LONG = frozenset({"kube_scheduler", "cohorts", "restart", "soak"})
+"""minutes each: only when they are named, or with --all"""
 
 
-async def run(names: list[str], runs: int) -> list[Row]:
+async def run(names: list[str], runs: int, beside: str) -> list[Row]:
     """Each benchmark in turn; a result file per benchmark."""
     rows: list[Row] = []
     # Whoever ends us, what we have started ends too.
@@ -36,7 +46,7 @@ async def run(names: list[str], runs: int) -> list[Row]:
         started_s = time.perf_counter()
         print(f"bench {name}: {BENCHMARKS[name]} ...", file=sys.stderr, flush=True)
         found = await importlib.import_module(f"bench.{name}").measure(runs)
-        write(name, found)
+        write(name, found, beside=beside)
         rows += found
         print(f"bench {name}: {time.perf_counter() - started_s:.0f} s", file=sys.stderr, flush=True)
     return rows
@@ -47,13 +57,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="benchmarks to run, comma-separated: " + ", ".join(BENCHMARKS))
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help=f"runs per figure (default {RUNS_MIN})")
+    parser.add_argument("--all", action="store_true", help=f"the long ones too: {', '.join(sorted(LONG))}")
+    parser.add_argument("--beside", default="", help="what else the machine did, for the notes of the rows")
     options = parser.parse_args()
-    names = [name for name in str(options.only).split(",") if name] or list(BENCHMARKS)
+    usual = [name for name in BENCHMARKS if options.all or name not in LONG]
+    names = [name for name in str(options.only).split(",") if name] or usual
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        rows = runner.run(run(names, options.runs))
+        rows = runner.run(run(names, options.runs, options.beside))
     print(table(rows))
     missed = ", ".join(each.id for each in rows if each.meets_must is False) or "none"
     print(f"{machine_line()}; {len(rows)} rows; short of their target: {missed}")

@@ -135,6 +135,20 @@ class BareClient:
             for _ in range(clients):
                 group.create_task(worker())
 
+    async def place(self, copied: Copied, node: str) -> None:
+        """One launch of a single rank as it is once bound, on that node, in three writes: what a restart finds."""
+        self._count += 1
+        name = f"bare-{self._count:0{max(1, len(copied.name) - 5)}d}"
+        made = await self._send("POST", ALLOCATIONS, copied.allocation.replace(copied.name.encode(), name.encode()))
+        renamed = _renaming(copied, name, made.uid)
+        there, here = copied.nodes[0].encode(), node.encode()
+        pod = msgspec.json.decode(renamed(copied.pods[0]))
+        pod["spec"]["nodeName"] = node
+        placed = await self._send("POST", PODS, msgspec.json.encode(pod))
+        status = {**copied.released, "release": {"attempt": 1, "podUIDs": [placed.uid]}}
+        moved = msgspec.json.decode(msgspec.json.encode(status).replace(there, here))
+        await self._put_status(name, made, moved)
+
     async def _launch(self, copied: Copied) -> None:
         self._count += 1
         name = f"bare-{self._count:0{max(1, len(copied.name) - 5)}d}"

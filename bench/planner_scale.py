@@ -1,8 +1,7 @@
-"""The planner at size: what a tick takes over a large pool and a long queue, how costs grow, what memory holds.
+"""The planner at size: what a tick takes over a large pool and a long queue, and what memory it holds.
 
 Times are CPU time of one thread, so that a busy machine does not blur them. A tick is what a leader does with a change:
-take it in, make the snapshot, plan, lint. Growth is shown as the cost of one placement at several sizes, each with the
-same work: over nodes it may grow as they do, over queued work it must not.
+take it in, make the snapshot, plan, lint. How the cost of one placement grows is `growth.py`'s.
 Memory is that of a process of its own that holds the state and has planned on it.
 """
 
@@ -26,9 +25,6 @@ from slipway.scheduler.plan.policy import policy_of
 
 SHAPES = 20
 PER_TICK = 200
-TICKS = 5
-GROWTH_NODES = (1000, 5000, 20_000)
-GROWTH_QUEUED = (10_000, 100_000)
 
 
 def shaped(number: int) -> AllocationFact:
@@ -137,35 +133,6 @@ def rebuild() -> float:
     return time.process_time() - start_s
 
 
-def per_placement_by_nodes(count: int) -> float:
-    """Microseconds per placement of 2,000 ranks of 20 shapes in one plan on `count` nodes."""
-    made = snapshot(nodes(count, cpu=64, gpus=8), [shaped(number) for number in range(2000)])
-    policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=2000)
-    start_s = time.process_time()
-    decided = plan(made, policy, 0.0, 0)
-    return (time.process_time() - start_s) * 1_000_000 / len(decided.admits)
-
-
-def per_placement_by_queued(count: int) -> float:
-    """Microseconds per placement over ticks of 200 decisions each, with `count` queued on 5,000 nodes."""
-    columns = Columns(PoolFact(name="default"))
-    columns.set_nodes(nodes(5000, cpu=64, gpus=8))
-    columns.set_queues([QueueFact(name="default")])
-    columns.set_workspaces(frozenset({"bench"}))
-    facts = {fact.uid: fact for fact in map(shaped, range(count))}
-    for fact in facts.values():
-        columns.set_allocation(fact)
-    columns.snapshot()
-    placed, start_s = 0, time.process_time()
-    for _ in range(TICKS):
-        decided = ticked(columns)
-        placed += len(decided.admits)
-        for admit in decided.admits:
-            admitted = msgspec.structs.replace(facts[admit.uid], phase=Phase.ASSIGNED, placements=admit.placements)
-            columns.set_allocation(admitted)
-    return (time.process_time() - start_s) * 1_000_000 / placed
-
-
 def memory() -> float:
     """MiB of a process that holds 20,000 nodes, 10,000 running and 100,000 queued and has planned twice."""
     code = (
@@ -206,48 +173,7 @@ async def measure(runs: int) -> list[Row]:
             target=Target(must=500, moonshot=250),
         ),
     ]
-    del large
-    return [*found, *_growth(runs)]
-
-
-def _growth(runs: int) -> list[Row]:
-    """Cost per placement by size, turn about; the larger sizes against the smallest."""
-    by_nodes: dict[int, list[float]] = {count: [] for count in GROWTH_NODES}
-    by_queued: dict[int, list[float]] = {count: [] for count in GROWTH_QUEUED}
-    for _ in range(runs):
-        for count in GROWTH_NODES:
-            by_nodes[count].append(per_placement_by_nodes(count))
-        for count in GROWTH_QUEUED:
-            by_queued[count].append(per_placement_by_queued(count))
-    rows: list[Row] = []
-    least = GROWTH_NODES[0]
-    for count in GROWTH_NODES:
-        bound = Target(must=count / least) if count > least else Target()
-        rows.append(
-            row(
-                f"GROWTH-nodes-{count}",
-                "one placement, 20 shapes; must grow no faster than nodes",
-                by_nodes[count],
-                "us",
-                target=bound,
-                peer=by_nodes[least] if count > least else (),
-                peer_name=f"ours at {least} nodes" if count > least else None,
-            )
-        )
-    least = GROWTH_QUEUED[0]
-    for count in GROWTH_QUEUED:
-        rows.append(
-            row(
-                f"GROWTH-queued-{count}",
-                "one placement, ticks of 200; must stay flat",
-                by_queued[count],
-                "us",
-                target=Target(must=1.5) if count > least else Target(),
-                peer=by_queued[least] if count > least else (),
-                peer_name=f"ours at {least} queued" if count > least else None,
-            )
-        )
-    return rows
+    return found
 
 
 def _pod(number: int, node: str, owner: str, asked: dict[str, int]) -> PodFact:

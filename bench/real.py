@@ -12,11 +12,12 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from bench.bare import ALLOCATIONS, CONFIG_MAPS, CONNECTIONS, PODS, SERVICES, BareClient
 from bench.stand import launch_through, metrics_of
@@ -24,8 +25,9 @@ from slipway.local.stack import SERVICES as OURS
 from slipway.local.stack import Stack, StackOptions
 from tests.conformance.cluster.servers import PARTS, ClusterOptions, RealCluster, running_cluster
 
-NODES = 32
 NODE_SIZE = {"cpu": "64", "memory": "256Gi", "pods": "1000"}
+GPU_NODE = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": "8"}
+NODES_AT_ONCE = 32
 WATCH_BYTES = 8 * 1024 * 1024
 DEADLINE_S = 400.0
 SETTLE_S = 1.5
@@ -35,25 +37,48 @@ _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 KUBE_CALLS = "slipway_kube_calls_total"
 
 
-class Bound:
-    """Counts pods as they get a node, by a watch that is told of nothing else; bodies are not decoded."""
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison stands on."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    nodes: int = 32
+    """objects without a kubelet; 0: somebody else brings nodes"""
+    size: Mapping[str, str] = msgspec.field(default_factory=lambda: NODE_SIZE)
+    flags: Mapping[str, Sequence[str]] = {}
+    """{part of the control plane: more flags}"""
+    env: Mapping[str, str] = {}
+    """more environment of our services"""
+
+
+DEFAULT_GROUND = Ground()
+
+
+class Bound:
+    """Counts objects as they come under a field selector, by a watch that is told of nothing else; bodies are not
+    decoded. Without more said: pods that have got a node."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        path: str = "/api/v1/pods",
+        selector: str = "spec.nodeName!=",
+    ) -> None:
         self._session = session
-        self._url = f"{url}/api/v1/pods"
+        self._url = f"{url}{path}"
+        self._selector = selector
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self.at: list[float] = []
 
-    async def until(self, count: int) -> float:
-        """When the `count`-th pod was bound. Raises RuntimeError when that takes too long."""
+    async def until(self, count: int, within_s: float = DEADLINE_S) -> float:
+        """When the `count`-th came. Raises RuntimeError when that takes too long."""
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(within_s):
                 while len(self.at) < count:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise RuntimeError(f"{len(self.at)} of {count} pods bound after {DEADLINE_S:.0f} s") from None
+            raise RuntimeError(f"{len(self.at)} of {count} with {self._selector} in {within_s:.0f} s") from None
         return self.at[count - 1]
 
     @contextlib.asynccontextmanager
@@ -71,7 +96,7 @@ class Bound:
                 await task
 
     async def _follow(self) -> None:
-        params = {"fieldSelector": "spec.nodeName!=", "limit": "1"}
+        params = {"fieldSelector": self._selector, "limit": "1"}
         async with self._session.get(self._url, params=params) as answer:
             version = (await answer.json())["metadata"]["resourceVersion"]
         while True:
@@ -80,7 +105,7 @@ class Bound:
 
     async def _watch(self, version: str) -> str:
         """One watch until the server ends it; where the next one goes on."""
-        params = {"fieldSelector": "spec.nodeName!=", "watch": "true", "resourceVersion": version}
+        params = {"fieldSelector": self._selector, "watch": "true", "resourceVersion": version}
         async with self._session.get(self._url, params=params, timeout=aiohttp.ClientTimeout(total=None)) as answer:
             self._ready.set()
             async for line in answer.content:
@@ -89,7 +114,7 @@ class Bound:
                     self._changed.set()
                 found = _VERSION.search(line)
                 if found is None or line.startswith(b'{"type":"ERROR"'):
-                    raise RuntimeError(f"the watch of pods says {line[:300]!r}")
+                    raise RuntimeError(f"a watch says {line[:300]!r}")
                 version = found.group(1).decode()
         return version
 
@@ -102,18 +127,18 @@ class RealStand:
         self.stack = stack
         self.bound = Bound(kube, cluster.url)
         self.bare = BareClient(kube, cluster.url)
-        self._kube = kube
-        self._web = web
+        self.kube = kube
+        self.web = web
         self._posts = 0
 
     async def post(self, body: bytes) -> str:
         """Launch; the AllocationID."""
         self._posts += 1
-        return (await launch_through(self._web, self.stack.api_url, body, key=f"bench-{self._posts}"))[0]
+        return (await launch_through(self.web, self.stack.api_url, body, key=f"bench-{self._posts}"))[0]
 
     async def read(self, path: str) -> dict[str, Any]:
         """An object of the cluster."""
-        return await self._call("GET", path)
+        return await self.call("GET", path)
 
     async def halt(self) -> None:
         """End our services."""
@@ -126,40 +151,43 @@ class RealStand:
     async def clean(self) -> None:
         """Delete what was launched, without a grace; our services must be halted."""
         for path in (PODS, ALLOCATIONS):
-            names = [item["metadata"]["name"] for item in (await self.read(path))["items"]]
+            metas = [item["metadata"] for item in (await self.read(path))["items"]]
+            names = [meta["name"] for meta in metas if meta.get("finalizers")]
             for start in range(0, len(names), CONNECTIONS):
                 await asyncio.gather(*(self._let_go(f"{path}/{name}") for name in names[start : start + CONNECTIONS]))
-            await self._call("DELETE", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background")
+            await self.call("DELETE", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background")
         ours = "labelSelector=app.kubernetes.io/managed-by%3Dslipway"
         for path in (CONFIG_MAPS, SERVICES):
-            await self._call("DELETE", f"{path}?{ours}")
+            await self.call("DELETE", f"{path}?{ours}")
 
         async def is_empty() -> bool:
             return not any([(await self.read(path))["items"] for path in (PODS, ALLOCATIONS)])
 
-        await _poll(is_empty, "nothing is left of the launches")
+        await poll(is_empty, "nothing is left of the launches")
         await asyncio.sleep(SETTLE_S)
 
-    async def add_nodes(self) -> None:
+    async def add_nodes(self, count: int, size: Mapping[str, str]) -> None:
         """Nodes without a kubelet; waits until the controllers take them to be ready."""
-        for number in range(NODES):
-            name = f"fake-{number:03d}"
+        slots = asyncio.Semaphore(NODES_AT_ONCE)
+
+        async def add(number: int) -> None:
+            name = f"fake-{number:04d}"
+            ready = [{"type": "Ready", "status": "True"}]
             body = {
                 "apiVersion": "v1",
                 "kind": "Node",
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-                "status": {
-                    "capacity": NODE_SIZE,
-                    "allocatable": NODE_SIZE,
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
+                "status": {"capacity": size, "allocatable": size, "conditions": ready},
             }
-            await self._call("POST", "/api/v1/nodes", body)
+            async with slots:
+                await self.call("POST", "/api/v1/nodes", body)
+
+        await asyncio.gather(*(add(number) for number in range(count)))
 
         async def are_ready() -> bool:
             return not any(node["spec"].get("taints") for node in (await self.read("/api/v1/nodes"))["items"])
 
-        await _poll(are_ready, "the nodes are ready")
+        await poll(are_ready, "the nodes are ready")
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds that each process has spent since its start, and this client."""
@@ -168,43 +196,47 @@ class RealStand:
         pids["client"] = os.getpid()
         if self.stack.valkey is not None and self.stack.valkey.pid is not None:
             pids["redis"] = self.stack.valkey.pid
-        return {("kcm" if name == "controller-manager" else name): _cpu_s(pid) for name, pid in pids.items()}
+        return {("kcm" if name == "controller-manager" else name): cpu_of(pid) for name, pid in pids.items()}
 
     async def calls(self) -> Counter[str]:
         """{service:verb resource code: Kubernetes calls} of our services since their start."""
         found: Counter[str] = Counter()
         for service in OURS:
-            for (name, labels), value in (await metrics_of(self._web, self.stack.children[service].url)).items():
+            for (name, labels), value in (await metrics_of(self.web, self.stack.children[service].url)).items():
                 if name == KUBE_CALLS:
                     label = dict(labels)
                     found[f"{service}:{label['verb']} {label['resource']} {label['code']}"] += int(value)
         return found
 
     async def _let_go(self, path: str) -> None:
-        await self._call("PATCH", path, {"metadata": {"finalizers": None}}, content="application/merge-patch+json")
+        await self.call("PATCH", path, {"metadata": {"finalizers": None}}, content="application/merge-patch+json")
 
-    async def _call(
-        self, method: str, path: str, body: Any = None, content: str = "application/json"
-    ) -> dict[str, Any]:
+    async def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> dict[str, Any]:
+        """One call of the Kubernetes API. Raises RuntimeError when it is refused."""
         headers = {"Content-Type": content}
-        async with self._kube.request(method, self.cluster.url + path, json=body, headers=headers) as answer:
+        async with self.kube.request(method, self.cluster.url + path, json=body, headers=headers) as answer:
             if answer.status >= 300 and not (answer.status == 404 and method == "PATCH"):
                 raise RuntimeError(f"{method} {path}: {answer.status} {await answer.text()}")
             return await answer.json()
 
 
 @contextlib.asynccontextmanager
-async def a_real_stand() -> AsyncGenerator[RealStand]:
+async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealStand]:
     """All of it, stopped always; the services are up at the beginning."""
     # Nobody renews the leases of our nodes.
-    options = ClusterOptions(scheduler=False, audit=False, node_monitor_grace_s=86_400)
+    options = ClusterOptions(scheduler=False, audit=False, node_monitor_grace_s=86_400, more=ground.flags)
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
         cluster = await asyncio.to_thread(_entered, running_cluster(Path(folder) / "cluster", options))
         async with contextlib.AsyncExitStack() as stopping:
             stopping.push(cluster.leave)
             stack = Stack(
                 StackOptions(
-                    folder=Path(folder) / "stack", port=0, nodes=0, kubeconfig=str(cluster.it.kubeconfig), keep=True
+                    folder=Path(folder) / "stack",
+                    port=0,
+                    nodes=0,
+                    kubeconfig=str(cluster.it.kubeconfig),
+                    keep=True,
+                    env=ground.env,
                 )
             )
             await stack.start()
@@ -218,7 +250,7 @@ async def a_real_stand() -> AsyncGenerator[RealStand]:
                 aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
             )
             stand = RealStand(cluster.it, stack, kube, web)
-            await stand.add_nodes()
+            await stand.add_nodes(ground.nodes, ground.size)
             yield stand
 
 
@@ -230,7 +262,8 @@ class _Entered:
         self.leave = leave
 
 
-async def _poll(check: Callable[[], Awaitable[bool]], what: str) -> None:
+async def poll(check: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait until it is so. Raises RuntimeError when that takes too long."""
     for _ in range(round(DEADLINE_S / POLL_S)):
         if await check():
             return
@@ -242,7 +275,8 @@ def _entered(context: Any) -> _Entered:
     return _Entered(context.__enter__(), context.__exit__)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_of(pid: int) -> float:
+    """CPU seconds that a process has spent since its start; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

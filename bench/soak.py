@@ -1,0 +1,180 @@
+"""The soak: 50 launches a second for 30 minutes, one in a hundred killed; is the memory of each service flat?
+
+The four services on the local cluster; pods run half a second on simulated nodes. Ended allocations are kept until
+there are 500, so that what is there stays the same after the first seconds. Resident memory is read every two seconds;
+after a fifth of the time for warming up, the median of the second half is compared with that of the first. A launch is
+POSTed at its time whether or not others have been answered, up to 256 of them.
+
+SLIPWAY_BENCH_MINUTES (30) and SLIPWAY_BENCH_RATE (50) make it shorter and slower.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.nodes import played, simulated_nodes
+from bench.runner import Row, Target, percentile, row
+from bench.stand import Stand, a_stand, launch_through
+
+MINUTES = float(os.environ.get("SLIPWAY_BENCH_MINUTES", "30"))
+RATE = float(os.environ.get("SLIPWAY_BENCH_RATE", "50"))
+KILL_EVERY = 100
+RUNS_S = 0.5
+KEPT = 500
+NODES, NODE_CPUS = 20, 64
+AT_ONCE = 256
+SAMPLE_S = 2.0
+WARM_UP_PART = 0.2
+REST_S = 60.0
+FLAT = 1.05
+SERVICES = ("api", "scheduler", "podworker", "watcher")
+BESIDE = ("cluster", "redis")
+
+
+class Shown:
+    """What the load has shown."""
+
+    def __init__(self) -> None:
+        self.posts_ms: list[float] = []
+        self.killed = 0
+        self.memory_mib: dict[str, list[float]] = {}
+        self.took_s = 0.0
+
+
+async def measure(_runs: int) -> list[Row]:
+    """Rows of this benchmark: one run, however many are asked for."""
+    shown = Shown()
+    async with (
+        a_stand(nodes=0, env={"SLIPWAY_RETENTION_COUNT_MAX": str(KEPT)}) as stand,
+        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS),
+    ):
+        sampling = asyncio.ensure_future(_sample(stand, shown))
+        try:
+            await _load(stand, shown)
+        finally:
+            sampling.cancel()
+        left = await _unended(stand)
+    if left:
+        raise RuntimeError(f"{left} allocations had not ended {REST_S:.0f} s after the last launch")
+    return _rows(shown)
+
+
+async def _load(stand: Stand, shown: Shown) -> None:
+    """Launches at their times; returns when the last has been answered."""
+    main = {"name": "main", "image": "local", "command": ["true"]}
+    body = msgspec.json.encode(
+        {
+            "kind": "command",
+            "template": {"metadata": {"annotations": played(RUNS_S)}, "spec": {"containers": [main]}},
+            "ranks": [{"name": "worker", "count": 1, "resources": {"cpu": "10m", "memory": "8Mi"}}],
+        }
+    )
+    slots, started_s = asyncio.Semaphore(AT_ONCE), time.perf_counter()
+
+    async def launch(number: int) -> None:
+        try:
+            key = f"soak-{number}"
+            id_, sent, answered = await launch_through(stand.session, stand.stack.api_url, body, key=key)
+            shown.posts_ms.append((answered - sent) * 1_000)
+            if number % KILL_EVERY == 0:
+                url = f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill"
+                async with stand.session.post(url) as answer:
+                    answer.raise_for_status()
+                shown.killed += 1
+        finally:
+            slots.release()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(round(MINUTES * 60 * RATE)):
+            await asyncio.sleep(max(0.0, started_s + number / RATE - time.perf_counter()))
+            await slots.acquire()
+            group.create_task(launch(number))
+    shown.took_s = time.perf_counter() - started_s
+
+
+async def _sample(stand: Stand, shown: Shown) -> None:
+    while True:
+        for name in SERVICES:
+            shown.memory_mib.setdefault(name, []).append(_resident_mib(stand.stack.children[name].pid))
+        shown.memory_mib.setdefault("cluster", []).append(_resident_mib(stand.stack.children["cluster"].pid))
+        if stand.stack.valkey is not None and stand.stack.valkey.pid:
+            shown.memory_mib.setdefault("redis", []).append(_resident_mib(stand.stack.valkey.pid))
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def _unended(stand: Stand) -> int:
+    """How many allocations have not ended, after a time to do so."""
+    path = "/apis/slipway.dev/v1alpha1/allocations?fieldSelector=status.phase!=Terminated"
+    left = 1
+    for _ in range(round(REST_S)):
+        found: dict[str, Any] = await stand.read(path)
+        left = len(found["items"])
+        if not left:
+            return 0
+        await asyncio.sleep(1.0)
+    return left
+
+
+def halves(samples: list[float]) -> tuple[list[float], list[float]]:
+    """The first and the second half of what was sampled after the warm-up. Raises ValueError without enough of it."""
+    warm = samples[int(len(samples) * WARM_UP_PART) :]
+    middle = len(warm) // 2
+    if middle < 1:
+        raise ValueError(f"{len(samples)} samples are too few: let it run longer")
+    return warm[:middle], warm[middle:]
+
+
+def _resident_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def _rows(shown: Shown) -> list[Row]:
+    count = len(shown.posts_ms)
+    work = f"{RATE:g} launches/s for {MINUTES:g} min"
+    note = f"{count:,} launches, {shown.killed} killed, every one ended; samples every {SAMPLE_S:g} s"
+    rows: list[Row] = []
+    for name in (*SERVICES, *BESIDE):
+        first, second = halves(shown.memory_mib.get(name, []))
+        target = Target(must=FLAT) if name in SERVICES else Target()
+        row_ = row(
+            f"SOAK-{name}",
+            f"{name}: resident in the second half, {work}",
+            [statistics.median(second)],
+            "MiB",
+            peer=[statistics.median(first)],
+            peer_name="in the first half",
+            target=target,
+            note=note,
+        )
+        # Enough of them to see a slope; the medians are of all.
+        rows.append(msgspec.structs.replace(row_, samples=_thinned([*first, *second])))
+    rate = Target(must=0.98, better="higher")
+    rows.append(
+        row(
+            "SOAK-rate",
+            f"launches answered, {work}",
+            [count / shown.took_s],
+            "launches/s",
+            target=rate,
+            peer=[RATE],
+            peer_name="asked for",
+        )
+    )
+    rows.append(row("SOAK-post-p99", f"POST p99, {work}", [percentile(shown.posts_ms, 99)], "ms"))
+    _say(note)
+    return rows
+
+
+def _thinned(samples: list[float]) -> list[float]:
+    every = max(1, len(samples) // 30)
+    return [round(sample, 1) for sample in samples[::every]]
+
+
+def _say(text: str) -> None:
+    print(f"  {text} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)

@@ -1,0 +1,122 @@
+"""P10: how long after a transition its event reaches a client of the REST API's stream of all events (SSE).
+
+A transition is there when a client that watches the Kubernetes API sees the new phase: both clients are one process
+with one clock, and a figure is what the stream came later, 0 where it came first. The local cluster, whole lives of
+single ranks that run `true`: one at a time, and as many a second as SLIPWAY_BENCH_RATE (10) says, for ten seconds.
+"""
+
+import asyncio
+import os
+import time
+
+import aiohttp
+import msgspec
+
+from bench.runner import Row, Target, percentile, row
+from bench.stand import Stand, a_stand, launch_body
+
+RATE = float(os.environ.get("SLIPWAY_BENCH_RATE", "10"))
+RATE_S = 10.0
+ALONE, WARM_UP = 10, 3
+LINE = 1024 * 1024
+TAIL_S = 2.0
+PHASES = ("Assigned", "Pulling", "Starting", "Running", "Terminated")
+
+
+class Said(msgspec.Struct):
+    phase: str
+
+
+class Event(msgspec.Struct):
+    subject: str = ""
+    data: Said = msgspec.field(default_factory=lambda: Said(phase=""))
+
+
+class Stream:
+    """When each (allocation, phase) was first told of."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self.at: dict[tuple[str, str], float] = {}
+        self.ready = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Read until cancelled."""
+        url = f"{self._stand.stack.api_url}/api/v1/events"
+        decode = msgspec.json.Decoder(Event).decode
+        headers = {"Accept": "text/event-stream"}
+        async with self._stand.session.get(url, headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+            answer.raise_for_status()
+            self.ready.set()
+            async for line in answer.content:
+                now = time.perf_counter()
+                if line.startswith(b"data: {"):
+                    event = decode(line[6:])
+                    self.at.setdefault((event.subject.rpartition("/")[2], event.data.phase), now)
+
+
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    async with a_stand() as stand:
+        stream = Stream(stand)
+        following = asyncio.ensure_future(stream.follow())
+        try:
+            await stream.ready.wait()
+            await _alone(stand, WARM_UP)
+            alone = [_later(stand, stream, await _alone(stand, ALONE)) for _ in range(runs)]
+            busy = [_later(stand, stream, await _at_a_rate(stand)) for _ in range(runs)]
+        finally:
+            following.cancel()
+    rows: list[Row] = []
+    for name, what, found in (("idle", "one launch at a time", alone), ("rate", f"{RATE:g} launches/s", busy)):
+        count = sum(len(run) for run in found)
+        for percent, target in ((50, Target()), (99, Target(must=100, moonshot=20))):
+            samples = [percentile(run, percent) for run in found]
+            work = f"SSE event after the transition, p{percent}, {what}"
+            rows.append(
+                row(f"P10-sse-{name}-p{percent}", work, samples, "ms", target=target, note=f"{count} transitions")
+            )
+    return rows
+
+
+async def _alone(stand: Stand, count: int) -> list[str]:
+    """The ids of launches, one at a time."""
+    ids: list[str] = []
+    for _ in range(count):
+        id_, _, _ = await stand.post(launch_body(1))
+        marks = stand.watching.of(id_)
+        await marks.until(lambda marks=marks: "Terminated" in marks.at and len(marks.gone) >= 1, "its end")
+        ids.append(id_)
+    await asyncio.sleep(TAIL_S)
+    return ids
+
+
+async def _at_a_rate(stand: Stand) -> list[str]:
+    """The ids of launches at a fixed rate, once all have ended."""
+    started_s, ids = time.perf_counter(), list[str]()
+
+    async def one() -> None:
+        ids.append((await stand.post(launch_body(1)))[0])
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(RATE * RATE_S)):
+            await asyncio.sleep(max(0.0, started_s + number / RATE - time.perf_counter()))
+            group.create_task(one())
+    for id_ in ids:
+        marks = stand.watching.of(id_)
+        await marks.until(lambda marks=marks: "Terminated" in marks.at, "its end")
+    await asyncio.sleep(TAIL_S)
+    return ids
+
+
+def _later(stand: Stand, stream: Stream, ids: list[str]) -> list[float]:
+    """Milliseconds that the stream came after the watch. Raises RuntimeError when an event never came."""
+    found: list[float] = []
+    for id_ in ids:
+        seen = stand.watching.of(id_).at
+        for phase in PHASES:
+            if phase in seen:
+                if (id_, phase) not in stream.at:
+                    raise RuntimeError(f"no event told of {id_} {phase}")
+                found.append(max(0.0, (stream.at[id_, phase] - seen[phase]) * 1_000))
+    return found

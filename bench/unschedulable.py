@@ -1,0 +1,153 @@
+"""P8: a job of 10 ranks with 8 GPUs each that has no place is told so, with the reason, on a real kube-apiserver.
+
+500 nodes with 8 GPUs, each with one GPU in use by a pod that is not ours: 3,500 GPUs are free, and no rank fits on any
+node. Once from the POST to the condition as a watching client sees it, once to the answer of `explain`, which is asked
+for as soon as the condition is there. Each job is killed before the next.
+
+SLIPWAY_BENCH_NODES (500) makes a short run.
+"""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import msgspec
+
+from bench.bare import ALLOCATIONS, PODS
+from bench.kube_scheduler import many
+from bench.real import GPU_NODE, Ground, RealStand, a_real_stand
+from bench.runner import Row, Target, percentile, row
+
+NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "500"))
+RANKS, PER_RUN, WARM_UP = 10, 4, 3
+KAI_S = 249.5
+DEADLINE_S = 60.0
+LINE = 8 * 1024 * 1024
+
+
+class Condition(msgspec.Struct):
+    type: str
+    status: str
+    reason: str = ""
+
+
+class Status(msgspec.Struct):
+    phase: str = ""
+    conditions: list[Condition] = []
+
+
+class Meta(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+
+
+class Allocation(msgspec.Struct):
+    metadata: Meta
+    status: Status = msgspec.field(default_factory=Status)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it says that it is not admitted, and why."""
+        return any(each.type == "Admitted" and each.status == "False" for each in self.status.conditions)
+
+
+class Change(msgspec.Struct):
+    object: Allocation
+
+
+class Told:
+    """When (perf_counter seconds) each allocation was first seen to say why it waits, and which have ended."""
+
+    def __init__(self, stand: RealStand) -> None:
+        self._stand = stand
+        self._changed = asyncio.Event()
+        self.at: dict[str, float] = {}
+        self.ended: set[str] = set()
+
+    async def until_told(self, id_: str) -> float:
+        """When that was."""
+        async with asyncio.timeout(DEADLINE_S):
+            while id_ not in self.at:
+                await self._next()
+        return self.at[id_]
+
+    async def until_ended(self, id_: str) -> None:
+        """Wait for its end."""
+        async with asyncio.timeout(DEADLINE_S):
+            while id_ not in self.ended:
+                await self._next()
+
+    async def follow(self, version: str) -> None:
+        """Watch until cancelled."""
+        decode = msgspec.json.Decoder(Change).decode
+        params = {"watch": "true", "resourceVersion": version}
+        async with self._stand.kube.get(self._stand.cluster.url + ALLOCATIONS, params=params) as answer:
+            async for line in answer.content:
+                now, found = time.perf_counter(), decode(line).object
+                id_ = f"{found.metadata.name}-{found.metadata.uid[:8]}"
+                if found.is_told:
+                    self.at.setdefault(id_, now)
+                if found.status.phase == "Terminated":
+                    self.ended.add(id_)
+                self._changed.set()
+
+    async def _next(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    async with a_real_stand(Ground(nodes=NODES, size=GPU_NODE)) as stand:
+        await _take_one_gpu_each(stand)
+        told = Told(stand)
+        version = (await stand.read(f"{ALLOCATIONS}?limit=1"))["metadata"]["resourceVersion"]
+        following = asyncio.ensure_future(told.follow(version))
+        try:
+            for _ in range(WARM_UP):
+                await _one(stand, told)
+            found = [[await _one(stand, told) for _ in range(PER_RUN)] for _ in range(runs)]
+        finally:
+            following.cancel()
+    flat = [each for run in found for each in run]
+    reason, message = flat[-1][2], flat[-1][3]
+    work = f"{RANKS} x 8 GPUs on {NODES} nodes with 7 free each"
+    medians = [percentile([each[1] for each in run], 50) for run in found]
+    note = f"{reason}: {message}; KAI's own figure for such a job, on 500 nodes: {KAI_S} s"
+    target = Target(must=1_000, moonshot=20)
+    return [
+        row("P8", f"{work}: POST to the answer of explain", medians, "ms", target=target, note=note),
+        row("P8-p99", f"{work}: the same, p99", [percentile([each[1] for each in flat], 99)], "ms"),
+        row("P8-condition", f"{work}: POST to the condition", [each[0] for each in flat], "ms"),
+    ]
+
+
+async def _one(stand: RealStand, told: Told) -> tuple[float, float, str, str]:
+    """(milliseconds to the condition, to the explanation, its code, its message)."""
+    role = {"name": "worker", "count": RANKS, "resources": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}}
+    body: dict[str, Any] = {"kind": "training", "image": "local", "command": ["true"], "ranks": [role]}
+    sent_s = time.perf_counter()
+    id_ = await stand.post(msgspec.json.encode(body))
+    told_s = await told.until_told(id_)
+    async with stand.web.get(f"{stand.stack.api_url}/api/v1/allocations/{id_}/explain") as answer:
+        explained = await answer.json()
+    read_s = time.perf_counter()
+    if answer.status != 200 or not explained["message"]:
+        raise RuntimeError(f"no explanation: {explained}")
+    async with stand.web.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
+        answer.raise_for_status()
+    await told.until_ended(id_)
+    return (told_s - sent_s) * 1_000, (read_s - sent_s) * 1_000, explained["code"], explained["message"]
+
+
+async def _take_one_gpu_each(stand: RealStand) -> None:
+    names = [node["metadata"]["name"] for node in (await stand.read("/api/v1/nodes"))["items"]]
+    asked = {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+
+    async def take(number: int) -> None:
+        spec = {"nodeName": names[number], "containers": [{"name": "main", "image": "local", "resources": asked}]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"other-{number}"}, "spec": spec}
+        await stand.call("POST", PODS, body)
+
+    await many(len(names), take)
