@@ -1,0 +1,120 @@
+"""A whole system that may write in listed namespaces alone (`rbac.namespaces`), by Roles there and nothing wider.
+
+It has a control plane of its own: the roles of the other tests are wider.
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+from slipway.local.valkey import ServerOptions
+from tests.conformance.cluster.servers import running_cluster
+from tests.conformance.system.conftest import QUICK
+from tests.conformance.system.deployment import Installation
+from tests.conformance.system.nodes import simulated_nodes
+from tests.conformance.system.operator import GROUP, Operator
+from tests.conformance.system.permissions import denied, permissions_of
+from tests.conformance.system.system import System, a_body, an_allocation
+from tests.conformance.wanted import require_own_cluster
+from tests.support import chart
+from tests.support.redis import free_port, running_server
+from tests.support.wait import wait_until
+
+TEAM, STRANGER = "team-a", "team-b"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+KINDS = {
+    "Role": "roles",
+    "ClusterRole": "clusterroles",
+    "RoleBinding": "rolebindings",
+    "ClusterRoleBinding": "clusterrolebindings",
+}
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+OF_NO_WORKSPACE = {
+    ("", "nodes"),
+    ("slipway.dev", "resourcepools/status"),
+    ("authentication.k8s.io", "tokenreviews"),
+}
+"""what is written without belonging to any namespace; a node is taken out of use by a label of its own"""
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
+    """One workspace that is listed; the audit of the chart and the setup as they are."""
+    require_own_cluster()
+    values = {
+        **QUICK,
+        "audit": {"enabled": False},
+        "rbac": {"namespaces": [TEAM]},
+        "setup": {"workspaces": [TEAM]},
+        "trial": {"workspace": TEAM},
+    }
+    with running_cluster(tmp_path_factory.mktemp("narrow")) as cluster:
+        operator = Operator(cluster)
+        for name in (TEAM, STRANGER):
+            operator.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        with (
+            running_server("valkey", ServerOptions(port=free_port())) as server,
+            simulated_nodes(cluster.kubeconfig) as nodes,
+        ):
+            folder = tmp_path_factory.mktemp("narrow-services")
+            installation = Installation(operator, folder, {**values, "externalRedis": {"url": server.url}})
+            try:
+                installation.install()
+                installation.start()
+                yield System(installation, nodes, server)
+            finally:
+                installation.stop()
+                operator.close()
+
+
+def test_no_right_to_write_reaches_another_namespace(narrow: System) -> None:
+    """Of all that the accounts of the services were given, whatever writes holds in the list, or of no namespace."""
+    accounts = [narrow.installation.account(service) for service in chart.SERVICES]
+    objects = [
+        {"kind": kind, **item}
+        for kind, plural in KINDS.items()
+        for item in narrow.operator.items(f"{RBAC}/{plural}", "app.kubernetes.io/part-of=slipway")
+    ]
+    given = permissions_of(accounts, objects)
+    wide = {(each.group, each.resource) for each in given if each.verb in WRITES and not each.namespace}
+    assert wide == OF_NO_WORKSPACE
+    places = {each.namespace for each in given if each.verb in WRITES and each.namespace}
+    assert places == {TEAM, narrow.installation.namespace}
+
+
+def test_whole_lives_need_no_more(narrow: System) -> None:
+    """A gang over REST, one that is applied, one that fails twice, one that is killed: nothing of ours is denied."""
+    since = narrow.audit.position()
+    gang = narrow.launch({**a_body(ranks=3, script={"runsS": 0.5}), "workspace": TEAM})
+    again = narrow.launch({**a_body(script={"runsS": 0.1, "exit": 1}, maxRestarts=1), "workspace": TEAM})
+    narrow.operator.apply(an_allocation("applied", script={"runsS": 0.3}, namespace=TEAM))
+    killed = narrow.launch({**a_body(), "workspace": TEAM})
+    narrow.wait_for(killed, "Running")
+    narrow.post(f"/allocations/{killed}/kill")
+    narrow.ended(gang, "Succeeded")
+    narrow.ended(narrow.applied_id("applied", TEAM), "Succeeded")
+    narrow.ended(killed, "Canceled")
+    assert narrow.ended(again, "Failed")["attempt"] == 2
+    narrow.operator.delete(f"{GROUP}/namespaces/{TEAM}/allocations/applied")
+    gone = f"{GROUP}/namespaces/{TEAM}/allocations/applied"
+    wait_until(lambda: narrow.operator.find(gone) is None, "its finalizer is taken off")
+    narrow.nothing_left()
+    accounts = [narrow.installation.account(service) for service in chart.SERVICES]
+    assert denied(narrow.audit.requests(*accounts, since=since)) == []
+
+
+def test_a_workspace_that_is_not_listed_waits_alone(narrow: System) -> None:
+    """What is applied there is not admitted and gets no pod; who launches in the list does not wait for it."""
+    narrow.operator.change(
+        f"/api/v1/namespaces/{STRANGER}", {"metadata": {"labels": {"slipway.dev/workspace": "true"}}}
+    )
+    since = narrow.audit.position()
+    narrow.operator.apply(an_allocation("stranger", namespace=STRANGER))
+    scheduler = narrow.installation.account("scheduler")
+    wait_until(lambda: denied(narrow.audit.requests(scheduler, since=since)), "the API server refuses to admit it")
+    narrow.ended(narrow.launch({**a_body(script={"runsS": 0.1}), "workspace": TEAM}), "Succeeded")
+    path = f"{GROUP}/namespaces/{STRANGER}/allocations/stranger"
+    assert narrow.operator.get(path)["status"]["phase"] == "Pending"
+    assert narrow.operator.items(f"/api/v1/namespaces/{STRANGER}/pods") == []
+    narrow.operator.delete(path)
+    wait_until(lambda: narrow.operator.find(path) is None, "it goes when it is deleted")
