@@ -96,13 +96,17 @@ def _rounds(
     report.expect_bases(wanted)
     undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
     bases: dict[Root, Sequence[Effect]] = {}
+    following: dict[Root, list[Planned]] = {}
     for outcome in _taken(undisturbed, grower, report, options):
         if not outcome.violations:
-            bases[outcome.scenario, outcome.seed, outcome.replicas] = outcome.effects
+            root = (outcome.scenario, outcome.seed, outcome.replicas)
+            bases[root] = outcome.effects
+            # At once, while others play: afterwards everybody would wait for it.
+            following[root] = leaves(root, outcome.effects, families, of_all_seeds=options.points == "gate")
     if options.points == "none":
         return
     bases = {root: bases[root] for root in wanted if root in bases}
-    planned, zombies = leaves(bases, families, of_all_seeds=options.points == "gate"), 0
+    planned, zombies = [point for root in bases for point in following[root]], 0
     if options.points != "all":
         count = GATE if options.points == "gate" else int(options.points)
         left = max(0, count - len(wanted))

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
+from tests.simulation import pages
 from tests.simulation.fork import Point, grow
 from tests.simulation.run import Outcome, run
 
@@ -151,6 +152,7 @@ def _be_nursery(line: socket.socket, *, traced: bool) -> NoReturn:
     try:
         # The keyboard's Ctrl-C is for who asks.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pages.collapse()
         while ordered := _ordered(line):
             order, outlets = ordered
             if isinstance(order, int):

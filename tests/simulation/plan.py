@@ -13,7 +13,7 @@ import msgspec
 
 from tests.simulation.crew import Branch
 from tests.simulation.fork import Point
-from tests.simulation.points import REPLICATED, Family, handful, pairs, points, zombies
+from tests.simulation.points import REPLICATED, Family, handful, pairs, points_told, zombies
 from tests.simulation.run import Outcome
 from tests.simulation.scenarios import SCENARIOS
 from tests.support.faults import Effect, Fault, Kind
@@ -30,17 +30,20 @@ FLOOR = 300
 """One in so many of a sample is sure to be of any one family."""
 FEWEST = 3_000
 """And one in so many of any one kind of fault."""
-PREFERENCE = 8
+PREFERENCE = 12
 """By which power of its cost a point is drawn less often."""
 FIXED_MS, BOUNDARY_MS, SECOND_MS = 30.0, 0.24, 0.5
 WAIT_MS = {
     Kind.CRASH: 10.0,
     Kind.CRASH_STALE: 10.0,
     Kind.STALL: 15.0,
-    Kind.OUTAGE: 10.0,
-    Kind.OOM: 10.0,
-    Kind.LOADING: 10.0,
-    Kind.READONLY: 10.0,
+    Kind.OUTAGE: 12.0,
+    Kind.OOM: 17.0,
+    Kind.AWAY: 19.0,
+    Kind.LOADING: 24.0,
+    Kind.READONLY: 19.0,
+    Kind.COALESCE: 14.0,
+    Kind.LAG: 5.0,
     Kind.STALL_EXPIRED: 20.0,
     Kind.STALL_CUT: 20.0,
     Kind.SILENT: 60.0,
@@ -90,26 +93,25 @@ def roots(names: Iterable[str], seeds: int) -> list[Root]:
 
 
 def leaves(
-    bases: Mapping[Root, Sequence[Effect]], families: Sequence[str], *, of_all_seeds: bool = False
+    root: Root, effects: Sequence[Effect], families: Sequence[str], *, of_all_seeds: bool = False
 ) -> list[Planned]:
-    """Every point of these families that follows from the undisturbed runs; of the first seed's, or of all."""
-    singles = [family for family in Family if family.value in families]
+    """Every point of these families that follows from an undisturbed run; from one of the first seed, or of any."""
+    name, seed, replicas = root
+    has_redis = SCENARIOS[name].setup.has_redis
+    every = list(points_told(effects, list(Family), has_redis=has_redis))
+    faults = [fault for _, fault in every]
     found: list[Planned] = []
-    for root, effects in bases.items():
-        name, seed, replicas = root
-        has_redis = SCENARIOS[name].setup.has_redis
-        if seed != SEED:
-            if HANDFUL in families:
-                found += _handfuls(root, effects, has_redis=has_redis)
-            if not of_all_seeds:
-                continue
-        for family in singles:
-            if (family in REPLICATED) == (replicas == REPLICAS):
-                each = points(effects, [family], has_redis=has_redis)
-                found += [Planned(family.value, root, (fault,)) for fault in each]
-        if PAIR in families:
-            each = pairs(effects, PAIRS // 2, seed + replicas, has_redis=has_redis)
-            found += [Planned(PAIR, root, pair) for pair in each]
+    if seed != SEED:
+        if HANDFUL in families:
+            found += _handfuls(root, faults)
+        if not of_all_seeds:
+            return _distinct(found)
+    for family in Family:
+        if family.value in families and (family in REPLICATED) == (replicas == REPLICAS):
+            found += [Planned(family.value, root, (fault,)) for of, fault in every if of is family]
+    if PAIR in families:
+        each = pairs(effects, faults, PAIRS // 2, seed + replicas, has_redis=has_redis)
+        found += [Planned(PAIR, root, pair) for pair in each]
     return _distinct(found)
 
 
@@ -181,9 +183,9 @@ def _costs(planned: Iterable[Planned], bases: Mapping[Root, Sequence[Effect]]) -
     return found
 
 
-def _handfuls(root: Root, effects: Sequence[Effect], *, has_redis: bool) -> Iterator[Planned]:
+def _handfuls(root: Root, every: Sequence[Fault]) -> Iterator[Planned]:
     for turn in range(HANDFULS):
-        faults = handful(effects, root[1] * HANDFULS + turn, has_redis=has_redis)
+        faults = handful(every, root[1] * HANDFULS + turn)
         if faults:
             yield Planned(HANDFUL, root, faults)
 

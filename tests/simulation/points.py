@@ -6,7 +6,7 @@ boundary's own place, so that all are met over the scenarios. Pure.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from enum import StrEnum
 
 from tests.support.fault_answers import answers, draw, reads, turn
@@ -52,33 +52,42 @@ class Family(StrEnum):
     """a pause that ends at a boundary of somebody else: see `zombies`"""
 
 
+_ONE_IN = {Family(name): of for name, of in DRAWN.items()}
 _TURNS = {family: 10 + place for place, family in enumerate(Family)}
 
 REPLICATED = frozenset({Family.FREEZE, Family.HOLD, Family.CLOCK})
 """Families that are played with two of each service, so that somebody else goes on."""
 
 
-def points(effects: Sequence[Effect], families: Sequence[Family], *, has_redis: bool) -> Iterator[Fault]:
+def points(effects: Sequence[Effect], families: Iterable[Family], *, has_redis: bool) -> Iterator[Fault]:
     """Every single fault of these families."""
+    return (fault for _, fault in points_told(effects, families, has_redis=has_redis))
+
+
+def points_told(
+    effects: Sequence[Effect], families: Iterable[Family], *, has_redis: bool
+) -> Iterator[tuple[Family, Fault]]:
+    """The same, each with its family."""
+    wanted = frozenset(families)
     often: dict[tuple[str, str, str], int] = {}
     for effect in effects:
         call = (effect.role, effect.verb, effect.target)
         often[call] = often.get(call, 0) + 1
         is_new = often[call] <= WHOLE_MAX
         if effect.verb == "watch":
-            if Family.WATCH in families:
-                yield from _deliveries(effect)
+            if Family.WATCH in wanted:
+                yield from ((Family.WATCH, fault) for fault in _deliveries(effect))
         elif effect.role.endswith(READS):
-            if Family.READ in families and is_new:
-                yield from (Fault(kind, effect.role, effect.number, moment) for kind, moment in reads(effect))
+            if Family.READ in wanted and is_new:
+                for kind, moment in reads(effect):
+                    yield Family.READ, Fault(kind, effect.role, effect.number, moment)
         else:
-            yield from _effects(effect, families, has_redis=has_redis, is_new=is_new)
+            yield from _effects(effect, wanted, has_redis=has_redis, is_new=is_new)
 
 
-def handful(effects: Sequence[Effect], seed: int, *, has_redis: bool) -> tuple[Fault, ...]:
-    """A few faults of any family in one run."""
+def handful(every: Sequence[Fault], seed: int) -> tuple[Fault, ...]:
+    """A few of these faults in one run."""
     chance = random.Random(seed)
-    every = list(points(effects, list(Family), has_redis=has_redis))
     return tuple(chance.sample(every, min(len(every), chance.randint(2, 5))))
 
 
@@ -101,10 +110,11 @@ def zombies(effects: Sequence[Effect], hold: Fault) -> Iterator[tuple[Fault, Fau
         yield hold, Fault(Kind.THAW, each.role, each.number)
 
 
-def pairs(effects: Sequence[Effect], count: int, seed: int, *, has_redis: bool) -> Iterator[tuple[Fault, Fault]]:
-    """A sample of all pairs of single faults: half of them anywhere, half in the recovery from the first."""
-    chance = random.Random(seed)
-    every = list(points(effects, list(Family), has_redis=has_redis))
+def pairs(
+    effects: Sequence[Effect], every: Sequence[Fault], count: int, seed: int, *, has_redis: bool
+) -> Iterator[tuple[Fault, Fault]]:
+    """A sample of all pairs of `every` single fault: half of them anywhere, half in the recovery from the first."""
+    chance, families = random.Random(seed), frozenset(Family)
     by_time = sorted((each for each in effects if _is_effect(each)), key=lambda each: each.at)
     moments = {(each.role, each.number): index for index, each in enumerate(by_time)}
     for turn_ in range(count if len(every) > 1 else 0):
@@ -112,43 +122,47 @@ def pairs(effects: Sequence[Effect], count: int, seed: int, *, has_redis: bool) 
         place = moments.get((first.role, first.number))
         if turn_ % 2 and place is not None and place + 1 < len(by_time):
             near = chance.choice(by_time[place + 1 : place + 12])
-            second = chance.choice(list(_effects(near, list(Family), has_redis=has_redis)))
+            second = chance.choice([fault for _, fault in _effects(near, families, has_redis=has_redis)])
         else:
             second = chance.choice(every)
         if (first.role, first.number, first.moment) != (second.role, second.number, second.moment):
             yield first, second
 
 
-def _effects(effect: Effect, families: Sequence[Family], *, has_redis: bool, is_new: bool = True) -> Iterator[Fault]:
+def _effects(
+    effect: Effect, families: Set[Family], *, has_redis: bool, is_new: bool = True
+) -> Iterator[tuple[Family, Fault]]:
     role, number = effect.role, effect.number
     moments = ("before", "after") if effect.has_before else ("after",)
-    drawn = [family for family in families if _is_drawn(effect, family)]
+    drawn = [family for family in Family if family in families and _is_drawn(effect, family)]
     if Family.CRASH in families:
-        yield from (Fault(Kind.CRASH, role, number, moment) for moment in moments)
+        yield from ((Family.CRASH, Fault(Kind.CRASH, role, number, moment)) for moment in moments)
     if Family.ERROR in families:
         ways = answers(effect)
         place = draw(effect, 5, len(ways))
         chosen = ways if is_new else [ways[place], ways[(place + 2) % len(ways)]]
-        yield from (Fault(kind, role, number, moment) for kind, moment in dict.fromkeys(chosen))
+        for kind, moment in dict.fromkeys(chosen):
+            yield Family.ERROR, Fault(kind, role, number, moment)
     if Family.FLUSH in drawn and has_redis:
-        yield Fault(Kind.FLUSH, role, number, "after")
+        yield Family.FLUSH, Fault(Kind.FLUSH, role, number, "after")
     if Family.REDIS in drawn and has_redis:
-        yield Fault(turn(effect, 1, REDIS_FAULTS), role, number, "after")
+        yield Family.REDIS, Fault(turn(effect, 1, REDIS_FAULTS), role, number, "after")
     if effect.has_before:
         if Family.STALE in drawn and _service(role) == "watcher":
-            yield Fault(Kind.CRASH_STALE, role, number)
+            yield Family.STALE, Fault(Kind.CRASH_STALE, role, number)
         if Family.FREEZE in drawn:
-            yield Fault(turn(effect, 2, PAUSES), role, number)
+            yield Family.FREEZE, Fault(turn(effect, 2, PAUSES), role, number)
         if Family.HOLD in drawn and not effect.is_recurring:
-            yield Fault(Kind.HOLD, role, number)
+            yield Family.HOLD, Fault(Kind.HOLD, role, number)
         if Family.CLOCK in drawn:
-            yield Fault(turn(effect, 3, CLOCK_FAULTS), role, number)
+            yield Family.CLOCK, Fault(turn(effect, 3, CLOCK_FAULTS), role, number)
 
 
 def _is_drawn(effect: Effect, family: Family) -> bool:
     if family is Family.HOLD and _service(effect.role) == "scheduler":
         return True
-    return draw(effect, _TURNS[family], DRAWN.get(family.value, 1)) == 0
+    of = _ONE_IN.get(family, 1)
+    return of == 1 or draw(effect, _TURNS[family], of) == 0
 
 
 def _deliveries(effect: Effect) -> Iterator[Fault]:

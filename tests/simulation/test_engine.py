@@ -46,7 +46,7 @@ def forked_runs_are_replayed() -> None:
     undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
     with nursery(traced=True) as grower:
         bases = {(each.scenario, each.seed, each.replicas): each.effects for each in play(undisturbed, JOBS, grower)}
-        every = leaves(bases, FAMILIES)
+        every = [point for root, effects in bases.items() for point in leaves(root, effects, FAMILIES)]
         planned = [
             point
             for family in FAMILIES

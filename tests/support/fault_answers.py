@@ -14,6 +14,7 @@ code and a `Status`, and `slipway.kube.answers` says what it means; for Redis an
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from redis import exceptions as library
 
@@ -92,8 +93,12 @@ def turn(effect: Effect, salt: int, choices: Sequence[Kind]) -> Kind:
 
 def draw(effect: Effect, salt: int, of: int) -> int:
     """A number below `of` that belongs to the place of the call."""
-    place = f"{effect.role}:{effect.number}:{effect.verb}:{effect.target}:{salt}"
-    return zlib.crc32(place.encode()) % of
+    return zlib.crc32(b"%d" % salt, _place(effect.role, effect.number, effect.verb, effect.target)) % of
+
+
+@lru_cache
+def _place(role: str, number: int, verb: str, target: str) -> int:
+    return zlib.crc32(f"{role}:{number}:{verb}:{target}:".encode())
 
 
 def _of_kubernetes(kind: Kind, effect: Effect) -> ControlPlaneError | None:
