@@ -12,6 +12,7 @@ from slipway import errors
 from slipway.api import assets, refusals
 from slipway.api.app import ENDPOINTS
 from slipway.api.problems import TABLE, row_of
+from slipway.api.routes import trace_page
 from slipway.api.settings import Settings
 from slipway.errors import ControlPlaneError, InvariantError
 from slipway.kube.answers import Verb
@@ -169,7 +170,7 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
     described = {(path, method.upper()) for path, row in document["paths"].items() for method in row}
     assert described == {(row.path, row.method) for row in ENDPOINTS}
     served = {route.path for route in world.app.routes if isinstance(route, Route)}
-    undocumented = {"/livez", "/readyz", "/metrics", "/", "/docs", "/openapi.json", assets.PATH}
+    undocumented = {"/login", "/logout", "/.slipway/enter", "/livez", "/readyz", "/metrics", "/", "/docs", "/openapi.json", assets.PATH, trace_page.PATH}
     assert {path for path in served if not path.startswith("/proxy/")} - undocumented == set(document["paths"])
     schemas = document["components"]["schemas"]
     for name in re.findall(r'"#/components/schemas/([^"]+)"', httpx.Response(200, json=document).text):

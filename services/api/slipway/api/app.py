@@ -6,12 +6,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import assets, docs_page, openapi, problems
+from slipway.api.access.origins import ENTER
 from slipway.api.access.table import OTHERS
-from slipway.api.endpoint import Endpoint, routes_of
+from slipway.api.endpoint import Endpoint, Handler, routes_of
 from slipway.api.guard import Guard
 from slipway.api.observe import QUIET_PATHS, Observe
 from slipway.api.parts import Parts
@@ -30,6 +32,7 @@ from slipway.api.routes import (
     jobs,
     kinds,
     launches,
+    login,
     logs,
     nodes,
     queues,
@@ -85,6 +88,9 @@ def create_app(parts: Parts, health: Health) -> Starlette:
         Route("/docs", about.docs),
         Route("/openapi.json", about.openapi),
         Route(assets.PATH, assets.asset),
+        Route(login.LOGIN, _Asgi(login.Methods(GET=_handler(login.show), POST=_handler(login.log_in)))),
+        Route(login.LOGOUT, _Asgi(login.Methods(POST=_handler(login.log_out)))),
+        Route(ENTER, _Asgi(login.Methods(POST=_handler(login.enter)))),
         Route("/proxy/{id}", _Asgi(to_root)),
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
@@ -94,7 +100,7 @@ def create_app(parts: Parts, health: Health) -> Starlette:
         routes=routes,
         middleware=[
             Middleware(Observe, parts.clock, parts.random),
-            Middleware(Guard, settings.hosts if is_open else None),
+            Middleware(Guard, settings.hosts if is_open else None, settings.proxy_domain),
         ],
         exception_handlers=problems.HANDLERS,
     )
@@ -136,6 +142,16 @@ def create_task_app(parts: Parts) -> Starlette:
     app.state.parts = parts
     app.state.needs_token = True
     app.state.on_broken = parts.on_broken
+    return app
+
+
+def _handler(serve: Handler) -> ASGIApp:
+    """A handler of requests as an ASGI application."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await serve(Request(scope, receive))
+        await response(scope, receive, send)
+
     return app
 
 

@@ -12,21 +12,25 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from slipway.api.access import origins
+from slipway.api.access.origins import host_name
 from slipway.api.observe import QUIET_PATHS
 from slipway.api.problems import Row, problem_response
 from slipway.runtime.listen import is_loopback
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HOST = Row(421, "unknown-host", "This host is not served here")
+_INSIDE = Row(404, "not-found", "There is nothing of that name in the origin of a workload")
 _ORIGIN = Row(403, "cross-origin", "The request comes from another origin")
 
 
 class Guard:
-    """ASGI middleware. `hosts` are names beyond the loopback ones; None takes any, where a credential is needed that no
-    browser adds by itself."""
+    """ASGI middleware. `hosts` are names beyond the loopback ones; None takes any, where a credential is needed.
+    `domain` is that of the origins of workloads."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, domain: str = "") -> None:
         self._app = app
+        self._domain = domain
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,6 +46,11 @@ class Guard:
         host = headers.get("host", "")
         if not self._is_ours(host):
             return _HOST, f"host {host[:128]!r} is not one of ours; add its name to SLIPWAY_HOSTS"
+        id_ = origins.workload_of(host, self._domain)
+        if id_ and not origins.is_inside(id_, str(scope.get("method", "GET")), scope["path"]):
+            return _INSIDE, f"this is the origin of {id_[:80]}; the api has another name"
+        if scope["path"] == origins.ENTER:
+            return None  # it comes from our own origin, and looks at that itself
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         origin = headers.get("origin", "")
         if changes and (is_foreign(origin, host) or headers.get("sec-fetch-site") == "cross-site"):
@@ -53,14 +62,6 @@ class Guard:
             return True
         name = host_name(host)
         return is_loopback(name) or name.endswith(".localhost") or name in self._hosts
-
-
-def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets, in lower case."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def is_foreign(origin: str, host: str) -> bool:

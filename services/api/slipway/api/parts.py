@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 
 from slipway.api.access.book import TokenBook
 from slipway.api.access.principal import Authenticator, Open
+from slipway.api.access.rates import Rates
 from slipway.api.access.reviews import Reviews
 from slipway.api.announce import Announcer
 from slipway.api.catalog import Catalog
@@ -62,6 +63,7 @@ class Parts:
     whole: Kube
     """all of it: for the order of what all share; whoever reads here says nothing of others by name"""
     access: Authenticator
+    rates: Rates
     tokens: TokenBook | None
     """of mode `token`"""
     catalog: Catalog
@@ -127,6 +129,7 @@ def connect(
         kube=kube,
         whole=kube,
         access=_access(settings, kube, catalog, clock, tokens),
+        rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         tokens=tokens,
         catalog=catalog,
         contexts=contexts,

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from slipway.api.access.origins import check_domain
 from slipway.api.webhooks.addresses import parse_networks
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
@@ -71,6 +72,38 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "kubeconfig."
         ),
     ] = "slipway-api"
+    session_s: Annotated[
+        float,
+        Meta(
+            ge=60,
+            le=604_800,
+            description="How long a browser stays logged in, at most as long as its token counts. A working day.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 28_800.0
+    proxy_domain: Annotated[
+        str,
+        Meta(
+            description="Domain below which pages of workloads have origins of their own, as <id>.<domain>: browsers "
+            "that are logged in open them there, and there only. Needs a wildcard in DNS, and the api's own name in "
+            "SLIPWAY_HOSTS. Empty: pages are opened through slipway port-forward.",
+            extra={"check": check_domain},
+        ),
+    ] = ""
+    rate_per_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Calls of the REST API that one user may make for long, at this process; 0 limits nobody. What "
+            "is above is answered 429 with Retry-After. Not in mode none.",
+            extra={"unit": "calls per second"},
+        ),
+    ] = 50.0
+    rate_burst: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Calls that one user may make at once, on top of that."),
+    ] = 500
     api_url: Annotated[
         str, Meta(description="Where ranks find the API, as the pod worker has it: a dry run shows the same pods.")
     ] = ""
@@ -234,6 +267,10 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         if self.auth == "kubernetes" and self.auth_audience and self.auth_audience == self.task_audience:
             raise ValueError(
                 "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
+            )
+        if self.proxy_domain and not self.hosts:
+            raise ValueError(
+                "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only their pages lead on to workloads"
             )
         if self.auth == "none" and not parse_listen(self.listen).is_loopback:
             raise ValueError(

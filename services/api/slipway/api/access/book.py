@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 
 from slipway.api.access.asks import EVERYWHERE, Ask, Sight
 from slipway.api.access.principal import Principal
-from slipway.api.bearer import bearer
+from slipway.api.access.session import credential
 from slipway.api.refusals import UnauthorizedError
 from slipway.errors import UnavailableError
 from slipway.model import apitokens
@@ -75,7 +75,7 @@ class TokenBook:
 
     async def who(self, connection: HTTPConnection) -> Principal:
         """Whose token came along."""
-        token = bearer(connection)
+        token = credential(connection, self._clock.now())
         if not token:
             raise UnauthorizedError(f"no token came along; {_HOW}")
         record = self.find(apitokens.id_of(token))

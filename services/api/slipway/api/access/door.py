@@ -13,8 +13,11 @@ from starlette.requests import HTTPConnection
 from slipway.api.access.asks import EVERYWHERE, GET, LIST, Ask, Sight
 from slipway.api.access.blinds import Blinds, blinds
 from slipway.api.access.principal import Anybody, Principal
-from slipway.api.access.table import Rule, Where
+from slipway.api.access.session import is_by_cookie
+from slipway.api.access.table import PROXIED, Rule, Where
 from slipway.api.access.visible import VisibleKube
+from slipway.api.audit import READING
+from slipway.api.guard import is_foreign
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
 from slipway.api.parts import PARTS_KEY, Parts, parts_of
 from slipway.api.ports import Stop
@@ -48,6 +51,10 @@ async def admit(request: HTTPConnection, rule: Rule) -> None:
     request.scope[PRINCIPAL_KEY] = principal
     if isinstance(principal, Anybody):
         return
+    if is_by_cookie(request):
+        _check_own_page(request)
+    if rule != PROXIED:
+        parts.rates.take(principal.name)
     parts = _seen(request, parts, principal)
     workspace = EVERYWHERE
     match rule.where:
@@ -178,6 +185,19 @@ class Until:
         if not await self._principal.still():
             return False
         return self._rule is None or await self._principal.may(self._rule.ask, self._workspace)
+
+
+def _check_own_page(request: HTTPConnection) -> None:
+    """What a browser does by itself may change something from a page of the very same origin only.
+
+    Raises ForbiddenError. An origin next to ours, such as that of a workload, is another one.
+    """
+    if str(request.scope.get("method", "WEBSOCKET")) in READING:
+        return
+    origin, site = request.headers.get("origin", ""), request.headers.get("sec-fetch-site", "")
+    is_own = bool(origin) and not is_foreign(origin, request.headers.get("host", ""))
+    if not is_own or site not in ("", "same-origin"):
+        raise ForbiddenError("a browser that is logged in may do this from our own pages only; programs send a token")
 
 
 def _seen(request: HTTPConnection, parts: Parts, principal: Principal) -> Parts:

@@ -19,7 +19,8 @@ from starlette.requests import HTTPConnection
 
 from slipway.api.access.asks import EVERYWHERE, Ask, Sight
 from slipway.api.access.principal import Principal
-from slipway.api.bearer import TOKEN_LENGTH_MAX, bearer, claims_of
+from slipway.api.access.session import credential
+from slipway.api.bearer import TOKEN_LENGTH_MAX, claims_of
 from slipway.api.ports import Kube
 from slipway.api.recent import Recent
 from slipway.api.refusals import UnauthorizedError
@@ -66,7 +67,7 @@ class Reviews:
 
     async def who(self, connection: HTTPConnection) -> Principal:
         """Whose token came along, by the word of the API server."""
-        token = bearer(connection)
+        token = credential(connection, self._clock.now())
         if not token:
             raise UnauthorizedError(f"no token came along; {_HOW}")
         if len(token) > TOKEN_LENGTH_MAX:

@@ -165,6 +165,9 @@ OTHERS: Mapping[str, Rule] = {
     "/livez": Rule(Where.PUBLIC),
     "/readyz": Rule(Where.PUBLIC),
     "/metrics": Rule(Where.PUBLIC),
+    "/login": Rule(Where.PUBLIC),
+    "/logout": Rule(Where.PUBLIC),
+    "/.slipway/enter": Rule(Where.PUBLIC),
     "/proxy/{id}": Rule(Where.PUBLIC),
     "/proxy/{id}/{path:path}": PROXIED,
 }

@@ -5,13 +5,14 @@ Owns activity: what passes here keeps an allocation from being idle.
 
 from collections.abc import Callable
 
-from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from slipway.api import audit
-from slipway.api.access import door
+from slipway.api.access import door, session
+from slipway.api.access.origins import workload_of
 from slipway.api.access.table import PROXIED
 from slipway.api.observe import PROXIED_KEY
 from slipway.api.parts import Parts, parts_of
@@ -20,11 +21,17 @@ from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
 from slipway.api.proxy.target import ROOT, NotYet, Target
 from slipway.api.proxy.waiting import waiting_response
+from slipway.api.refusals import ForbiddenError, UnauthorizedError
+from slipway.api.routes import login
 from slipway.crd.transitions import id_of
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model.lifecycle import Phase
 
 SOURCE = "proxy"
+_APART = (
+    "a browser that is logged in opens pages of workloads in origins of their own (SLIPWAY_PROXY_DOMAIN), so that they "
+    "can not speak for you; or use slipway port-forward"
+)
 PATH = "/proxy/{id}/{path:path}"
 STREAM_KIND = "proxy"
 
@@ -52,11 +59,23 @@ async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _serve_http(request: Request, send: Send) -> None:
     given = str(request.path_params["id"])
-    await door.admit(request, PROXIED)
+    is_browser = "text/html" in request.headers.get("accept", "")
+    try:
+        await door.admit(request, PROXIED)
+    except UnauthorizedError:
+        if not is_browser or request.method != "GET":
+            raise
+        await _led_to_login(request)(request.scope, request.receive, send)
+        return
     parts = parts_of(request)
     whole = await _whole(parts, given)
+    if _is_outside(request, parts):
+        kept = session.session_of(request)
+        if not parts.settings.proxy_domain or not is_browser or request.method != "GET" or kept is None:
+            raise ForbiddenError(_APART)
+        await login.onward(request, whole, kept.token)(request.scope, request.receive, send)
+        return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
-    is_browser = "text/html" in request.headers.get("accept", "")
     if found.allocation != given:
         # A workload's cookies and links belong under its whole id.
         url = request.url.replace(path=request.url.path.replace(given, found.allocation, 1))
@@ -90,6 +109,8 @@ async def _serve_socket(socket: WebSocket) -> None:
     await door.admit(socket, PROXIED)
     parts = parts_of(socket)
     whole = await _whole(parts, given)
+    if _is_outside(socket, parts):
+        raise ForbiddenError(_APART)
     found = await parts.targets.find(whole, _below(socket.scope, given), socket.scope["query_string"])
     if isinstance(found, NotYet):
         await socket.send_denial_response(waiting_response(found, socket.url.path, is_browser=False))
@@ -108,6 +129,22 @@ async def _serve_socket(socket: WebSocket) -> None:
         raise
     finally:
         parts.open_streams.closed(STREAM_KIND)
+
+
+def _is_outside(connection: HTTPConnection, parts: Parts) -> bool:
+    """Whether a browser that is logged in asks for a workload in our own origin: its page would speak for its user."""
+    host = connection.headers.get("host", "")
+    return session.is_by_cookie(connection) and not workload_of(host, parts.settings.proxy_domain)
+
+
+def _led_to_login(request: Request) -> Response:
+    """Our own login; from the origin of a workload the way leads over ours."""
+    settings = parts_of(request).settings
+    host = request.headers.get("host", "")
+    if not workload_of(host, settings.proxy_domain):
+        return login.to_login(request)
+    port = f":{host.rpartition(':')[2]}" if host.rpartition(":")[2].isdigit() else ""
+    return RedirectResponse(f"{request.url.scheme}://{settings.hosts[0]}{port}{request.url.path}", status_code=303)
 
 
 async def _whole(parts: Parts, given: str) -> str:

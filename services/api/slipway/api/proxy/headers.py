@@ -26,6 +26,7 @@ HOP_BY_HOP = frozenset(
 )
 _OUR_CREDENTIALS = frozenset({"authorization", "x-slipway-user", "idempotency-key"})
 _OUR_PREFIX = "slipway_"
+_OUR_COOKIES = (_OUR_PREFIX, f"__host-{_OUR_PREFIX}")
 _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix"})
 _ORIGIN_WIDE = frozenset(
     {"clear-site-data", "service-worker-allowed", "strict-transport-security", "public-key-pins", "alt-svc"}
@@ -80,7 +81,7 @@ def _named_in_connection(fields: Fields) -> frozenset[str]:
 
 def _own_cookies_out(value: str) -> str:
     parts = [part.strip() for part in value.split(";")]
-    return "; ".join(part for part in parts if part and not part.lower().startswith(_OUR_PREFIX))
+    return "; ".join(part for part in parts if part and not part.lower().startswith(_OUR_COOKIES))
 
 
 def _confined_cookie(value: str, prefix: str) -> str:

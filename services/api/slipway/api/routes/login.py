@@ -1,0 +1,212 @@
+"""Logging in with a browser: the page, the login, the logout, and the way on to the origin of a workload.
+
+Plain forms, no script: a token is pasted once, checked, and kept by the browser as a cookie that scripts can not read.
+"""
+
+from html import escape
+from urllib.parse import parse_qs, quote, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from slipway.api import audit
+from slipway.api.access import door, session
+from slipway.api.access.origins import ENTER, origin_of, workload_of
+from slipway.api.access.table import PROXIED
+from slipway.api.identity import PRINCIPAL_KEY
+from slipway.api.parts import parts_of
+from slipway.api.refusals import BodyTooLargeError, ForbiddenError, UnauthorizedError
+from slipway.errors import NotFoundError
+
+LOGIN, LOGOUT = "/login", "/logout"
+FORM_BYTES_MAX = 32 * 1024
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/assets/waiting/waiting.css"></head>
+<body><main><h1>{title}</h1>"""
+_LOGIN = (
+    _HEAD
+    + """{said}<form method="post" action="/login">
+<input type="hidden" name="next" value="{next}">
+<p><label>Token <input type="password" name="token" autocomplete="off" autofocus required></label></p>
+<p><button>Log in</button></p></form>
+<p class="more">{how}</p></main></body></html>"""
+)
+_LOGOUT = (
+    _HEAD
+    + """<p>As <code>{user}</code>.</p><form method="post" action="/logout"><p><button>Log out</button></p></form>
+</main></body></html>"""
+)
+_ONWARD = (
+    _HEAD
+    + """<p>The page of a workload has an origin of its own.</p>
+<form method="post" action="{action}"><input type="hidden" name="token" value="{token}">
+<input type="hidden" name="next" value="{next}"><p><button autofocus>Open {id}</button></p></form>
+</main></body></html>"""
+)
+_HOW = {
+    "token": "<code>slipway token create --for NAME --role WORKSPACE=editor</code> makes one.",
+    "kubernetes": "<code>kubectl create token ACCOUNT --audience {audience}</code> makes one.",
+}
+
+
+async def show(request: Request) -> Response:
+    """The page: to log in, or, for whoever is, to log out."""
+    _check_known(request)
+    try:
+        principal = await parts_of(request).access.who(request)
+    except UnauthorizedError:
+        return _page(_form(request, request.query_params.get("next", "/")))
+    return _page(_LOGOUT.format(title="You are logged in", user=escape(principal.name)))
+
+
+async def log_in(request: Request) -> Response:
+    """Check the token and let the browser keep it."""
+    _check_known(request)
+    with audit.told(request, LOGIN):
+        _check_same_origin(request)
+        given = await _fields(request)
+        try:
+            await _enter(request, given.get("token", "").strip())
+        except UnauthorizedError as error:
+            audit.answered(request, 401)
+            said = f'<p class="message" role="alert">{escape(str(error).partition(";")[0])}</p>'
+            return _page(_form(request, given.get("next", "/"), said), status=401)
+        response = RedirectResponse(_local(given.get("next", "/")), status_code=303)
+        _keep(request, response, given["token"].strip())
+        audit.answered(request, 303)
+        return response
+
+
+async def log_out(request: Request) -> Response:
+    """Let the browser forget it."""
+    with audit.told(request, LOGOUT):
+        _check_same_origin(request)
+        response = RedirectResponse(LOGIN, status_code=303)
+        session.end(response)
+        audit.answered(request, 303)
+        return response
+
+
+async def enter(request: Request) -> Response:
+    """In the origin of a workload: keep the token there too, for whoever may open this very one."""
+    parts = parts_of(request)
+    with audit.told(request, ENTER):
+        id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
+        if not id_:
+            raise NotFoundError("this is no origin of a workload")
+        came_from = urlsplit(request.headers.get("origin", "")).hostname or ""
+        if came_from.lower() not in {name.lower() for name in parts.settings.hosts}:
+            raise ForbiddenError("only our own pages lead here: open the workload from there (SLIPWAY_HOSTS)")
+        given = await _fields(request)
+        token = given.get("token", "").strip()
+        asked = await _enter(request, token)
+        asked.scope["path_params"] = {"id": id_}
+        await door.admit(asked, PROXIED)
+        response = RedirectResponse(_local(given.get("next", f"/proxy/{id_}/")), status_code=303)
+        # The way here leads from another site, where the domains are apart: a strict one would not come along.
+        _keep(request, response, token, is_strict=False)
+        audit.answered(request, 303)
+        return response
+
+
+def onward(request: Request, id_: str, token: str) -> Response:
+    """The step from our origin to that of a workload: a form, so that the token stands in no address."""
+    parts = parts_of(request)
+    scheme = "https" if session.is_secure(request) or session.SECURE_NAME in request.cookies else "http"
+    origin = origin_of(id_, parts.settings.proxy_domain, scheme=scheme, host=request.headers.get("host", ""))
+    query = f"?{request.url.query}" if request.url.query else ""
+    page = _ONWARD.format(
+        title="One step on",
+        action=escape(origin + ENTER),
+        token=escape(token),
+        next=escape(request.url.path + query),
+        id=escape(id_),
+    )
+    return _page(page, form_action=f"{origin}")
+
+
+def to_login(request: Request) -> Response:
+    """Where a browser goes that is not logged in, and comes back from."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{LOGIN}?next={quote(request.url.path + query)}", status_code=303)
+
+
+class Methods:
+    """One path, by method."""
+
+    def __init__(self, **by_method: ASGIApp) -> None:
+        self._by_method = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        if app is None:
+            app = Response(status_code=405, headers={"Allow": ", ".join(self._by_method)})
+        await app(scope, receive, send)
+
+
+async def _enter(request: Request, token: str) -> Request:
+    """The request as if the token had come in its header: the same ways find out whose it is.
+
+    Raises UnauthorizedError when it does not count.
+    """
+    if not token or len(token) > session.TOKEN_CHARS_MAX:
+        raise UnauthorizedError("that is no token, or longer than a browser keeps")
+    headers = [(name, value) for name, value in request.scope["headers"] if name not in (b"authorization", b"cookie")]
+    headers.append((b"authorization", f"Bearer {token}".encode("latin-1", "replace")))
+    asked = Request({**request.scope, "headers": headers}, request.receive)
+    request.scope[PRINCIPAL_KEY] = await parts_of(request).access.who(asked)
+    return asked
+
+
+def _keep(request: Request, response: Response, token: str, *, is_strict: bool = True) -> None:
+    parts = parts_of(request)
+    session.begin(
+        response,
+        token,
+        now=parts.clock.now(),
+        life_s=parts.settings.session_s,
+        is_secure=session.is_secure(request),
+        is_strict=is_strict,
+    )
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise BodyTooLargeError(f"a form has at most {FORM_BYTES_MAX} bytes")
+    found = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10)
+    return {name: values[0] for name, values in found.items()}
+
+
+def _check_known(request: Request) -> None:
+    if parts_of(request).settings.auth == "none":
+        raise NotFoundError("nobody logs in here: the api authenticates nobody (SLIPWAY_AUTH=none)")
+
+
+def _check_same_origin(request: Request) -> None:
+    """The form is on our own page; the outermost layer has refused pages of other origins already."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    if site not in ("same-origin", "none"):
+        raise ForbiddenError("only our own page logs in and out")
+
+
+def _local(path: str) -> str:
+    """A path of ours; whatever else is asked for leads home."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path else "/"
+
+
+def _form(request: Request, following: str, said: str = "") -> str:
+    settings = parts_of(request).settings
+    how = _HOW[settings.auth].format(audience=escape(settings.auth_audience or "slipway-api"))
+    return _LOGIN.format(title="Log in", said=said, next=escape(_local(following)), how=how)
+
+
+def _page(text: str, *, status: int = 200, form_action: str = "'self'") -> Response:
+    # A browser follows the redirect of a form only where form-action allows its target too.
+    policy = f"default-src 'none'; style-src 'self'; img-src data:; form-action 'self' {form_action}; base-uri 'none'"
+    headers = {"Cache-Control": "no-store", "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
+    return HTMLResponse(text, status_code=status, headers=headers)

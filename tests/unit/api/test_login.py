@@ -1,0 +1,217 @@
+"""Browsers: a token is pasted once, and then a cookie carries it; pages of workloads never speak for their reader."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from slipway.api.access.rates import Rates
+from slipway.api.settings import Settings
+from slipway.errors import ThrottledError
+from tests.support.access import Teams, teams_world
+from tests.support.api_world import ApiWorld
+from tests.support.clock import FakeClock
+from tests.unit.api.test_proxy import served
+
+DOMAIN = "apps.localhost"
+HOST = "localhost"
+OWN = {"Origin": f"http://{HOST}", "Sec-Fetch-Site": "same-origin"}
+BROWSER = {"Accept": "text/html"}
+
+
+@pytest.fixture
+async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
+    async with teams_world("token", tmp_path, proxy_domain=DOMAIN, hosts=(HOST,), session_s=600.0) as found:
+        yield found
+
+
+def raw(headers: dict[str, str]) -> str:
+    return headers["Authorization"].removeprefix("Bearer ")
+
+
+async def log_in(teams: Teams, token: str, *, following: str = "/", origin: str = OWN["Origin"]) -> httpx.Response:
+    form = {"token": token, "next": following}
+    return await teams.world.http.post("/login", data=form, headers={"Origin": origin})
+
+
+def cookie_of(answer: httpx.Response) -> dict[str, str]:
+    """The header that a browser sends from now on."""
+    return {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+
+
+async def test_a_login_and_a_logout(teams: Teams) -> None:
+    """The page, a token that does not count, one that does; then the REST API knows who calls; then no more."""
+    page = await teams.world.http.get("/login?next=/docs")
+    assert (page.status_code, 'value="/docs"' in page.text) == (200, True)
+    assert "form-action 'self'" in page.headers["Content-Security-Policy"]
+    wrong = await log_in(teams, "slipway_" + "0" * 16 + "_" + "a" * 43)
+    assert (wrong.status_code, "Set-Cookie" in wrong.headers) == (401, False)
+    assert "does not count" in wrong.text
+    token = await teams.token("ada", {"team-red": "editor"})
+    answer = await log_in(teams, raw(token), following="/docs")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/docs")
+    said = answer.headers["Set-Cookie"].lower()
+    assert said.startswith("slipway_session=")
+    assert {"httponly", "samesite=strict", "path=/", "max-age=600"} <= {part.strip() for part in said.split(";")}
+    assert "domain=" not in said
+    cookie = cookie_of(answer)
+    assert (await teams.call("GET", "/me", cookie)).json()["user"] == "ada"
+    assert "ada" in (await teams.world.http.get("/login", headers=cookie)).text
+    out = await teams.world.http.post("/logout", headers={**cookie, **OWN})
+    assert out.status_code == 303
+    assert all("max-age=0" in value.lower() for value in out.headers.get_list("Set-Cookie"))
+
+
+async def test_under_tls(teams: Teams) -> None:
+    """Where the browser's page came by TLS, though it ended in front of us: Secure, and of this very host only."""
+    token = await teams.token("ada", {"team-red": "viewer"})
+    said = (await log_in(teams, raw(token), origin=f"https://{HOST}")).headers["Set-Cookie"]
+    assert said.startswith("__Host-slipway_session=")
+    assert "secure" in said.lower()
+
+
+async def test_it_ends(teams: Teams) -> None:
+    """After its life; with its token, at once."""
+    token = await teams.token("ada", {"team-red": "viewer"})
+    cookie = cookie_of(await log_in(teams, raw(token)))
+    assert (await teams.call("GET", "/me", cookie)).status_code == 200
+    name, _, value = cookie["Cookie"].partition("=")
+    until = int(value.partition(".")[0])
+    assert 590 <= until - teams.world.clock.now() <= 600
+    over = {"Cookie": f"{name}={until - 601}.{raw(token)}"}
+    assert (await teams.call("GET", "/me", over)).status_code == 401
+    assert teams.folder is not None
+    for file in teams.folder.iterdir():
+        file.unlink()
+    await teams.look()
+    assert (await teams.call("GET", "/me", cookie)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (OWN, 201),
+        ({"Origin": f"http://{HOST}"}, 201),
+        ({}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": f"http://w-00000000.{DOMAIN}", "Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": f"http://{HOST}", "Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+async def test_changes_need_our_own_page(teams: Teams, headers: dict[str, str], status: int) -> None:
+    """A cookie changes something from a page of the very same origin only; a header needs none."""
+    token = await teams.token("ada", {"team-red": "editor"})
+    cookie = cookie_of(await log_in(teams, raw(token)))
+    assert (await teams.launch({**cookie, **headers}, workspace="team-red")).status_code == status
+    assert (await teams.launch(token, workspace="team-red")).status_code == 201
+
+
+@pytest.mark.parametrize("following", ["//evil.example/", "https://evil.example/", "/\\evil.example", "evil"])
+async def test_a_login_leads_nowhere_else(teams: Teams, following: str) -> None:
+    token = await teams.token("ada", {"team-red": "viewer"})
+    assert (await log_in(teams, raw(token), following=following)).headers["Location"] == "/"
+
+
+async def test_nobody_logs_in_where_nobody_is_asked(world: ApiWorld) -> None:
+    """Mode none."""
+    assert (await world.http.get("/login")).status_code == 404
+    assert (await world.http.post("/login", data={"token": "x"}, headers=OWN)).status_code == 404
+
+
+async def echo(request: Request) -> JSONResponse:
+    answer = JSONResponse({"cookies": dict(request.cookies), "headers": dict(request.headers)})
+    answer.set_cookie("slipway_session", "9999999999.forged")
+    answer.set_cookie("theirs", "1")
+    return answer
+
+
+async def a_workload(teams: Teams, port: int, headers: dict[str, str]) -> str:
+    ports = [{"name": "http", "port": port}]
+    made = await teams.launch(headers, workspace="default", name="book", ports=ports, kind="notebook")
+    assert made.status_code == 201, made.text
+    await teams.world.run("book")
+    return str(made.json()["id"])
+
+
+async def test_a_workload_has_an_origin_of_its_own(teams: Teams) -> None:
+    """From ours a form leads there; there is only itself, no REST API, and our cookie goes no further than us."""
+    token = await teams.token("ada", {"default": "editor"})
+    http = teams.world.http
+    async with served(Starlette(routes=[Route("/{path:path}", echo, methods=["GET", "POST"])])) as port:
+        id_ = await a_workload(teams, port, token)
+        away = await http.get(f"/proxy/{id_}/lab", headers=BROWSER)
+        assert (away.status_code, away.headers["Location"]) == (303, f"/login?next=/proxy/{id_}/lab")
+        cookie = cookie_of(await log_in(teams, raw(token)))
+        refused = await http.get(f"/proxy/{id_}/lab", headers=cookie)
+        assert (refused.status_code, "SLIPWAY_PROXY_DOMAIN" in refused.text) == (403, True)
+        step = await http.get(f"/proxy/{id_}/lab?a=1", headers={**cookie, **BROWSER})
+        origin = f"http://{id_}.{DOMAIN}"
+        assert f'action="{origin}/.slipway/enter"' in step.text
+        assert origin in step.headers["Content-Security-Policy"]
+        there = {"Host": f"{id_}.{DOMAIN}"}
+        form = {"token": raw(token), "next": f"/proxy/{id_}/lab?a=1"}
+        foreign = await http.post("/.slipway/enter", data=form, headers={**there, "Origin": "http://evil.example"})
+        assert foreign.status_code == 403
+        entered = await http.post("/.slipway/enter", data=form, headers={**there, "Origin": OWN["Origin"]})
+        assert (entered.status_code, entered.headers["Location"]) == (303, f"/proxy/{id_}/lab?a=1")
+        mine = {**there, **cookie_of(entered)}
+        page = await http.get(f"/proxy/{id_}/lab", headers={**mine, **BROWSER})
+        assert page.status_code == 200, page.text
+        assert page.json()["cookies"] == {}
+        assert raw(token) not in page.text
+        assert [value.partition("=")[0] for value in page.headers.get_list("Set-Cookie")] == ["theirs"]
+        assert (await http.get(f"/api/v1/allocations/{id_}", headers=mine)).status_code == 200
+        for path in ("/api/v1/me", "/api/v1/allocations", f"/proxy/{teams.ids['red']}/", "/login", "/docs"):
+            assert (await http.get(path, headers=mine)).status_code == 404, path
+        posted = await http.post(f"/proxy/{id_}/api", headers={**mine, "Origin": origin})
+        assert posted.status_code == 200
+        kill = await http.post(f"/api/v1/allocations/{id_}/kill", headers={**mine, "Origin": origin})
+        assert kill.status_code == 404
+
+
+async def test_whoever_may_not_open_it_does_not_get_in(teams: Teams) -> None:
+    """The origin of a workload of another team keeps no cookie of mine."""
+    token = await teams.token("bob", {"team-blue": "editor"})
+    id_ = teams.ids["red"]
+    headers = {"Host": f"{id_}.{DOMAIN}", "Origin": OWN["Origin"]}
+    answer = await teams.world.http.post("/.slipway/enter", data={"token": raw(token)}, headers=headers)
+    assert (answer.status_code, "Set-Cookie" in answer.headers) == (404, False)
+
+
+async def test_calls_of_one_user_are_limited(tmp_path: Path) -> None:
+    """429 with when to come again; others are not held up."""
+    async with teams_world("token", tmp_path, rate_per_s=0.01, rate_burst=3) as teams:
+        ada, bob = await teams.token("ada", {"*": "viewer"}), await teams.token("bob", {"*": "viewer"})
+        assert [(await teams.call("GET", "/me", ada)).status_code for _ in range(4)] == [200, 200, 200, 429]
+        refused = await teams.call("GET", "/me", ada)
+        assert 90 <= int(refused.headers["Retry-After"]) <= 100
+        assert (await teams.call("GET", "/me", bob)).status_code == 200
+
+
+def test_time_gives_calls_back_and_the_table_is_bounded() -> None:
+    """Evenly, up to a burst; who has not called for longest is forgotten."""
+    clock = FakeClock()
+    rates = Rates(clock, rate_per_s=2.0, burst=1, users_max=2)
+    for user in ("a", "b", "c"):
+        rates.take(user)
+    rates.take("a")
+    with pytest.raises(ThrottledError) as refused:
+        rates.take("c")
+    assert refused.value.retry_after_s == pytest.approx(0.5)
+    clock.advance(0.5)
+    rates.take("c")
+    with pytest.raises(ThrottledError):
+        rates.take("c")
+
+
+def test_settings_that_contradict() -> None:
+    """A domain for workloads needs to know whose pages lead there."""
+    more: dict[str, Any] = {"auth": "token", "token_dir": "/x", "proxy_domain": DOMAIN}
+    with pytest.raises(ValueError, match="SLIPWAY_HOSTS"):
+        Settings(**more)
