@@ -170,7 +170,19 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
     described = {(path, method.upper()) for path, row in document["paths"].items() for method in row}
     assert described == {(row.path, row.method) for row in ENDPOINTS}
     served = {route.path for route in world.app.routes if isinstance(route, Route)}
-    undocumented = {"/login", "/logout", "/.slipway/enter", "/livez", "/readyz", "/metrics", "/", "/docs", "/openapi.json", assets.PATH, trace_page.PATH}
+    undocumented = {
+        "/login",
+        "/logout",
+        "/.slipway/enter",
+        "/livez",
+        "/readyz",
+        "/metrics",
+        "/",
+        "/docs",
+        "/openapi.json",
+        assets.PATH,
+        trace_page.PATH,
+    }
     assert {path for path in served if not path.startswith("/proxy/")} - undocumented == set(document["paths"])
     schemas = document["components"]["schemas"]
     for name in re.findall(r'"#/components/schemas/([^"]+)"', httpx.Response(200, json=document).text):

@@ -21,6 +21,8 @@ _JS, _CSS = "text/javascript", "text/css"
 _OURS = {
     "terminal/terminal.js": _JS,
     "terminal/terminal.css": _CSS,
+    "trace/trace.js": _JS,
+    "trace/trace.css": _CSS,
     "waiting/waiting.js": _JS,
     "waiting/waiting.css": _CSS,
 }

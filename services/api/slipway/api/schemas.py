@@ -102,6 +102,8 @@ class Links(Wire, kw_only=True, frozen=True):
     logs: str
     explain: str
     proxy: str
+    trace: str
+    """a page: the waterfall"""
 
 
 class AllocationView(

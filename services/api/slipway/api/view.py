@@ -34,6 +34,7 @@ def links_of(allocation_id: AllocationId) -> Links:
         logs=f"{root}/logs",
         explain=f"{root}/explain",
         proxy=f"/proxy/{allocation_id}/",
+        trace=f"/trace/{allocation_id}",
     )
 
 

@@ -13,7 +13,7 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.kube.tracing import attempt_span, has_own_root, traceparent_of
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Result
 from slipway.model.times import parse_time
 from slipway.runtime import semconv, telemetry
@@ -51,7 +51,8 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
     created = parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0
     times = [parse_time(entry.time) for entry in new.transitions if entry.attempt == attempt]
     end = parse_time(new.transitions[-1].time) if new.transitions else created
-    start = created if attempt == 1 else min(times, default=end)
+    later = (time for time in times if time > created)
+    start = _within_second(created, min(later, default=end)) if attempt == 1 else min(times, default=end)
     reason = new.reason if is_over else (new.transitions[-1].reason if new.transitions else "")
     is_well = is_over and new.result is Result.SUCCEEDED
     root = traceparent_of(meta)
@@ -71,7 +72,8 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
         },
         error="" if is_well else reason or "ended",
     )
-    _containers(written, attempt, pods, root)
+    seen = {entry.type: parse_time(entry.time) for entry in new.transitions if entry.attempt == attempt}
+    _containers(written, attempt, pods, (root, seen.get(Event.RUNNING, end), seen.get(Event.TERMINATING, end)))
     if is_over and has_own_root(meta):
         telemetry.emit(
             "allocation",
@@ -84,23 +86,26 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
         )
 
 
-def _containers(allocation: Allocation, attempt: int, pods: Iterable[Pod], root: str) -> None:
-    """What ran, as the kubelets say: below the launch that gave the pod its TRACEPARENT."""
+def _containers(allocation: Allocation, attempt: int, pods: Iterable[Pod], seen: tuple[str, float, float]) -> None:
+    """What ran, as the kubelets say: below the launch that gave the pod its TRACEPARENT.
+
+    `seen`: the root, and when we saw the attempt run, and end.
+    """
     of_attempt = (pod for pod in pods if pod.metadata.labels.get(LABEL_ATTEMPT) == str(attempt))
     ran = [(pod, status) for pod in of_attempt if (status := main_status(pod)) is not None]
     for pod, status in sorted(ran, key=lambda one: one[0].metadata.name)[:CONTAINERS_MAX]:
-        _container(allocation, pod, status, root)
+        _container(allocation, pod, status, seen)
 
 
-def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, root: str) -> None:
-    end = status.state.terminated
+def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, seen: tuple[str, float, float]) -> None:
+    end, (root, ran_s, ended_s) = status.state.terminated, seen
     if end is None or not end.started_at or not end.finished_at:
         return
     meta = pod.metadata
     telemetry.emit(
         f"container {status.name}",
-        start_s=parse_time(end.started_at),
-        end_s=parse_time(end.finished_at),
+        start_s=_within_second(parse_time(end.started_at), ran_s),
+        end_s=_within_second(parse_time(end.finished_at), ended_s),
         parent=meta.annotations.get(ANNOTATION_TRACE) or root,
         allocation_id=id_of(allocation),
         attributes={
@@ -111,3 +116,8 @@ def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, root: 
         },
         error="" if end.exit_code == 0 else f"exit {end.exit_code}",
     )
+
+
+def _within_second(told_s: float, seen_s: float) -> float:
+    """Kubernetes tells whole seconds: within the told one, the moment at which we saw the effect, else its end."""
+    return told_s if told_s % 1 else max(told_s, min(told_s + 0.999, seen_s))

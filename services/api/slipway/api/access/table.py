@@ -162,6 +162,7 @@ OTHERS: Mapping[str, Rule] = {
     "/docs": Rule(Where.PUBLIC),
     "/openapi.json": Rule(Where.PUBLIC),
     "/assets/{path:path}": Rule(Where.PUBLIC),
+    "/trace/{id}": Rule(Where.PUBLIC),
     "/livez": Rule(Where.PUBLIC),
     "/readyz": Rule(Where.PUBLIC),
     "/metrics": Rule(Where.PUBLIC),

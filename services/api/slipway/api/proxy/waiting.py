@@ -31,7 +31,7 @@ _PAGE = """<!doctype html>
 {steps}
 <p class="message" role="status">{message}</p>
 <p class="more"><a href="{root}{link}/explain">Why</a> <a href="{root}{link}/logs">Log</a>
-<a href="{root}{link}">Details</a></p></main>
+<a href="{root}trace/{id}">Trace</a> <a href="{root}{link}">Details</a></p></main>
 <script type="module" src="{root}assets/waiting/waiting.js"></script></body></html>
 """
 

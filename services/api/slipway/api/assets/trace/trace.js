@@ -1,0 +1,154 @@
+// The waterfall: the spans of one allocation on one time axis, children under their parents; it looks again until the end.
+const { id } = document.body.dataset;
+const api = new URL(`../api/v1/allocations/${encodeURIComponent(id)}`, location.href);
+const AGAIN_MS = 2000;
+const FAR = 8;
+const TICKS = matchMedia("(max-width: 40rem)").matches ? 3 : 6;
+const SHOWN = ["api", "scheduler", "podworker", "watcher"];
+const $ = (selector) => document.querySelector(selector);
+const made = (tag, text = "", kind = "") => Object.assign(document.createElement(tag), { textContent: text, className: kind });
+const open = new Set();
+let spans = [];
+let extent = "";
+
+async function look() {
+  const [allocation, trace] = await Promise.all([read(""), read("/trace")]);
+  if (!allocation || !trace) return;
+  $("#phase").textContent = allocation.result ? `${allocation.phase}, ${allocation.result}` : allocation.phase;
+  const before = spans.length;
+  spans = ordered(trace.spans);
+  $(".message").textContent = trace.warnings.join("; ") || (spans.length ? "" : "No span has been recorded.");
+  if (spans.length !== before || !spans.length) show();
+  document.body.dataset.ended = allocation.phase === "Terminated" ? "true" : "";
+  // What ended last is written behind: one more look after the end.
+  if (allocation.phase !== "Terminated" || spans.length !== before) setTimeout(look, AGAIN_MS);
+}
+
+async function read(path) {
+  const answer = await fetch(`${api}${path}`, { headers: { accept: "application/json" } }).catch(() => null);
+  if (answer?.ok) return answer.json();
+  const message = $(".message");
+  if (answer?.status === 401) {
+    const login = made("a", "Log in");
+    login.href = new URL(`../login?next=${encodeURIComponent(location.pathname)}`, location.href);
+    message.replaceChildren(login, " to see it.");
+  } else if (answer?.status === 404) {
+    message.textContent = "There is no such allocation.";
+  } else {
+    message.textContent = "The API does not answer; looking again.";
+    setTimeout(look, AGAIN_MS);
+  }
+  return null;
+}
+
+// Each span followed by its children, the earliest first; one whose parent is not there is at the top level.
+function ordered(found) {
+  const known = new Set(found.map((span) => span.spanId));
+  const children = new Map();
+  for (const span of [...found].sort((a, b) => a.startNs - b.startNs || b.endNs - a.endNs)) {
+    const parent = known.has(span.parentSpanId) && span.parentSpanId !== span.spanId ? span.parentSpanId : "";
+    children.set(parent, [...(children.get(parent) ?? []), span]);
+  }
+  const rows = [];
+  const walk = (parent, depth) => {
+    for (const span of children.get(parent) ?? []) {
+      rows.push({ ...span, depth, start: span.startNs / 1e6, end: span.endNs / 1e6 });
+      walk(span.spanId, depth + 1);
+    }
+  };
+  walk("", 0);
+  return rows;
+}
+
+// From the first span to the end of the first launch, or to the last.
+function frame() {
+  const begin = Math.min(...spans.map((span) => span.start));
+  const end = Math.max(...spans.map((span) => span.end), begin + 1);
+  const work = spans.filter((span) => !/^(attempt|container|allocation)\b/.test(span.name));
+  const up = work.filter((span) => span.name === "watcher.running").map((span) => span.end);
+  const first = Math.max(begin + 1, up.length ? Math.min(...up) : Math.max(...work.map((span) => span.end), begin + 1));
+  extent ||= end - begin > FAR * (first - begin) ? "start" : "all";
+  return { begin, end: extent === "start" ? first : end };
+}
+
+function show() {
+  const rows = $("ol.rows");
+  rows.replaceChildren();
+  $(".axis .ticks").replaceChildren();
+  if (!spans.length) return;
+  const { begin, end } = frame();
+  const whole = end - begin;
+  for (const button of document.querySelectorAll("[data-extent]")) {
+    button.setAttribute("aria-pressed", String(button.dataset.extent === extent));
+  }
+  for (let tick = 0; tick < TICKS; tick += 1) {
+    const mark = made("span", spell((whole * tick) / (TICKS - 1)));
+    mark.style.left = `${(100 * tick) / (TICKS - 1)}%`;
+    $(".axis .ticks").append(mark);
+  }
+  $("#whole").textContent = `${spans.length} spans, ${spell(Math.max(...spans.map((span) => span.end)) - begin)}`;
+  rows.append(...spans.map((span) => row(span, begin, whole)));
+}
+
+function row(span, begin, whole) {
+  const item = made("li");
+  const details = made("details");
+  const summary = made("summary");
+  const name = made("span", span.name, "name");
+  const track = made("span", "", "track");
+  const bar = made("i");
+  const from = Math.min(1, (span.start - begin) / whole);
+  const to = Math.min(1, (span.end - begin) / whole);
+  name.style.paddingLeft = `${span.depth * 0.9}em`;
+  name.title = span.name;
+  bar.style.left = `min(${100 * from}%, 100% - 3px)`;
+  bar.style.width = `${100 * Math.max(0, to - from)}%`;
+  bar.classList.toggle("far", span.start - begin > whole);
+  track.append(bar);
+  details.dataset.of = SHOWN.includes(span.service) ? span.service : "";
+  details.dataset.span = span.spanId;
+  details.classList.toggle("failed", !span.ok);
+  summary.append(name, track, made("span", spell(span.end - span.start), "took"));
+  details.append(summary);
+  details.open = open.has(span.spanId);
+  if (details.open) details.append(told(span, begin));
+  details.addEventListener("toggle", () => {
+    if (details.open) open.add(span.spanId);
+    else open.delete(span.spanId);
+    if (details.open && !details.querySelector("dl")) details.append(told(span, begin));
+  });
+  item.append(details);
+  return item;
+}
+
+function told(span, begin) {
+  const list = made("dl");
+  const add = (key, value) => list.append(made("dt", key), made("dd", value));
+  add("service", `${span.service} (${span.kind})`);
+  add("begins after", spell(span.start - begin));
+  add("at", new Date(span.start).toISOString());
+  if (!span.ok) add("ended", "badly");
+  for (const [key, value] of Object.entries(span.attributes).sort()) add(key, value);
+  for (const link of span.links) {
+    const named = spans.find((other) => link.split("-")[2] === other.spanId);
+    add("follows from", named ? named.name : link);
+  }
+  add("span", span.spanId);
+  return list;
+}
+
+function spell(ms) {
+  if (ms < 1) return `${ms.toFixed(1)} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
+  if (ms < 3600000) return `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
+  return `${Math.floor(ms / 3600000)} h ${Math.round((ms % 3600000) / 60000)} min`;
+}
+
+for (const button of document.querySelectorAll("[data-extent]")) {
+  button.addEventListener("click", () => {
+    ({ extent } = button.dataset);
+    show();
+  });
+}
+look();

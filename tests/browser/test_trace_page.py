@@ -1,0 +1,84 @@
+"""The waterfall of an allocation in a browser: what ran, when, under what, without a collector."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import Page
+from tests.support.local_stack import RunningStack
+
+FAILS_ONCE = "import os, sys, time; time.sleep(1); sys.exit(int(os.environ['SLIPWAY_ATTEMPT'] == '1'))"
+NAMES = "[...document.querySelectorAll('.rows .name')].map(name => name.innerText)"
+
+
+@pytest.fixture(scope="module")
+def tried_twice(stack: RunningStack) -> str:
+    """An allocation that has failed, and then succeeded."""
+    body = {"kind": "command", "image": "local", "command": [sys.executable, "-c", FAILS_ONCE], "maxRestarts": 1}
+    id_ = stack.launch({**body, "name": "tried-twice"})
+    stack.wait_for(id_, "Terminated")
+    return id_
+
+
+def test_it_shows_the_whole_life(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
+    """Reached by the link of the allocation; each span has a bar in its place, the request first, nothing is cut."""
+    page.goto(stack.url + stack.view(tried_twice)["links"]["trace"])
+    page.wait_for(f"{NAMES}.includes('attempt 2')")
+    names = page.run(NAMES)
+    assert names[0] == "POST /api/v1/allocations"
+    for name in ("scheduler.admit", "podworker.launch", "podworker.bind", "watcher.terminated", "container main"):
+        assert names.count(name) >= 1, name
+    page.run("document.querySelector('[data-extent=all]').click()")
+    inside = page.run(
+        "[...document.querySelectorAll('.track')].every(track => { const t = track.getBoundingClientRect(),"
+        " b = track.firstChild.getBoundingClientRect(); return b.left >= t.left - 1 && b.right <= t.right + 4 })"
+    )
+    assert inside
+    assert page.run("document.querySelectorAll('.failed .name').length") >= 2
+    page.picture(pictures / "trace-light.png")
+    page.look(is_dark=True)
+    page.picture(pictures / "trace-dark.png")
+    assert page.errors == []
+
+
+def test_a_span_tells_what_it_knows(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
+    """A click, or Enter, opens it: attributes, and what it follows from, by name."""
+    page.goto(f"{stack.url}/trace/{tried_twice}")
+    page.wait_for(f"{NAMES}.includes('attempt 2')")
+    page.run("[...document.querySelectorAll('.name')].find(n => n.innerText == 'attempt 2').closest('summary').focus()")
+    page.press("Enter", 13, "\r")
+    page.wait_for("document.querySelector('dl')?.innerText.includes('follows from')")
+    told = page.run("document.querySelector('dl').innerText")
+    assert "attempt 1" in told
+    assert "k8s.namespace.name" in told
+    page.picture(pictures / "trace-open.png")
+
+
+def test_it_fits_a_phone(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
+    """Nothing sticks out at the side."""
+    page.look(width=390, height=780, is_dark=True)
+    page.goto(f"{stack.url}/trace/{tried_twice}")
+    page.wait_for(f"{NAMES}.includes('attempt 2')")
+    page.picture(pictures / "trace-phone.png")
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
+    """Spans appear while the page is open, and it says how it ended."""
+    id_ = stack.launch({"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"], "hold": True})
+    page.goto(f"{stack.url}/trace/{id_}")
+    page.wait_for("document.querySelector('#phase').innerText === 'Pending'")
+    page.wait_for(f"{NAMES}.includes('POST /api/v1/allocations')")
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/resume"))
+    page.wait_for(f"{NAMES}.includes('container main')")
+    page.wait_for("document.querySelector('#phase').innerText === 'Terminated, Succeeded'")
+    assert page.errors == []
+
+
+def test_what_is_not_there_is_told(stack: RunningStack, page: Page) -> None:
+    """An id of nobody, however it is spelled, is no more than text on the page."""
+    page.goto(f"{stack.url}/trace/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    page.wait_for("document.querySelector('.message').innerText.includes('no such allocation')")
+    assert page.run("document.querySelectorAll('img').length") == 0
+    assert "<img src=x" in page.text()

@@ -1,0 +1,100 @@
+"""The spans of attempts and containers: told once, at the end, with times that fit to what else is told."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.meta import ANNOTATION_TRACE
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus, RingEntry
+from slipway.kube.tracing import attempt_span, traceparent_of
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Result
+from slipway.model.times import parse_time
+from slipway.runtime import telemetry
+from slipway.watcher import spans
+from tests.support.allocations import an_allocation
+from tests.unit.runtime.test_telemetry import Kept
+
+CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def sink() -> Iterator[Kept]:
+    kept = Kept()
+    telemetry.setup("watcher", sink=kept)
+    yield kept
+    telemetry.shutdown()
+
+
+def entry(seq: int, type_: Event, phase: Phase, time: str, attempt: int = 1, reason: str = "") -> RingEntry:
+    return RingEntry(seq=seq, attempt=attempt, type=type_, phase=phase, time=time, reason=reason)
+
+
+def at(status: AllocationStatus, **annotations: str) -> Allocation:
+    """Made at 10:00:00, in whole seconds."""
+    base = an_allocation()
+    meta = msgspec.structs.replace(
+        base.metadata, creation_timestamp="2026-01-01T10:00:00Z", annotations=annotations, uid="uid-1"
+    )
+    return msgspec.structs.replace(base, metadata=meta, status=status)
+
+
+def ns(text: str) -> int:
+    return int(parse_time(text) * 1e9)
+
+
+def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
+    """The first from the request on, the next from its restart; each links to the one before, none comes twice."""
+    first = [
+        entry(1, Event.REQUESTED, Phase.PENDING, "2026-01-01T10:00:00Z"),
+        entry(2, Event.ASSIGNED, Phase.ASSIGNED, "2026-01-01T10:00:00.400Z"),
+    ]
+    again = entry(3, Event.RESTARTED, Phase.PENDING, "2026-01-01T10:00:05Z", 2, "RankFailed")
+    end = entry(4, Event.TERMINATED, Phase.TERMINATED, "2026-01-01T10:00:09Z", 2, "Completed")
+    told = {ANNOTATION_TRACE: CLIENT}
+    running = at(AllocationStatus(phase=Phase.RUNNING, seq=2, attempt=1, transitions=first), **told)
+    waiting = at(AllocationStatus(phase=Phase.PENDING, seq=3, attempt=2, transitions=[*first, again]), **told)
+    ended = at(
+        AllocationStatus(
+            phase=Phase.TERMINATED,
+            seq=4,
+            attempt=2,
+            result=Result.SUCCEEDED,
+            reason="Completed",
+            transitions=[*first, again, end],
+        ),
+        **told,
+    )
+    spans.ended(running, running, [])
+    assert sink.spans == []
+    spans.ended(running, waiting, [])
+    spans.ended(waiting, ended, [])
+    spans.ended(ended, ended, [])
+    one, two = (span for _, span in sink.spans)
+    assert [one["name"], two["name"]] == ["attempt 1", "attempt 2"]
+    assert (one["startNs"], one["endNs"]) == (ns("2026-01-01T10:00:00.400Z"), ns("2026-01-01T10:00:05Z"))
+    assert (two["startNs"], two["endNs"]) == (ns("2026-01-01T10:00:05Z"), ns("2026-01-01T10:00:09Z"))
+    assert (one["status"], two["status"]) == ("RankFailed", "ok")
+    assert one["parentSpanId"] == two["parentSpanId"] == CLIENT[36:52]
+    assert (one["links"], two["links"]) == ([], [attempt_span(ended.metadata, 1)])
+
+
+def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
+    """Everybody had put what they did below it before it was there."""
+    before = at(AllocationStatus(phase=Phase.RUNNING, seq=2, attempt=1))
+    end = entry(3, Event.TERMINATED, Phase.TERMINATED, "2026-01-01T10:00:09Z", 1, "Killed")
+    after = at(
+        AllocationStatus(
+            phase=Phase.TERMINATED, seq=3, attempt=1, result=Result.CANCELED, reason="Killed", transitions=[end]
+        )
+    )
+    with spans.writing(before, after, ["terminated"]):
+        pass
+    spans.ended(before, after, [])
+    found: dict[str, dict[str, Any]] = {span["name"]: span for _, span in sink.spans}
+    root = found["allocation"]
+    assert (root["spanId"], root["parentSpanId"]) == (traceparent_of(after.metadata)[36:52], "")
+    assert {found[name]["parentSpanId"] for name in ("attempt 1", "watcher.terminated")} == {root["spanId"]}
+    assert found["attempt 1"]["status"] == "Killed"
