@@ -15,6 +15,7 @@ from slipway.api.webhooks.routing import Router
 from slipway.api.webhooks.sender import Answer, Message
 from slipway.model.events import AllocationEvent
 from slipway.model.times import format_time
+from slipway.runtime import telemetry
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.service import Stop
 from slipway.streams import keys
@@ -22,9 +23,11 @@ from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import DeadLetter, Entry
 from tests.support.kube_core import CoreKube
+from tests.support.otlp import collector
 from tests.support.redis import an_event
 from tests.support.small_cluster import a_client, a_core, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.unit.runtime.test_telemetry import Kept
 
 NAMESPACE = "slipway-system"
 OK = Answer(delivered=True, status=200)
@@ -422,3 +425,37 @@ def test_what_a_disabled_or_removed_webhook_was_to_be_sent_is_dropped() -> None:
         assert (await office.backlog("off"), await office.letters()) == (0, [])
 
     in_an_office(story)
+
+
+def test_each_try_is_in_the_trace_of_its_allocation() -> None:
+    """It links to the try before, the receiver is told of it, and a collector knows how it ended; nobody else does."""
+    root = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    told: list[str] = []
+
+    async def first_fails(message: Message) -> Answer:
+        told.append(message.traceparent)
+        return ERROR if len(told) == 1 else OK
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        office.receivers.answers["hook"] = first_fails
+        await office.add("hook")
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        event = msgspec.structs.replace(office.event(1), traceparent=root)
+        await MemoryStreams(office.server).events.append([Entry(event=event)])
+        await office.clock.sleep(30)
+
+    kept = Kept()
+    with collector("http/protobuf") as collected:
+        telemetry.setup("api", sink=kept, otlp_endpoint=collected.endpoint)
+        try:
+            in_an_office(story)
+        finally:
+            telemetry.shutdown()
+        first, second = sorted(collected.spans, key=lambda span: span.start_ns)
+    assert told == [f"00-{span.trace}-{span.id}-01" for span in (first, second)]
+    assert {(span.trace, span.parent, span.kind) for span in (first, second)} == {(root[3:35], root[36:52], "client")}
+    assert (first.links, second.links) == ((), ((first.trace, first.id),))
+    assert [span.attributes["http.response.status_code"] for span in (first, second)] == [500, 200]
+    assert (first.is_error, second.is_error) == (True, False)
+    assert kept.spans == []

@@ -212,7 +212,7 @@ class Courier:
         """Until it is delivered, given up, or not wanted any more."""
         message = Message(id=event.event_id, body=cloud_event(event))
         slot = self._slots.setdefault(delivery.webhook, asyncio.Semaphore(self._limits.concurrency))
-        tries = 0
+        tries, last = 0, ""
         while True:
             webhook = (await self._registry.known()).get(delivery.webhook)
             if webhook is None or not webhook.config.enabled or self._has(webhook, event):
@@ -221,7 +221,7 @@ class Courier:
             async with slot:
                 # What was delivered is also removed before the process may end: else it would come twice.
                 lane.is_trying = True
-                answer = await self._sender.send(webhook, message)
+                answer, last = await self._try(webhook, message, event, last)
             tries += 1
             _note(webhook, event, answer, tries)
             if answer.delivered:
@@ -238,6 +238,29 @@ class Courier:
                 return
             lane.is_trying = False
             await self._clock.sleep(self._pause_s(answer, tries))
+
+    async def _try(self, webhook: Webhook, message: Message, event: AllocationEvent, last: str) -> tuple[Answer, str]:
+        """One try in the trace of its allocation: (how it went, its span). It links to the try before.
+
+        It is told to collectors only: who looks at an allocation need not know where webhooks go.
+        """
+        with telemetry.span(
+            "POST",
+            parent=event.traceparent,
+            links=[last] if last else [],
+            attributes={
+                "http.request.method": "POST",
+                "slipway.webhook": webhook.name,
+                "cloudevents.event_id": message.id,
+            },
+            kind=telemetry.SpanKind.CLIENT,
+        ) as span:
+            answer = await self._sender.send(webhook, msgspec.structs.replace(message, traceparent=span.traceparent))
+            if answer.status:
+                span.set(http__response__status_code=answer.status)
+            if not answer.delivered:
+                span.fail("not delivered")
+            return answer, span.traceparent
 
     def _pause_s(self, answer: Answer, tries: int) -> float:
         if answer.retry_after_s is not None:

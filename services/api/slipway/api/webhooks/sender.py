@@ -36,6 +36,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     body: bytes
+    traceparent: str = ""
+    """of the try"""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,7 @@ class Sender:
             "Host": target.authority,
             "Content-Type": CONTENT_TYPE,
             "User-Agent": f"slipway/{version()}",
+            **({"traceparent": message.traceparent} if message.traceparent else {}),
             **signature.headers(webhook.key, message.id, message.body, now=self._clock.now()),
         }
         limit_s = self._timeout_s
