@@ -80,6 +80,11 @@ spec:
           mountPath: {{ include "slipway.tokenFolder" . }}
           readOnly: true
         {{- end }}
+        {{- if $values.tlsSecret }}
+        - name: tls
+          mountPath: {{ include "slipway.tlsFolder" . }}
+          readOnly: true
+        {{- end }}
         {{- with $values.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -90,6 +95,11 @@ spec:
     {{- include "slipway.redisVolume" .root | nindent 4 }}
     {{- with $values.tokenSecret }}
     - name: tokens
+      secret:
+        secretName: {{ . }}
+    {{- end }}
+    {{- with $values.tlsSecret }}
+    - name: tls
       secret:
         secretName: {{ . }}
     {{- end }}

@@ -14,6 +14,9 @@ again at its start, and ends when it does not know one.
 {{- if and .root.Values.api.tokenSecret (not $settings.tokenDir) -}}
 {{- $_ := set $settings "tokenDir" (include "slipway.tokenFolder" .) -}}
 {{- end -}}
+{{- if and .root.Values.api.tlsSecret (not $settings.tlsDir) -}}
+{{- $_ := set $settings "tlsDir" (include "slipway.tlsFolder" .) -}}
+{{- end -}}
 {{- end -}}
 {{- range $field, $value := $settings -}}
 {{- $standard := dict "otelEndpoint" "OTEL_EXPORTER_OTLP_ENDPOINT" "otelProtocol" "OTEL_EXPORTER_OTLP_PROTOCOL" -}}
@@ -41,6 +44,11 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{/* Where the records of tokens are, in the pod of the api. */}}
 {{- define "slipway.tokenFolder" -}}
 /etc/slipway/tokens
+{{- end -}}
+
+{{/* Where its certificate is. */}}
+{{- define "slipway.tlsFolder" -}}
+/etc/slipway/tls
 {{- end -}}
 
 {{/* The port of a host:port. */}}

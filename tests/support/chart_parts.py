@@ -54,7 +54,8 @@ def scaling(service: str) -> Schema:
             tokens = shapes.text(
                 "A Secret with the records of tokens that `slipway token create` writes, for auth=token."
             )
-            return {"autoscaling": _autoscaling(), "tokenSecret": tokens}
+            certificate = shapes.text("A Secret of type kubernetes.io/tls: the api speaks HTTPS with it, and no HTTP.")
+            return {"autoscaling": _autoscaling(), "tokenSecret": tokens, "tlsSecret": certificate}
         case "podworker":
             return {"keda": _keda(), "once": _once()}
         case _:

@@ -11,6 +11,7 @@ restart would not bring it back; each refusal says what and why.
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from typing import Any
 
@@ -149,7 +150,15 @@ class HealthApp:
 class HttpServer:
     """uvicorn on a socket that is already bound, without signals, banners or logs of its own."""
 
-    def __init__(self, app: AsgiApp, listener: socket.socket, *, drain_timeout_s: float, websockets: bool) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        listener: socket.socket,
+        *,
+        drain_timeout_s: float,
+        websockets: bool,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._listener = listener
         config = uvicorn.Config(
             app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
@@ -163,6 +172,8 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(drain_timeout_s) - 1),
         )
+        config.load()
+        config.ssl = tls
         self._server = _QuietServer(config)
 
     async def serve(self, until: Callable[[], Awaitable[object]]) -> None:

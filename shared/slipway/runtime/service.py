@@ -20,13 +20,14 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.runtime import log, settings, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import Address, bind, parse_listen
+from slipway.runtime.tls import Certificate
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -34,6 +35,8 @@ EXIT_SETTINGS = 2
 EXIT_INVARIANT = 70
 
 _LOOP_DEADLINE_S = 120.0
+CERTIFICATE_S = 10.0
+"""How often a certificate is looked at again."""
 _BACKOFF_FIRST_S = 0.1
 _GC_THRESHOLDS = (20_000, 20, 20)
 
@@ -141,6 +144,7 @@ def run(
     argv: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     websockets: bool = False,
+    tls_dir: Callable[[SettingsT], str] = lambda _settings: "",
 ) -> int:
     """Runs one service until it is told to stop, and answers the exit code.
 
@@ -160,7 +164,7 @@ def run(
     telemetry.BUILD.labels(service=name, version=version()).set(1)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_main(name, values, build, once=options.once, websockets=websockets))
+            return runner.run(_main(name, values, build, options.once, _Edge(websockets, tls_dir(values))))
     finally:
         telemetry.shutdown()
 
@@ -231,11 +235,18 @@ def version() -> str:
         return "0+unknown"
 
 
-async def _main(name: str, values: SettingsT, build: Build[SettingsT], *, once: bool, websockets: bool) -> int:
+class _Edge(NamedTuple):
+    """How the HTTP server is: whether it takes WebSockets, and where its certificate is (empty: plain HTTP)."""
+
+    websockets: bool
+    tls_dir: str
+
+
+async def _main(name: str, values: SettingsT, build: Build[SettingsT], once: bool, edge: _Edge) -> int:
     """The whole life of the process inside the event loop, as an exit code."""
     try:
         async with contextlib.AsyncExitStack() as resources:
-            await _serve(name, values, build, resources, once=once, websockets=websockets)
+            await _serve(name, values, build, resources, once=once, edge=edge)
     except (ControlPlaneError, BaseExceptionGroup) as error:
         return _failed(error)
     except TimeoutError:
@@ -252,7 +263,7 @@ async def _serve(
     resources: contextlib.AsyncExitStack,
     *,
     once: bool,
-    websockets: bool,
+    edge: _Edge,
 ) -> None:
     """Builds, waits for the stop, drains. Raises TimeoutError when the drain takes too long."""
     clock = SystemClock()
@@ -283,7 +294,10 @@ async def _serve(
                     address=_address(listener),
                 )
                 if listener is not None:
-                    tasks.create_task(_http(context, listener, websockets=websockets), name="http")
+                    certificate = Certificate(edge.tls_dir) if edge.tls_dir else None
+                    tasks.create_task(_http(context, listener, edge.websockets, certificate), name="http")
+                    if certificate is not None:
+                        _follow(context, certificate)
                 listen = str(context.address) if listener is not None else ""
                 _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
@@ -293,11 +307,29 @@ async def _serve(
                 begin_drain()
 
 
-async def _http(context: Context[SettingsT], listener: socket.socket, *, websockets: bool) -> None:
+def _follow(context: Context[SettingsT], certificate: Certificate) -> None:
+    """Whoever renews a certificate writes the files anew: no process has to be started for it."""
+
+    async def look() -> None:
+        if certificate.look():
+            _log.info("another certificate counts")
+
+    context.loop("certificate", look, min_interval_s=CERTIFICATE_S, max_backoff_s=CERTIFICATE_S)
+
+
+async def _http(
+    context: Context[SettingsT], listener: socket.socket, websockets: bool, certificate: Certificate | None
+) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await context.app(scope, receive, send)
 
-    server = HttpServer(app, listener, drain_timeout_s=context.settings.drain_timeout_s, websockets=websockets)
+    server = HttpServer(
+        app,
+        listener,
+        drain_timeout_s=context.settings.drain_timeout_s,
+        websockets=websockets,
+        tls=certificate.context if certificate is not None else None,
+    )
     await server.serve(context.stop.wait)
 
 

@@ -104,6 +104,13 @@ MATRIX: Mapping[str, Values] = {
         }
     },
     "another user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}},
+    "TLS in the api": {
+        "api": {
+            "settings": {"auth": "kubernetes", "listen": "0.0.0.0:8443", "proxyDomain": "apps.example"},
+            "tlsSecret": "slipway-tls",
+        },
+        "ingress": {"enabled": True, "hosts": ["slipway.example"]},
+    },
     "users by token": {"api": {"settings": {"auth": "token", "listen": "0.0.0.0:8080"}, "tokenSecret": "tokens"}},
     "users of kubernetes": {
         "api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}},
@@ -306,6 +313,10 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     ),
     "a part of a trial": ({"trial": {"command": ["true"]}}, "command"),
     "tokens without records": ({"api": {"settings": {"auth": "token"}}}, "needs api.tokenSecret"),
+    "TLS for kubelets": (
+        {"api": {"tlsSecret": "a", "settings": {"healthListen": ""}}},
+        "needs api.settings.healthListen",
+    ),
     "records without tokens": ({"api": {"tokenSecret": "tokens"}}, "auth=token only"),
     "two redis": ({"externalRedis": {"url": "redis://elsewhere"}}, "valkey.enabled=false"),
     "two addresses of redis": (

@@ -27,6 +27,7 @@ VOLUMES = {"configMap", "emptyDir", "secret"}
 THERE_ALREADY = {
     ("Secret", "authority"),
     ("Secret", "tokens"),
+    ("Secret", "slipway-tls"),
     ("ConfigMap", "authorities"),
     *(("Secret", name) for name in SECRETS),
 }

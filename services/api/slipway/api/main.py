@@ -29,7 +29,7 @@ _log = log.get_logger(__name__)
 
 def main() -> int:
     """Entry point of `slipway-api`."""
-    return service.run(NAME, Settings, build, websockets=True)
+    return service.run(NAME, Settings, build, websockets=True, tls_dir=lambda settings: settings.tls_dir)
 
 
 async def build(context: Context[Settings]) -> None:

@@ -72,6 +72,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "kubeconfig."
         ),
     ] = "slipway-api"
+    tls_dir: Annotated[
+        str,
+        Meta(
+            description="Folder with tls.crt and tls.key, as a mounted TLS Secret is one: SLIPWAY_LISTEN then speaks "
+            "HTTPS, and nothing else. Looked at every ten seconds, so that a renewed certificate counts without a "
+            "restart. Empty: HTTP; TLS may end in front."
+        ),
+    ] = ""
     session_s: Annotated[
         float,
         Meta(
