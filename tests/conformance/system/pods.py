@@ -8,20 +8,23 @@ controllers of Kubernetes, kube-scheduler, and nodes that run each command as a 
 import shlex
 import sys
 import tomllib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tests.conformance.cluster.servers import RealCluster
 from tests.conformance.kubelets.processes import running_process_nodes
 from tests.conformance.system.operator import Json, Operator
 from tests.support import chart
+from tests.support.dockerfile import Image
+from tests.support.enter_container import LISTENS, Where
 from tests.support.wait import wait_until
 
 NODES = 2
 ROLLED_S = 120.0
-LISTENS = ("SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN", "SLIPWAY_TASK_LISTEN")
 ADDRESS = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 """more environment for services: pods here share one network"""
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{chart.NAMESPACE}/deployments"
@@ -48,6 +51,28 @@ exec {program} "$@"
 """
 
 
+_ENTER = """#!/bin/sh
+cd {tests}
+export PYTHONPATH={tests}
+exec {python} -m tests.support.enter_container {where} {name} "$@"
+"""
+
+
+@contextmanager
+def running_pods_of(image: Image, cluster: RealCluster, folder: Path) -> Generator[None]:
+    """Nodes whose containers find the commands of the image, in a container of it, with the account's own token."""
+    host, _, port = cluster.url.removeprefix("https://").partition(":")
+    about = Where(root=str(image.root), env=dict(image.env), user=image.user, host=host, port=port)
+    where = folder / "where.json"
+    where.parent.mkdir(parents=True)
+    where.write_bytes(msgspec.json.encode(about))
+    told = {"tests": chart.ROOT, "python": sys.executable, "where": where}
+    words = {name: shlex.quote(str(value)) for name, value in told.items()}
+    python = _beside(folder / "image", lambda name: _ENTER.format(name=name, **words))
+    with running_process_nodes(cluster, folder / "state", nodes=NODES, cpus=16, python=str(python)):
+        yield
+
+
 @contextmanager
 def running_pods(cluster: RealCluster, folder: Path, versions: Mapping[str, str]) -> Generator[None]:
     """Nodes whose containers find our commands, and everything else as it is on this machine.
@@ -60,25 +85,33 @@ def running_pods(cluster: RealCluster, folder: Path, versions: Mapping[str, str]
 
 
 def _commands(cluster: RealCluster, folder: Path, versions: Mapping[str, str]) -> Path:
-    """A folder that stands for the image; its Python, which is this one and finds the same packages."""
-    own, place = Path(sys.executable).parent, folder / "bin"
-    place.mkdir(parents=True)
+    """A folder that stands for the image; its Python."""
+    folder.mkdir(parents=True)
     for name, path in versions.items():
         (folder / name).write_text(path, encoding="utf-8")
+
+    def command(name: str) -> str:
+        return _COMMAND.format(
+            namespace=chart.NAMESPACE,
+            url=cluster.url,
+            listens=" ".join(LISTENS),
+            versions=shlex.quote(str(folder)),
+            program=shlex.quote(str(Path(sys.executable).parent / name)),
+        )
+
+    return _beside(folder, command)
+
+
+def _beside(folder: Path, command: Callable[[str], str]) -> Path:
+    """A Python that is this one and finds the same packages, and beside it our commands as they are written."""
+    own, place = Path(sys.executable).parent, folder / "bin"
+    place.mkdir(parents=True)
     (folder / "lib").symlink_to(own.parent / "lib")
     (folder / "pyvenv.cfg").write_bytes((own.parent / "pyvenv.cfg").read_bytes())
     (place / "python").symlink_to((own / "python").resolve())
     scripts = tomllib.loads((chart.ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
     for name in (*scripts, "python3"):
-        program = own / name
-        text = _COMMAND.format(
-            namespace=chart.NAMESPACE,
-            url=cluster.url,
-            listens=" ".join(LISTENS),
-            versions=shlex.quote(str(folder)),
-            program=shlex.quote(str(program)),
-        )
-        (place / name).write_text(text, encoding="utf-8")
+        (place / name).write_text(command(name), encoding="utf-8")
         (place / name).chmod(0o755)
     return place / "python"
 

@@ -26,7 +26,7 @@ PODS = 10
 """Two of each service, the Valkey, the setup."""
 ADMISSION = "apis/admissionregistration.k8s.io/v1"
 THEIRS = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
-"""Kinds of others, whose definitions are not installed here: tests/integration/helm/test_schemas.py looks at those."""
+"""Kinds of others, whose definitions are not installed here: test_kinds_of_others.py has them."""
 PLACES = ("team-a", "team-b")
 COLLECTIONS = {
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
@@ -344,6 +344,27 @@ def test_definitions_go_when_asked(ground: Ground) -> None:
     ground.install({"crds": {"keep": False}})
     chart.uninstall(ground.cluster.kubeconfig)
     wait_until(lambda: not ground.names("CustomResourceDefinition"), "the definitions go")
+
+
+def test_definitions_stay_when_the_release_gives_them_up_and_can_be_taken_back(ground: Ground) -> None:
+    """`crds.enabled` off in an upgrade leaves them and every allocation; on again, they are the release's as before."""
+    ground.install()
+    made = ground.create(ALLOCATIONS, an_allocation())
+    ground.upgrade({"crds": {"enabled": False}})
+    assert ground.get(f"{ALLOCATIONS}/kept") == made
+    ground.upgrade({"crds": {"enabled": True}})
+    assert ground.get(f"{ALLOCATIONS}/kept") == made
+    chart.uninstall(ground.cluster.kubeconfig)
+    assert ground.get(f"{ALLOCATIONS}/kept") == made
+
+
+def test_definitions_are_kept_from_the_upgrade_on_that_says_so(ground: Ground) -> None:
+    """From `crds.keep=false` to true: the uninstall that follows leaves them, with every allocation."""
+    ground.install({"crds": {"keep": False}})
+    made = ground.create(ALLOCATIONS, an_allocation())
+    ground.upgrade({"crds": {"keep": True}})
+    chart.uninstall(ground.cluster.kubeconfig)
+    assert ground.get(f"{ALLOCATIONS}/kept") == made
 
 
 def test_definitions_of_others_are_left_alone(ground: Ground) -> None:
