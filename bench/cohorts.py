@@ -108,6 +108,10 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     """What one run has shown."""
 
     wall_s: float
+    half_s: float
+    """until half of the pieces had ended"""
+    most_s: float
+    """until 95 % of them had"""
     cpu_ms: float
     """of all processes but the simulated nodes, per piece"""
     nodes_ms: float
@@ -127,7 +131,7 @@ async def measure(runs: int) -> list[Row]:
                 found: list[Played] = []
                 for number in range(runs):
                     found.append(await _play(stand, work, pid))
-                    _say(f"{id_}: {found[-1].wall_s:.1f} s, {found[-1].evictions} evictions")
+                    _say(f"{id_}: {_times(found[-1])}, {found[-1].evictions} evictions")
                     if number + 1 < runs:
                         await stand.halt()
                         await stand.clean()
@@ -151,6 +155,8 @@ async def _play(stand: RealStand, work: Work, nodes_pid: int) -> Played:
         raise RuntimeError(f"{len(items)} of {work.total} there, {len(bad)} did not succeed, such as {bad[:3]}")
     return Played(
         wall_s=ended_s - started_s,
+        half_s=ended.at[work.total // 2] - started_s,
+        most_s=ended.at[work.total * 95 // 100] - started_s,
         cpu_ms=sum(after[name] - before[name] for name in after) * 1_000 / work.total,
         nodes_ms=nodes_s * 1_000 / work.total,
         evictions=sum(len(item["status"].get("preemptions", ())) for item in items),
@@ -237,7 +243,10 @@ def _rows(work: Work, found: list[Played]) -> list[Row]:
     moonshot = 1.15 * work.bound_s / work.kueue_s if work.id == "W7a" else 0.1
     part = "" if SCALE == 1 else f" x {SCALE:g}, the part of the pieces that was played"
     evictions = statistics.median(each.evictions for each in found)
-    note = f"nothing idle would take {work.bound_s:.1f} s; {evictions:.0f} evictions; every piece succeeded"
+    note = (
+        f"nothing idle would take {work.bound_s:.1f} s; {evictions:.0f} evictions; every piece succeeded; "
+        f"{'; '.join(_times(each) for each in found)}"
+    )
     rows = [
         row(
             f"P4-{work.id}",
@@ -270,6 +279,10 @@ def _rows(work: Work, found: list[Played]) -> list[Row]:
         note=f"ours have pods, Kueue's have none; the simulated nodes ({nodes_ms:.0f} ms) are not counted",
     )
     return [*rows, cpu]
+
+
+def _times(each: Played) -> str:
+    return f"half after {each.half_s:.1f} s, 95 % after {each.most_s:.1f} s, all after {each.wall_s:.1f} s"
 
 
 def _say(text: str) -> None:

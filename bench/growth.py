@@ -7,6 +7,7 @@ says what memory it took. SLIPWAY_BENCH_NODES_MAX and SLIPWAY_BENCH_QUEUED_MAX m
 """
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import msgspec
 
 from bench.chart import Line, line_chart
 from bench.planner import nodes, snapshot
-from bench.planner_scale import PER_TICK, resident_mib, shaped, ticked
+from bench.planner_scale import PER_TICK, shaped, ticked
 from bench.runner import RESULTS, Row, Target, row
 from slipway.model.facts import PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
@@ -64,6 +65,11 @@ def by_queued(count: int) -> float:
     return (time.process_time() - start_s) * 1_000_000 / placed
 
 
+def peak_mib() -> float:
+    """The most that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 class Curve:
     """The samples of one curve, by size."""
 
@@ -74,7 +80,7 @@ class Curve:
 
     def sample(self, size: int) -> None:
         """One more of one size, in a process of its own."""
-        code = f"from bench import growth; print(growth.by_{self.what}({size}), growth.resident_mib())"
+        code = f"from bench import growth; print(growth.by_{self.what}({size}), growth.peak_mib())"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
         )
@@ -132,6 +138,3 @@ def medians(rows: list[Row], what: str) -> list[tuple[float, float]]:
     """(size, cost) of one curve, from its rows."""
     start = f"P14-{what}-"
     return [(float(each.id.removeprefix(start)), each.ours) for each in rows if each.id.startswith(start)]
-
-
-__all__ = ["by_nodes", "by_queued", "measure", "medians", "resident_mib"]

@@ -16,7 +16,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -77,7 +77,8 @@ async def measure(runs: int) -> list[Row]:
                     if is_ours:
                         shown = await _ours(stand, ranks, gangs)
                     else:
-                        shown = await (_found(stand, ranks, gangs) if is_found else _created(stand, gangs * ranks))
+                        theirs_ = _found(stand, ranks, gangs, number) if is_found else _created(stand, gangs * ranks)
+                        shown = await theirs_
                     side.rates.append(shown.rate)
                     side.cpu_s.append(shown.cpu_s)
                     await stand.clean()
@@ -125,11 +126,13 @@ async def _created(stand: RealStand, count: int) -> Shown:
     return Shown(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
 
 
-async def _found(stand: RealStand, ranks: int, groups: int) -> Shown:
+async def _found(stand: RealStand, ranks: int, groups: int, turn: int) -> Shown:
     """First to last binding of what is there when the scheduler starts."""
     count, servers_s = groups * ranks, _servers(stand)
-    await many(groups, lambda number: stand.call("POST", POD_GROUPS, _group(number, ranks)))
-    await _create(stand, count, ranks)
+    # A controller takes its time to let go of the groups of the turn before: these have names of their own.
+    names = [f"gang-{turn}-{number}" for number in range(groups)]
+    await many(groups, lambda number: stand.call("POST", POD_GROUPS, _group(names[number], ranks)))
+    await _create(stand, count, names)
     async with stand.bound.counting(), _scheduling(stand):
         ended_s = await stand.bound.until(count)
         spent_s = _servers(stand) - servers_s + cpu_of(stand.cluster.pid("scheduler"))
@@ -147,12 +150,12 @@ async def _scheduling(stand: RealStand) -> AsyncGenerator[None]:
         await asyncio.to_thread(stand.cluster.stop_part, "scheduler")
 
 
-async def _create(stand: RealStand, count: int, ranks: int = 0) -> None:
-    """Pods by a bare client; `ranks` of them in a group, if any."""
+async def _create(stand: RealStand, count: int, groups: Sequence[str] = ()) -> None:
+    """Pods by a bare client, as many in each of the groups, if there are any."""
     url = stand.cluster.url + PODS
 
     async def one(number: int) -> None:
-        body = msgspec.json.encode(_pod(number, f"gang-{number // ranks}" if ranks else ""))
+        body = msgspec.json.encode(_pod(number, groups[number * len(groups) // count] if groups else ""))
         async with stand.kube.post(url, data=body, headers=JSON_HEADERS) as answer:
             if answer.status != 201:
                 raise RuntimeError(f"{answer.status} {await answer.text()}")
@@ -183,11 +186,11 @@ def _pod(number: int, group: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"theirs-{number:05d}"}, "spec": spec}
 
 
-def _group(number: int, ranks: int) -> dict[str, Any]:
+def _group(name: str, ranks: int) -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
-        "metadata": {"name": f"gang-{number}"},
+        "metadata": {"name": name},
         "spec": {"schedulingPolicy": {"gang": {"minCount": ranks}}},
     }
 

@@ -74,7 +74,7 @@ async def measure(runs: int) -> list[Row]:
     in_vain = one_plan(full(5000, [msgspec.structs.replace(each, priority=0) for each in preemptors(1)]), 0, 0)
     return [
         row(
-            "P1-W6",
+            "P5-W6",
             "1,000 nodes full of 4,000 victims, 1,000 preemptors of 3 each",
             [1000 / w6() for _ in range(runs)],
             "pods/s",
