@@ -29,9 +29,10 @@ BENCHMARKS = {
     "unschedulable": "a job without a place is told so, on a real kube-apiserver",
     "cohorts": "Kueue's performance tests on a real kube-apiserver with simulated nodes",
     "restart": "a scheduler's start beside 5,000 nodes, 10,000 live and 50,000 queued",
+    "capacity": "what a thousand allocations cost, live and ended",
     "soak": "half an hour at 50 launches/s: is memory flat",
 }
-LONG = frozenset({"kube_scheduler", "cohorts", "restart", "soak"})
+LONG = frozenset({"capacity", "kube_scheduler", "cohorts", "restart", "soak"})
 """minutes each: only when they are named, or with --all"""
 
 

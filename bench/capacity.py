@@ -1,0 +1,210 @@
+"""What a thousand allocations cost: bytes of objects and of Redis, memory of each service, CPU and calls.
+
+The four services on the local cluster; pods run on simulated nodes until they are told. A thousand are launched and
+live on, then all of them are killed and kept as ended: what was there before, with all live, and with all
+ended, is compared. Object bytes are those of the JSON that the API server answers, over every object of ours; etcd
+keeps custom resources as that very JSON, and pods somewhat smaller. Redis' own figure is `used_memory`. Memory is
+resident, after a pause; a service that has grown does not give all of it back, so that of "ended" is an upper bound.
+
+SLIPWAY_BENCH_COUNT (1000) and SLIPWAY_BENCH_GANG (1, ranks each) make it another one; figures are per 1,000.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.nodes import played, simulated_nodes
+from bench.runner import Row, row
+from bench.stand import Stand, a_stand, launch_through
+
+COUNT = int(os.environ.get("SLIPWAY_BENCH_COUNT", "1000"))
+GANG = int(os.environ.get("SLIPWAY_BENCH_GANG", "1"))
+CLIENTS = 16
+NODES, NODE_CPUS = 20, 64
+RUNS_S = 86_400.0
+WITHIN_S = 600.0
+REST_S = 10.0
+"""After the last change, so that what is only passing through has passed."""
+SERVICES = ("api", "scheduler", "podworker", "watcher")
+TICKS_PER_S = 100
+ALLOCATIONS = "/apis/slipway.dev/v1alpha1/allocations"
+OURS = "app.kubernetes.io/managed-by=slipway"
+OBJECTS = {
+    "allocations": ALLOCATIONS,
+    "pods": f"/api/v1/pods?labelSelector={OURS}",
+    "configmaps": f"/api/v1/configmaps?labelSelector={OURS}",
+    "services": f"/api/v1/services?labelSelector={OURS}",
+    "claims": "/api/v1/configmaps?labelSelector=slipway.dev/launch-key",
+}
+
+
+class Reading(msgspec.Struct):
+    """Everything at one moment; bytes, MiB, seconds and counts since the start."""
+
+    objects: dict[str, float] = {}
+    redis: float = 0.0
+    memory: dict[str, float] = {}
+    cpu_s: dict[str, float] = {}
+    calls: float = 0.0
+
+
+async def measure(_runs: int) -> list[Row]:
+    """Rows of this benchmark: one run, however many are asked for."""
+    async with (
+        a_stand(nodes=0) as stand,
+        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS),
+    ):
+        # What is loaded with the first launch is no cost of a launch.
+        await _launch(stand, 20, runs_s=0.1)
+        await _until(stand, lambda phases: set(phases) == {"Terminated"}, "the first have ended")
+        await asyncio.sleep(REST_S)
+        before = await _read(stand)
+        started_s = time.perf_counter()
+        ids = await _launch(stand, COUNT, runs_s=RUNS_S)
+        await _until(stand, lambda phases: phases.count("Running") >= COUNT, "all run")
+        took_s = time.perf_counter() - started_s
+        launched = await _read(stand)
+        await asyncio.sleep(REST_S)
+        live = await _read(stand)
+        await _kill(stand, ids)
+        await _until(stand, lambda phases: set(phases) == {"Terminated"}, "all have ended")
+        await asyncio.sleep(REST_S)
+        ended = await _read(stand)
+        await asyncio.sleep(REST_S)
+        later = await _read(stand)
+    _say(f"{COUNT} launched in {took_s:.0f} s")
+    work = f"per 1,000 of {GANG} rank{'s' if GANG > 1 else ''}"
+    rows = [
+        *_standing("live", before, live, work),
+        *_standing("ended", before, ended, work),
+    ]
+    for name in SERVICES:
+        rows.append(_row(f"CAP-cpu-{name}", f"{name}: CPU, launches {work}", before.cpu_s, launched.cpu_s, name, "s"))
+    rows.append(row("CAP-calls", f"Kubernetes calls, launches {work}", [_per(launched.calls - before.calls)], "calls"))
+    ends = sum(ended.cpu_s.values()) - sum(live.cpu_s.values())
+    rows.append(row("CAP-cpu-ends", f"the four services: CPU, kills and ends {work}", [_per(ends)], "s"))
+    idle = (sum(later.cpu_s.values()) - sum(ended.cpu_s.values())) / REST_S
+    rows.append(row("CAP-cpu-idle", f"the four services: CPU beside {COUNT} ended, nothing to do", [idle], "s/s"))
+    for name in SERVICES:
+        rows.append(row(f"CAP-rss-{name}", f"{name}: resident before", [before.memory[name]], "MiB"))
+    return rows
+
+
+def _standing(state: str, before: Reading, after: Reading, work: str) -> list[Row]:
+    """What so many that stand in a state have added."""
+    parts = {name: after.objects[name] - before.objects[name] for name in OBJECTS}
+    note = ", ".join(f"{name} {_per(value) / 1e3:.0f} kB" for name, value in parts.items())
+    rows = [
+        row(f"CAP-{state}-objects", f"{state}: bytes of objects, {work}", [_per(sum(parts.values()))], "B", note=note),
+        row(f"CAP-{state}-redis", f"{state}: Redis memory, {work}", [_per(after.redis - before.redis)], "B"),
+    ]
+    for name in SERVICES:
+        what = f"{state}: {name}, resident memory added, {work}"
+        rows.append(_row(f"CAP-{state}-rss-{name}", what, before.memory, after.memory, name, "MiB"))
+    return rows
+
+
+def _row(id_: str, work: str, before: dict[str, float], after: dict[str, float], name: str, unit: str) -> Row:
+    return row(id_, work, [_per(after[name] - before[name])], unit)
+
+
+def _per(value: float) -> float:
+    return value / COUNT * 1_000
+
+
+async def _launch(stand: Stand, count: int, *, runs_s: float) -> list[str]:
+    """The ids of so many that are accepted."""
+    main = {"name": "main", "image": "local", "command": ["true"]}
+    spec = {"containers": [main], "terminationGracePeriodSeconds": 1}
+    template = {"metadata": {"annotations": played(runs_s)}, "spec": spec}
+    asked = {"cpu": "10m", "memory": "8Mi"}
+    ranks = [{"name": "worker", "count": GANG, "resources": asked}]
+    body = msgspec.json.encode({"kind": "training", "template": template, "ranks": ranks})
+    ids: list[str] = []
+    left = iter(range(count))
+
+    async def client() -> None:
+        for number in left:
+            key = f"capacity-{runs_s}-{number}"
+            id_, _, _ = await launch_through(stand.session, stand.stack.api_url, body, key=key)
+            ids.append(id_)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
+            group.create_task(client())
+    return ids
+
+
+async def _kill(stand: Stand, ids: list[str]) -> None:
+    left = iter(ids)
+
+    async def client() -> None:
+        for id_ in left:
+            async with stand.session.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
+                answer.raise_for_status()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
+            group.create_task(client())
+
+
+async def _until(stand: Stand, is_so: Callable[[list[str]], bool], what: str) -> None:
+    """Looks at every allocation now and then, seldom enough to cost nothing that counts."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            items: list[dict[str, Any]] = (await stand.read(ALLOCATIONS))["items"]
+            phases = [str(item.get("status", {}).get("phase", "Pending")) for item in items]
+            if is_so(phases):
+                return
+            _say(f"until {what}: { ({phase: phases.count(phase) for phase in set(phases)}) }")
+            await asyncio.sleep(2.0)
+
+
+async def _read(stand: Stand) -> Reading:
+    found = Reading()
+    for name, path in OBJECTS.items():
+        found.objects[name] = float(await _bytes(stand, path))
+    found.redis = await _redis_bytes(stand.stack.redis_url)
+    for name in SERVICES:
+        pid = stand.stack.children[name].pid
+        found.memory[name] = _resident_mib(pid)
+        found.cpu_s[name] = _cpu_s(pid)
+        metrics = await stand.metrics(name)
+        found.calls += sum(value for (each, _), value in metrics.items() if each == "slipway_kube_calls_total")
+    return found
+
+
+async def _bytes(stand: Stand, path: str) -> int:
+    """Of the objects of a list, each as JSON without blanks."""
+    items: list[dict[str, Any]] = (await stand.read(path))["items"]
+    return sum(len(msgspec.json.encode(item)) for item in items)
+
+
+async def _redis_bytes(url: str) -> float:
+    reader, writer = await asyncio.open_unix_connection(url.removeprefix("unix://"))
+    try:
+        writer.write(b"INFO memory\r\n")
+        size = int((await reader.readline())[1:])
+        text = (await reader.readexactly(size)).decode()
+    finally:
+        writer.close()
+    return float(next(line.partition(":")[2] for line in text.splitlines() if line.startswith("used_memory:")))
+
+
+def _resident_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def _say(text: str) -> None:
+    print(f"  {text} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
