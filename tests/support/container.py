@@ -10,7 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,21 @@ def require_root() -> None:
     """Skips a test where a container can not be made."""
     if os.geteuid() or not shutil.which("unshare"):
         pytest.skip("needs root and unshare: a root file system of its own, and another user")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount: this machine gives root no mount namespace of its own")
+
+
+@contextmanager
+def made_image(folder: Path) -> Generator[Image]:
+    """Ours, in a new folder that somebody else may look into; gone at the end, because it is large."""
+    try:
+        yield image_in(folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def image_in(folder: Path) -> Image:
-    """Ours, made in a new folder with this Python in the place of the base image's; somebody else may look into it."""
+    """Made by the Dockerfile's lines, with this Python in the place of the base image's."""
     path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), *TOOLS])
     made = follow(ROOT / "image" / "Dockerfile", ROOT, folder, path=path)
     let_in(folder)

@@ -16,7 +16,7 @@ from tests.conformance.system.operator import GROUP, Json, Operator
 from tests.conformance.system.pods import ADDRESS, await_rolled_out, running_pods_of
 from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
-from tests.support.container import image_in, require_root
+from tests.support.container import made_image, require_root
 from tests.support.dockerfile import Image
 from tests.support.redis import free_port, running_server
 from tests.support.wait import wait_until
@@ -26,10 +26,11 @@ JOBS = f"/apis/batch/v1/namespaces/{chart.NAMESPACE}/jobs"
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Generator[Image]:
     require_own_cluster()
     require_root()
-    return image_in(tmp_path_factory.mktemp("image"))
+    with made_image(tmp_path_factory.mktemp("image")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,20 @@
 """The image, made once: by the Dockerfile's own lines, of the sources as they are."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.container import Container, image_in, require_root
+from tests.support.container import Container, made_image, require_root
 from tests.support.dockerfile import Image
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """With this Python where Docker would have the one of the base image."""
     require_root()
-    return image_in(tmp_path_factory.mktemp("image"))
+    with made_image(tmp_path_factory.mktemp("image")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 from slipway.runtime.settings import all_settings
 from tests.support import chart
 from tests.support.chart import ROOT
-from tests.support.container import Container, image_in
+from tests.support.container import Container, made_image
 from tests.support.dockerfile import Image
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -187,7 +187,8 @@ def test_it_is_the_same_when_it_is_made_again(image: Image, tmp_path: Path) -> N
             found[str(path.relative_to(root))] = (about.st_mode, about.st_mtime, sha256(data).digest())
         return found
 
-    first, second = content(image.root), content(image_in(tmp_path / "again").root)
+    with made_image(tmp_path / "again") as again:
+        first, second = content(image.root), content(again.root)
     assert {name for name in first | second if first.get(name) != second.get(name)} == set()
 
 
