@@ -27,8 +27,10 @@ OF_TWO = {
     "watcher.terminated": 1,
 }
 """{span: how many} of an allocation that is tried twice"""
-TWICE = "import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'slipway.inside', 'ready'], check=True); "
-TWICE += "sys.exit(int(os.environ['SLIPWAY_ATTEMPT'] == '1'))"
+TWICE = (
+    "import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'slipway.inside', 'ready'], check=True); "
+    "sys.exit(int(os.environ['SLIPWAY_ATTEMPT'] == '1'))"
+)
 
 
 @pytest.fixture(scope="module", params=["http/protobuf", "grpc"])
@@ -95,6 +97,19 @@ def test_one_trace_from_the_request_to_the_end(stack: RunningStack, collected: C
     ]  # fmt: skip
     for name in of_post:
         assert {span.parent for span in named(spans, name)} == {post.id}, name
+    calls = [span for span in spans if span.kind == "client"]
+    below = {span.id: span.name for span in spans}
+    made = {(below[span.parent], span.name) for span in calls}
+    assert {
+        ("POST /api/v1/allocations", "POST allocations"),
+        ("scheduler.admit", "PUT allocations"),
+        ("podworker.pods", "POST pods"),
+        ("podworker.bind", "POST pods"),
+        ("watcher.running", "PUT allocations"),
+    } <= made
+    for span in calls:
+        assert {"http.request.method", "url.path"} <= set(span.attributes)
+        assert "http.response.status_code" in span.attributes or span.is_error
     for name in ("podworker.configmap", "podworker.pods", "podworker.release", "podworker.bind"):
         launches = {span.id for span in named(spans, "podworker.launch")}
         assert {span.parent for span in named(spans, name)} <= launches

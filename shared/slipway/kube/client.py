@@ -166,6 +166,7 @@ class _HttpTransport:
     async def exchange(self, request: Request, *, timeout_s: float) -> Answer:
         """A whole 2xx answer; errors as of `send`."""
         start, outcome = self._clock.monotonic(), "cancelled"
+        span = telemetry.calling(request.method, request.resource, request.target)
         try:
             async with asyncio.timeout(timeout_s), self._slots:
                 answer = await self._answer(request)
@@ -182,6 +183,8 @@ class _HttpTransport:
             raise _unreachable(request, error) from error
         finally:
             _count(request, outcome, self._clock.monotonic() - start)
+            if span is not None:
+                telemetry.called(span, outcome)
 
     async def stream(self, request: Request, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
         try:

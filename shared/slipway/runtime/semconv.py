@@ -18,6 +18,11 @@ def method_of(text: str) -> str:
     return text if text in METHODS else OTHER_METHOD
 
 
+def asks(method: str, target: str) -> Attributes:
+    """Of a span that calls an HTTP server; of a target the path is told, not what is asked of it."""
+    return {"http.request.method": method, "url.path": target.partition("?")[0]}
+
+
 def sends(stream: str) -> Attributes:
     """Of a span that puts a message into a stream."""
     return {

@@ -9,12 +9,16 @@ Invariants: a span holds a bounded number of attributes, events and links, and c
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.util import types
+
+from slipway.runtime.traceparent import SpanRef
+
+Attribute = str | bool | int | float
 
 ATTRIBUTES_MAX: Final = 32
 EVENTS_MAX: Final = 32
@@ -30,6 +34,7 @@ class RecordedSpan(otel.Span):
     __slots__ = (
         "_context",
         "attributes",
+        "calls",
         "end_ns",
         "error",
         "events",
@@ -58,6 +63,8 @@ class RecordedSpan(otel.Span):
         """(name, nanoseconds since the epoch, attributes)"""
         self.links: list[otel.SpanContext] = []
         self.error: str | None = None
+        self.calls = 0
+        """spans of calls below it"""
         self.start_ns = start_ns or time.time_ns()
         self.end_ns = 0
 
@@ -167,3 +174,47 @@ class NoTracer:
     def start_span(self, name: str, context: otel_context.Context | None = None, **_: Any) -> otel.Span:
         """A span that is none: it has its parent's ids."""
         return otel.NonRecordingSpan(otel.get_current_span(context).get_span_context())
+
+
+class ActiveSpan:
+    """The span that is being recorded. Attributes beyond the limit are dropped, so that the first ones stay."""
+
+    def __init__(self, inner: otel.Span, keys: Iterable[str] = ()) -> None:
+        self._inner = inner
+        self._keys = set(keys)
+
+    @property
+    def traceparent(self) -> str:
+        """What to hand to the next process; empty when there is no trace."""
+        return traceparent_text(self._inner)
+
+    def set(self, **attributes: Attribute) -> None:
+        """Adds attributes; `__` in a name stands for a dot."""
+        for name, value in attributes.items():
+            key = name.replace("__", ".")
+            if key in self._keys or len(self._keys) < ATTRIBUTES_MAX:
+                self._keys.add(key)
+                self._inner.set_attribute(key, value)
+
+    def rename(self, name: str) -> None:
+        """Gives the span a better name: of a request, the route is known only after it was routed."""
+        self._inner.update_name(name)
+
+    def event(self, name: str, attributes: Mapping[str, Attribute] | None = None) -> None:
+        """Something that happened at one instant of the span."""
+        self._inner.add_event(name, attributes)
+
+    def end(self) -> None:
+        """It is over; for a span that no `with` ends."""
+        self._inner.end()
+
+    def fail(self, reason: str) -> None:
+        """Marks the span failed although nothing was raised; `reason` is a short constant."""
+        self._inner.set_status(otel.Status(otel.StatusCode.ERROR, reason))
+
+
+def traceparent_text(inner: otel.Span) -> str:
+    context = inner.get_span_context()
+    if not context.is_valid:
+        return ""
+    return str(SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled))

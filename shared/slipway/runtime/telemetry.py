@@ -13,7 +13,7 @@ labels; offering a span never blocks; no exception text goes into a span.
 import contextlib
 import itertools
 import typing
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,16 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.trace import SpanKind
 
+from slipway.runtime import semconv
 from slipway.runtime.instruments import LATENCY_S, WAITS_S, Counter, Gauge, Histogram, render
 from slipway.runtime.spans import (
     ATTRIBUTES_MAX,
+    ActiveSpan,
+    Attribute,
     NoTracer,
     RecordedSpan,
     RecordingTracer,
+    traceparent_text,
 )
 from slipway.runtime.traceparent import SpanRef, parse_traceparent, traceparent_from_uid
 
@@ -43,6 +47,8 @@ __all__ = [
     "SpanRef",
     "SpanSink",
     "add_event",
+    "called",
+    "calling",
     "current_ids",
     "current_traceparent",
     "emit",
@@ -57,9 +63,9 @@ __all__ = [
     "traceparent_from_uid",
 ]
 
-Attribute = str | bool | int | float
-
 ALLOCATION_ATTRIBUTE = "slipway.allocation.id"
+CALLS_MAX = 8
+"""Calls that are told below one span: a gang makes thousands."""
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
@@ -75,39 +81,6 @@ class SpanSink(typing.Protocol):
         events}.
         """
         ...
-
-
-class ActiveSpan:
-    """The span that is being recorded. Attributes beyond the limit are dropped, so that the first ones stay."""
-
-    def __init__(self, inner: otel.Span, keys: Iterable[str] = ()) -> None:
-        self._inner = inner
-        self._keys = set(keys)
-
-    @property
-    def traceparent(self) -> str:
-        """What to hand to the next process; empty when there is no trace."""
-        return _traceparent(self._inner)
-
-    def set(self, **attributes: Attribute) -> None:
-        """Adds attributes; `__` in a name stands for a dot."""
-        for name, value in attributes.items():
-            key = name.replace("__", ".")
-            if key in self._keys or len(self._keys) < ATTRIBUTES_MAX:
-                self._keys.add(key)
-                self._inner.set_attribute(key, value)
-
-    def rename(self, name: str) -> None:
-        """Gives the span a better name: of a request, the route is known only after it was routed."""
-        self._inner.update_name(name)
-
-    def event(self, name: str, attributes: Mapping[str, Attribute] | None = None) -> None:
-        """Something that happened at one instant of the span."""
-        self._inner.add_event(name, attributes)
-
-    def fail(self, reason: str) -> None:
-        """Marks the span failed although nothing was raised; `reason` is a short constant."""
-        self._inner.set_status(otel.Status(otel.StatusCode.ERROR, reason))
 
 
 class _State:
@@ -229,7 +202,33 @@ def emit(  # noqa: PLR0913 - keyword-only: all that a span has
     if error:
         inner.set_status(otel.Status(otel.StatusCode.ERROR, error))
     inner.end(int(max(start_s or 0.0, end_s) * 1e9) if end_s is not None else None)
-    return _traceparent(inner)
+    return traceparent_text(inner)
+
+
+def calling(method: str, what: str, target: str) -> ActiveSpan | None:
+    """The span of an HTTP call to another server, to be ended by `called`; None where nobody wants it.
+
+    Only with a collector, only below work that is recorded, and of a crowd of calls below one span only the first.
+    """
+    if _State.collector is None or _suppressed.get():
+        return None
+    current = otel.get_current_span()
+    if not isinstance(current, RecordedSpan) or current.calls >= CALLS_MAX:
+        return None
+    current.calls += 1
+    values = _with_allocation(_allocation.get(), semconv.asks(method, target))
+    inner = _State.tracer.start_span(f"{method} {what}", attributes=values, kind=SpanKind.CLIENT)
+    return ActiveSpan(inner, values)
+
+
+def called(span: ActiveSpan, outcome: str) -> None:
+    """The call has ended: with a status, or with a word for what went wrong."""
+    if outcome.isdigit():
+        span.set(http__response__status_code=int(outcome))
+    else:
+        span.set(error__type=outcome)
+        span.fail(outcome)
+    span.end()
 
 
 @contextlib.contextmanager
@@ -250,7 +249,7 @@ def add_event(name: str, attributes: Mapping[str, Attribute] | None = None) -> N
 
 def current_traceparent() -> str:
     """The current span as a traceparent; empty without one."""
-    return _traceparent(otel.get_current_span())
+    return traceparent_text(otel.get_current_span())
 
 
 def current_ids() -> tuple[str, str] | None:
@@ -279,13 +278,6 @@ def _parent_context(parent: str | None) -> otel_context.Context | None:
 def _span_context(ref: SpanRef) -> otel.SpanContext:
     flags = otel.TraceFlags(otel.TraceFlags.SAMPLED if ref.sampled else otel.TraceFlags.DEFAULT)
     return otel.SpanContext(ref.trace_id, ref.span_id, is_remote=True, trace_flags=flags)
-
-
-def _traceparent(inner: otel.Span) -> str:
-    context = inner.get_span_context()
-    if not context.is_valid:
-        return ""
-    return str(SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled))
 
 
 def _ended(span: RecordedSpan) -> None:

@@ -272,6 +272,22 @@ def test_what_everybody_derives_can_be_linked_to(sink: Kept) -> None:
     assert (whole["spanId"], whole["parentSpanId"], whole["status"]) == (root[36:52], "", "Killed")
 
 
+def test_of_a_crowd_of_calls_the_first_are_told(sink: Kept) -> None:
+    """Below recorded work, and with a collector only: else a call costs nothing."""
+    with telemetry.span("pods", allocation_id="a-1"):
+        spans = [telemetry.calling("POST", "pods", "/api/v1/pods?dryRun=All") for _ in range(20)]
+        for number, span in enumerate(each for each in spans if each is not None):
+            telemetry.called(span, "409" if number else "timeout")
+    assert telemetry.calling("POST", "pods", "/api/v1/pods") is None
+    told = [span for _, span in sink.spans if span["name"] == "POST pods"]
+    assert len(told) == (telemetry.CALLS_MAX if telemetry.is_exporting() else 0)
+    if told:
+        assert {span["parentSpanId"] for span in told} == {sink.named("pods")["spanId"]}
+        assert (told[0]["status"], told[0]["attributes"]["error.type"]) == ("timeout", "timeout")
+        assert (told[1]["status"], told[1]["attributes"]["http.response.status_code"]) == ("ok", 409)
+        assert (told[1]["kind"], told[1]["attributes"]["url.path"]) == ("client", "/api/v1/pods")
+
+
 def test_a_kind_is_told(sink: Kept) -> None:
     """Of servers, producers and consumers."""
     with telemetry.span("GET /", allocation_id="a-1", kind=telemetry.SpanKind.SERVER):
