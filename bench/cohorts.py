@@ -112,8 +112,8 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     """until half of the pieces had ended"""
     most_s: float
     """until 95 % of them had"""
-    cpu_ms: float
-    """of all processes but the simulated nodes, per piece"""
+    cpu_ms: dict[str, float]
+    """of each process but the simulated nodes, per piece"""
     nodes_ms: float
     evictions: int
 
@@ -157,7 +157,7 @@ async def _play(stand: RealStand, work: Work, nodes_pid: int) -> Played:
         wall_s=ended_s - started_s,
         half_s=ended.at[work.total // 2] - started_s,
         most_s=ended.at[work.total * 95 // 100] - started_s,
-        cpu_ms=sum(after[name] - before[name] for name in after) * 1_000 / work.total,
+        cpu_ms={name: (after[name] - before[name]) * 1_000 / work.total for name in after},
         nodes_ms=nodes_s * 1_000 / work.total,
         evictions=sum(len(item["status"].get("preemptions", ())) for item in items),
     )
@@ -269,14 +269,16 @@ def _rows(work: Work, found: list[Played]) -> list[Row]:
     ]
     peer = [KUEUE_CPU_MS] if work.id == "W7a" else []
     nodes_ms = statistics.median(each.nodes_ms for each in found)
+    by_process = {name: statistics.median(each.cpu_ms[name] for each in found) for name in found[0].cpu_ms}
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in sorted(by_process.items()))
     cpu = row(
         f"P4-{work.id}-cpu",
         f"{size}: CPU of all processes per piece",
-        [each.cpu_ms for each in found],
+        [sum(each.cpu_ms.values()) for each in found],
         "ms",
         peer=peer,
         peer_name="Kueue, API server, etcd and generator, all of W7a on two cores" if peer else None,
-        note=f"ours have pods, Kueue's have none; the simulated nodes ({nodes_ms:.0f} ms) are not counted",
+        note=f"{parts}; ours have pods, Kueue's have none; the simulated nodes ({nodes_ms:.0f} ms) are not counted",
     )
     return [*rows, cpu]
 

@@ -8,6 +8,7 @@ again with fewer samples. Needs py-spy, which is no dependency of ours: `uv pip 
 import argparse
 import asyncio
 import contextlib
+import re
 import shutil
 import sys
 import time
@@ -26,6 +27,7 @@ RATES_PER_S = (200, 100, 50)
 LAUNCHES_PER_S = 25
 AT_ONCE = 64
 WARM_UP_S = 3.0
+_TITLE = re.compile(r">[^<>]*py-spy record [^<>]*<")
 
 
 async def record(seconds: int) -> list[Path]:
@@ -62,6 +64,10 @@ async def _one(program: str, stand: Stand, service: str, seconds: int) -> Path:
         _, said = await process.communicate()
         if process.returncode or not path.exists():
             raise RuntimeError(f"py-spy of {service}: {said.decode(errors='replace')[-500:]}")
+        # Its title is the command line, with the folders of whoever ran it.
+        path.write_text(
+            _TITLE.sub(f">{service} under {LAUNCHES_PER_S} launches/s<", path.read_text()), encoding="utf-8"
+        )
         size = path.stat().st_size
         print(f"  {path.name}: {size // 1024} KiB at {rate} samples/s ({machine_line()})", file=sys.stderr, flush=True)
         if size <= BYTES_MAX:
