@@ -190,19 +190,15 @@ def _why_not(world: World, witness: Witness, scenario: Scenario) -> str:
         return nobody
     if world.setup.has_redis and witness.pending():
         return "hints are pending"
-    allocations = {
-        str(record.obj["metadata"]["name"]): msgspec.convert(record.obj, Allocation)
-        for record in world.core.store.scan("allocations.slipway.dev")
-    }
+    allocations = witness.allocations()
     for name, ending in scenario.ends.items():
         reason = _wrong_end(allocations.get(name), ending)
         if reason:
             return f"{name} {reason}"
     if world.setup.has_redis:
-        streams = witness.streams()
         for name, allocation in allocations.items():
-            events = streams.get(id_of(allocation), [])
-            if not events or events[-1].seq != ring_of(allocation)[-1].seq:
+            event = witness.newest(id_of(allocation))
+            if event is None or event.seq != ring_of(allocation)[-1].seq:
                 return f"the stream of {name} is behind"
     objects = [(kind, record.obj["metadata"]) for kind in OURS for record in world.core.store.scan(kind)]
     return next((f"{what}: {why}" for what, why in leftovers(allocations.values(), objects)), "")

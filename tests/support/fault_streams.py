@@ -35,7 +35,9 @@ class ProcessPort:
         inner = getattr(self._inner, method)
         if method == "follow":
             return inner
-        return self._call(method, inner)
+        # Looked up here once: from then on it is an attribute.
+        called = self.__dict__[method] = self._call(method, inner)
+        return called
 
     def _call(self, method: str, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         trouble, process = self._trouble, self._process

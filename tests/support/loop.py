@@ -187,8 +187,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def set_task_factory(self, factory: Any) -> None:
         self._factory = factory
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # pyright: ignore[reportAssignmentType] - asked for each future: that it is not, without a frame
 
     def is_running(self) -> bool:
         return True

@@ -21,8 +21,10 @@ from slipway.audit.evidence import (
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.local.apiserver.objects import name_of, namespace_of
+from slipway.local.apiserver.store import ObjectKey, Record
 from slipway.model.events import AllocationEvent
-from slipway.model.ids import split_allocation_id
+from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.pods import manifest
 from slipway.podworker.intent import Bind, Launch, Teardown, decide
 from slipway.streams import keys, pages
@@ -33,6 +35,7 @@ from tests.support.hint_book import HintBook
 from tests.support.kube_scheduler import OURS
 from tests.support.world import World
 
+ALLOCATIONS = "allocations.slipway.dev"
 ENTRIES_MAX = 10_000
 _EXTRA = 1
 
@@ -45,6 +48,7 @@ class Witness:
         self._appended: list[AllocationEvent] = []
         self._acked: list[AckedHint] = []
         self._asked: dict[tuple[int, str], _Demand | None] = {}
+        self._read: dict[ObjectKey, tuple[Record, Allocation]] = {}
         self._book = HintBook(world.server, world.clock)
         world.trouble.claimed = self._claimed
         world.trouble.acking = self._acking
@@ -124,6 +128,22 @@ class Witness:
                 found[key.removeprefix(keys.ALLOCATION.prefix).strip("{}")] = [item.event for item in stored]
         return found
 
+    def newest(self, allocation: AllocationId) -> AllocationEvent | None:
+        """The last event of its stream."""
+        stored = pages.events(self._world.server.newest(keys.allocation(allocation), 1), NoTally())
+        return stored[-1].event if stored else None
+
+    def allocations(self) -> dict[str, Allocation]:
+        """{name: as it is stored}; what was read already is not read again."""
+        found: dict[str, Allocation] = {}
+        for record in self._world.core.store.scan(ALLOCATIONS):
+            key = namespace_of(record.obj), name_of(record.obj)
+            known = self._read.get(key)
+            if known is None or known[0] is not record:
+                known = self._read[key] = (record, msgspec.convert(record.obj, Allocation))
+            found[key[1]] = known[1]
+        return found
+
     def spoken(self) -> list[Spoken]:
         """Everything that Redis holds, as text."""
         server, found = self._world.server, self._world.server.keys()
@@ -189,7 +209,7 @@ class Witness:
     def _demands(self, hint: WorkHint) -> "_Demand | None":
         """What the allocation asks of the pod worker now; None when nothing, or when it was said to be stuck."""
         parts = split_allocation_id(hint.allocation)
-        record = self._world.core.store.find("allocations.slipway.dev", hint.namespace, parts[0] if parts else "")
+        record = self._world.core.store.find(ALLOCATIONS, hint.namespace, parts[0] if parts else "")
         if record is None:
             return None
         allocation = msgspec.convert(record.obj, Allocation)
