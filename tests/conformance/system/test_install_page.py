@@ -4,6 +4,7 @@ What differs by place stands in the tables below, and nowhere else. Pods are mad
 run as processes.
 """
 
+import json
 import os
 import re
 import signal
@@ -16,13 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from slipway.local.valkey import ServerOptions
 from tests.conformance.cluster.servers import RealCluster, running_cluster
 from tests.conformance.system.helm_words import PLACE
 from tests.conformance.system.operator import GROUP, Operator
-from tests.conformance.system.pods import running_pods, with_addresses
+from tests.conformance.system.pods import ADDRESS, running_pods
 from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
 from tests.support.cli import Ran
@@ -187,9 +187,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Reader, O
     with ExitStack() as stays:
         cluster = stays.enter_context(running_cluster(folder / "cluster"))
         server = stays.enter_context(running_server("valkey", ServerOptions(port=free_port())))
-        stays.enter_context(running_pods(cluster, folder / "pods"))
-        values = folder / "place.yaml"
-        values.write_text(yaml.safe_dump(with_addresses({**ADDED, "externalRedis": {"url": server.url}})), "utf-8")
+        stays.enter_context(running_pods(cluster, folder / "pods", {}))
+        values = folder / "place.json"
+        services = {name: {"extraEnv": ADDRESS} for name in chart.SERVICES}
+        added = {**ADDED, **services, "externalRedis": {"url": server.url}}
+        values.write_text(json.dumps(added), "utf-8")
         operator = Operator(cluster)
         stays.callback(operator.close)
         reader = Reader(cluster, folder, values)
