@@ -85,7 +85,8 @@ generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m tests.support.chart_schema helm/values.schema.json
 	@$(BIN)/python -m tests.support.dashboards helm/files/dashboards
 	@$(BIN)/python -m tests.support.generate docs
-	@echo "make generate: helm and docs/reference are up to date"
+	@$(BIN)/python -m bench.page
+	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"
 
 sim: $(VENV)/.dev ## Deterministic simulation: the gate, all points or a sample of so many (POINTS=gate|all|6000, SAMPLE=)
 	@$(BIN)/python -m tests.simulation --points $(POINTS) --sample $(SAMPLE) --keep
