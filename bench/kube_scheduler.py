@@ -101,7 +101,13 @@ async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
     async with stand.bound.counting():
         started_s = time.perf_counter()
         await _post(stand, ranks, count)
+        posted_s = time.perf_counter()
         ended_s = await stand.bound.until(count * ranks)
+        at = stand.bound.at
+        _say(
+            f"  ours: all answered after {posted_s - started_s:.1f} s, first pod bound after {at[0] - started_s:.1f}, "
+            f"half {at[len(at) // 2] - started_s:.1f}, all {ended_s - started_s:.1f}"
+        )
     spent_s = sum(after - before[name] for name, after in stand.cpu_s().items() if name not in ("kcm", "client"))
     await stand.halt()
     return Shown(rate=count * ranks / (ended_s - started_s), cpu_s=spent_s / (count * ranks) * 1_000)
