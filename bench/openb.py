@@ -10,6 +10,7 @@ them. The data are not ours to give away: fetch them from alibaba/clusterdata, c
 import argparse
 import csv
 import random
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -189,9 +190,11 @@ def rows(trace: Trace, seeds: int) -> list[Row]:
             f"{what}: GPUs allocated with GpuFragmentation",
             found["ours"],
             "%",
-            target=Target(must=95.39, moonshot=96.0, better="higher"),
-            peer=found["bestfit"],
-            peer_name="BestFit, same arrivals",
+            target=Target(must=1.0, moonshot=96.0 / PUBLISHED["fgd"], better="higher"),
+            peer=[PUBLISHED["fgd"]],
+            peer_name="FGD as published, mean of ten runs",
+            note=f"our mean {statistics.mean(found['ours']):.2f}; BestFit on the same arrivals "
+            f"{statistics.mean(found['bestfit']):.2f}, as published {PUBLISHED['bestfit']}",
         ),
         row(
             "W9-default",
