@@ -62,9 +62,9 @@ class Deployed:
         return self.containers[chart.SETUP].run(*command, env=self.environment(chart.SETUP)).code
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """All four, ready."""
+    """All four, ready; each test has its own, since one of them ends them."""
     folder = tmp_path_factory.mktemp("deployed")
     let_in(folder)
     port = free_port()
