@@ -108,22 +108,29 @@ class Large:
 
     def departure(self) -> float:
         """Milliseconds of a tick after a rank has ended whose place goes to another: all shapes are tried again."""
-        fact, pod = self._runs(self.next)
-        self.columns.set_allocation(fact)
-        self.columns.set_pod(pod)
-        self.next += 1
-        ticked(self.columns)
+        runs(self.columns, self.next)
         start_s = time.process_time()
-        self.columns.drop_pod(pod.namespace, pod.name, pod.uid)
-        self.columns.drop_allocation(fact.uid)
-        ticked(self.columns)
+        ends(self.columns, self.next)
+        self.next += 1
         return (time.process_time() - start_s) * 1000
 
-    def _runs(self, number: int) -> tuple[AllocationFact, PodFact]:
-        where = f"node-{number % 5000:05d}"
-        fact = gang(number, 1, {"cpu": 1})
-        running = msgspec.structs.replace(fact, phase=Phase.RUNNING, placements={0: where})
-        return running, _pod(number, where, fact.uid, {"cpu": 1})
+
+def runs(columns: Columns, number: int) -> None:
+    """A single rank that runs on one of the first 1,000 nodes, and the tick that sees it."""
+    where = f"node-{number % 1000:05d}"
+    fact = gang(number, 1, {"cpu": 1})
+    columns.set_allocation(msgspec.structs.replace(fact, phase=Phase.RUNNING, placements={0: where}))
+    columns.set_pod(_pod(number, where, fact.uid, {"cpu": 1}))
+    ticked(columns)
+
+
+def ends(columns: Columns, number: int) -> None:
+    """The end of what `runs` began, and the tick after it."""
+    fact = gang(number, 1, {"cpu": 1})
+    pod = _pod(number, f"node-{number % 1000:05d}", fact.uid, {"cpu": 1})
+    columns.drop_pod(pod.namespace, pod.name, pod.uid)
+    columns.drop_allocation(fact.uid)
+    ticked(columns)
 
 
 def rebuild() -> float:
