@@ -123,7 +123,7 @@ class _HttpTransport:
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._slots = asyncio.Semaphore(pool_size)
-        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": user_agent}
         self._lean: _LeanHttp | None = None
         self._account: _Account | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -237,6 +237,7 @@ class _HttpTransport:
         self, session: aiohttp.ClientSession, account: "_Account", url: yarl.URL, request: Request
     ) -> aiohttp.ClientResponse:
         headers, body = await account.headers(), request.body
+        headers["Accept"] = request.accept
         if body is not None:
             headers["Content-Type"] = request.content_type
         data = io.BytesIO(body) if body is not None and len(body) > _WHOLE_BYTES_MAX else body
@@ -261,6 +262,7 @@ class _LeanHttp:
     async def ask(self, request: Request, headers: Mapping[str, str]) -> Answer:
         """Send one request with the credentials in `headers`."""
         lines = [f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n", self._fixed]
+        lines.append(f"Accept: {request.accept}\r\n")
         lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
         body = request.body
         if body is not None:

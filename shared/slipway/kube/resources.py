@@ -1,10 +1,11 @@
 """The Kubernetes resources that Slipway touches: where each lives in the API and which struct decodes it."""
 
-from typing import Generic, TypeVar
+import functools
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from slipway.crd import v1alpha1
+from slipway.crd import meta, v1alpha1
 from slipway.crd.meta import API_GROUP, API_VERSION
 from slipway.kube import objects
 
@@ -22,6 +23,8 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     struct: type[T]
     nameless: bool = False
     """a question to the API server, which stores nothing and may have no name"""
+    is_brief: bool = False
+    """the server is asked to answer with the metadata alone; see `brief`"""
 
     @property
     def api_version(self) -> str:
@@ -37,6 +40,18 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         parts.append(self.plural)
         parts.extend(part for part in (name, subresource) if part)
         return "/".join(parts)
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is read of an object whose content does not matter to the reader."""
+
+    metadata: meta.ObjectMeta
+
+
+@functools.cache
+def brief(resource: Resource[Any]) -> Resource[Owned]:
+    """The same resource where only the metadata of an answer is read: the server encodes no more than that."""
+    return msgspec.structs.replace(resource, struct=Owned, is_brief=True)
 
 
 ALLOCATIONS = Resource(

@@ -40,7 +40,11 @@ watches spread over its replicas. Nothing else can be counted on to come: where 
 whose etcd tells it no progress sends no bookmark for hours."""
 
 JSON_TYPE = "application/json"
+BRIEF_TYPE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
+BRIEF_LIST_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
+"""Of what is asked for, the metadata alone, from servers that know how."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_ANSWERED_WITH_OBJECTS = (Verb.GET, Verb.CREATE, Verb.UPDATE)
 _SEGMENT = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
@@ -64,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     body: bytes | None = None
     content_type: str = JSON_TYPE
+    accept: str = JSON_TYPE
 
 
 class Transport(Protocol):
@@ -127,6 +132,7 @@ class RestApi:
             resource=resource.plural,
             method="GET",
             target=_target(_path(resource, namespace), query),
+            accept=_accept(resource),
         )
         codec = wire.codec_of(resource)
         async with self._lines(request, self._timeouts.silence_s, EVENT_BYTES_MAX, keep_tail=False) as lines:
@@ -183,6 +189,7 @@ class RestApi:
             target=_path(resource, namespace, name),
             body=_encode(patch),
             content_type=type_.value,
+            accept=_accept(resource),
         )
         answer = await self._transport.send(request, timeout_s=self._timeouts.request_s)
         return wire.codec_of(resource).decode(answer)
@@ -226,7 +233,10 @@ class RestApi:
         return Listed(items=items, resource_version=page.resource_version)
 
     async def _page(self, resource: Resource[T], path: str, query: Mapping[str, object]) -> Listed[T]:
-        request = Request(verb=Verb.LIST, resource=resource.plural, method="GET", target=_target(path, query))
+        accept = BRIEF_LIST_TYPE if resource.is_brief else JSON_TYPE
+        request = Request(
+            verb=Verb.LIST, resource=resource.plural, method="GET", target=_target(path, query), accept=accept
+        )
         return wire.codec_of(resource).decode_list(await self._transport.send(request, timeout_s=self._timeouts.list_s))
 
     async def _send(
@@ -244,6 +254,8 @@ class RestApi:
             method=method,
             target=_target(path, query or {}),
             body=None if body is None else _encode(body),
+            # The answer to a DELETE or a binding is a Status as often as an object.
+            accept=_accept(resource) if verb in _ANSWERED_WITH_OBJECTS else JSON_TYPE,
         )
         return await self._transport.send(request, timeout_s=self._timeouts.request_s)
 
@@ -254,6 +266,10 @@ class RestApi:
         stream = self._transport.stream(request, timeout_s=self._timeouts.request_s, silence_s=silence_s)
         async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max, keep_tail=keep_tail)) as lines:
             yield lines
+
+
+def _accept(resource: Resource[Any]) -> str:
+    return BRIEF_TYPE if resource.is_brief else JSON_TYPE
 
 
 def _target(path: str, query: Mapping[str, object]) -> str:

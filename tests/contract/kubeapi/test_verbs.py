@@ -19,7 +19,7 @@ from slipway.errors import (
 )
 from slipway.kube.objects import ConfigMap, Lease, LeaseSpec
 from slipway.kube.ports import PatchType
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS, brief
 from tests.contract.kubeapi.conftest import Cluster
 
 
@@ -32,6 +32,20 @@ async def test_create_get_round_trip(cluster: Cluster) -> None:
     assert made.metadata.version > 0
     assert made.metadata.namespace == cluster.namespace
     assert await cluster.kube.get(CONFIG_MAPS, "a", namespace=cluster.namespace) == made
+
+
+async def test_of_what_is_asked_for_in_brief_the_metadata_comes(cluster: Cluster) -> None:
+    """Creates, reads and lists answer with names, uids and versions; refusals are told apart as ever."""
+    kube, namespace = cluster.kube, cluster.namespace
+    made = await kube.create(brief(PODS), cluster.pod())
+    whole = await kube.get(PODS, "p0", namespace=namespace)
+    assert made.metadata == whole.metadata
+    assert (await kube.get(brief(PODS), "p0", namespace=namespace)).metadata == whole.metadata
+    assert [item.metadata for item in (await kube.list(brief(PODS), namespace=namespace)).items] == [whole.metadata]
+    with pytest.raises(AlreadyExistsError):
+        await kube.create(brief(PODS), cluster.pod())
+    with pytest.raises(NotFoundError):
+        await kube.get(brief(PODS), "p1", namespace=namespace)
 
 
 async def test_a_struct_is_a_body(cluster: Cluster) -> None:

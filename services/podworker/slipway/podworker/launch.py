@@ -26,7 +26,7 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.objects import Pod
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource, brief
 from slipway.kube.wire import metadata_of
 from slipway.pods import manifest
 from slipway.pods.manifest import Manifests, RankPod
@@ -34,6 +34,7 @@ from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
 from slipway.podworker.adopt import Verdict, judge
 from slipway.podworker.bounded import Lanes
+from slipway.podworker.bundles import Bundles
 from slipway.podworker.claims import check_claims
 from slipway.podworker.extended import Binder, Extended
 from slipway.podworker.gates import Gate
@@ -84,8 +85,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Launcher:
     """Carries out launches."""
 
-    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions, extended: Extended) -> None:
+    def __init__(
+        self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions, extended: Extended, bundles: Bundles
+    ) -> None:
         self._kube = kube
+        self._bundles = bundles
         self._lanes = lanes
         self._clock = clock
         self._options = options
@@ -144,9 +148,11 @@ class Launcher:
 
     async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap, then the Service. When the ConfigMap was there, somebody has begun: see what else is."""
-        _, is_new = await self._lanes.one(partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation))
+        config_map, is_new = await self._lanes.one(partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation))
+        self._bundles.note(CONFIG_MAPS, config_map)
         if manifests.service is not None:
-            await self._lanes.one(partial(self._ensure, SERVICES, manifests.service, allocation))
+            service, _ = await self._lanes.one(partial(self._ensure, SERVICES, manifests.service, allocation))
+            self._bundles.note(SERVICES, service)
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
         made.is_shared_made = True
@@ -169,7 +175,7 @@ class Launcher:
     ) -> tuple[ObjectMeta, bool]:
         """Creates the object or adopts it; (its metadata, whether it is new)."""
         try:
-            return metadata_of(await self._kube.create(resource, body)), True
+            return metadata_of(await self._kube.create(brief(resource), body)), True
         except AlreadyExistsError:
             return await self._adopt(resource, body, allocation), False
 

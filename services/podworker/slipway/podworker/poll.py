@@ -10,15 +10,12 @@ watcher's to sweep.
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
-import msgspec
-
-from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_MANAGED_BY, MANAGED_BY, ObjectMeta
+from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_MANAGED_BY, MANAGED_BY
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation, Wire
+from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, InvariantError, StaleError, TransientError
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Owned, Resource, brief
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.podworker.bounded import Lanes
@@ -34,17 +31,7 @@ FULL_EVERY_S = 20.0
 JITTER = 0.25
 
 
-class Owned(Wire, kw_only=True, frozen=True):
-    """All that is read of an object of ours: a ConfigMap may be large."""
-
-    metadata: ObjectMeta
-
-
-def _bare(resource: Resource[Any]) -> Resource[Owned]:
-    return msgspec.structs.replace(resource, struct=Owned)
-
-
-OWN_KINDS = (_bare(PODS), _bare(CONFIG_MAPS), _bare(SERVICES))
+OWN_KINDS = (brief(PODS), brief(CONFIG_MAPS), brief(SERVICES))
 
 
 class Poller:
