@@ -122,6 +122,20 @@ async def test_silence_is_a_break(world: World) -> None:
     assert await read_break(reader) is None
 
 
+async def test_a_reader_that_was_busy_is_not_a_silent_publisher(world: World) -> None:
+    """A LIST that took longer than the silence limit: what came meanwhile is read, and there is no break."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    for _ in range(5):
+        world.clock.advance(1)
+        await publisher.step()
+    publisher.offer(a_delta(1))
+    await publisher.step()
+    assert await read_keys(reader) == ["ns/1"]
+    assert reader.is_fresh
+
+
 async def test_a_new_publisher_is_a_break_after_what_came_before(world: World) -> None:
     """What the old one published still counts; then the reader must LIST."""
     old, new = world.publisher(term=1), world.publisher(term=2)
