@@ -230,9 +230,6 @@ class FeedReader:
         """What came since the last call; waits up to `timeout_s` for the first entry. A break stays until `start`."""
         if self._broken is not None:
             return self._broken
-        silent_s = self._clock.monotonic() - self._heard_at_s
-        if silent_s >= keys.FEED_SILENCE_S:
-            return self._break(BreakReason.SILENCE)
         # Who did not read for a while (its LIST of a large cluster takes seconds) looks first at what has come
         # meanwhile: only a publisher can be silent, and a reader that took itself for one would LIST for ever.
         block_s = max(0.0, min(timeout_s, keys.FEED_SILENCE_S - silent_s))
