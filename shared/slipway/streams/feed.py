@@ -232,6 +232,7 @@ class FeedReader:
             return self._broken
         # Who did not read for a while (its LIST of a large cluster takes seconds) looks first at what has come
         # meanwhile: only a publisher can be silent, and a reader that took itself for one would LIST for ever.
+        silent_s = self._clock.monotonic() - self._heard_at_s
         block_s = max(0.0, min(timeout_s, keys.FEED_SILENCE_S - silent_s))
         try:
             page = await self._feed.read(self._cursor, limit=_READ_MAX, block_s=block_s)
@@ -239,9 +240,9 @@ class FeedReader:
             return self._break(BreakReason.AWAY)
         except InvalidError:
             return self._break(BreakReason.CORRUPT)
-        deltas = self._take(page)
         if not page and silent_s >= keys.FEED_SILENCE_S:
             return self._break(BreakReason.SILENCE)
+        deltas = self._take(page)
         # What came before a break is still true; the break itself is the next answer.
         return self._broken if self._broken is not None and not deltas else FeedBatch(deltas=deltas)
 
