@@ -12,6 +12,7 @@ from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
 from slipway.pods.podspec import TaskOptions
 from slipway.podworker.bounded import Lanes
+from slipway.podworker.bundles import Bundles
 from slipway.podworker.extended import Extended, Posts
 from slipway.podworker.launch import Launcher
 from slipway.podworker.poll import Poller
@@ -89,7 +90,7 @@ def make_worker(
     kube: Kube, settings: Settings, clock: Clock, random: Random, *, extenders: Posts | None = None
 ) -> Worker:
     """A worker on these clients."""
-    lanes, pools = Lanes(settings.worker_calls), Pools(kube, clock)
+    lanes, pools, bundles = Lanes(settings.worker_calls), Pools(kube, clock), Bundles()
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
@@ -99,8 +100,8 @@ def make_worker(
     )
     return Worker(
         kube=kube,
-        launcher=Launcher(kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient())),
-        remover=Remover(kube, lanes, clock),
+        launcher=Launcher(kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient()), bundles),
+        remover=Remover(kube, lanes, clock, bundles),
         pools=pools,
         clock=clock,
         random=random,

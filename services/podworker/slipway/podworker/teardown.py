@@ -4,11 +4,13 @@ Owns what belongs to an attempt and the order of its deletion. Must not decide w
 
 Promises: only what carries the allocation's uid as label and as owner is deleted, or what its release names; always
 with the uid as precondition, so that a name used again is safe. Pods get their own grace period (the server takes
-none for those that never ran). What is being deleted already is left alone. It can be called again at any time.
+none for those that never ran). What is being deleted already is left alone. It can be called again at any time. What
+this process remembers only spares it calls: a teardown that is asked for again looks and deletes again.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,21 +25,27 @@ from slipway.model.lifecycle import Phase
 from slipway.pods import manifest
 from slipway.podworker.adopt import is_ours
 from slipway.podworker.bounded import Lanes
+from slipway.podworker.bundles import Bundles
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
 from slipway.runtime.clock import Clock
 
 BY_NAME_MAX = 8
-"""Up to so many pods are looked up by their names; beyond, a LIST is cheaper for us and for the server."""
+"""Up to so many objects are looked up by their names; beyond, a LIST is cheaper for us and for the server."""
+ASKED_MAX = 16_384
+"""Allocations whose teardown is remembered; an entry takes some 200 bytes."""
 
 
 class Remover:
     """Carries out teardowns."""
 
-    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock) -> None:
+    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, bundles: Bundles) -> None:
         self._kube = kube
         self._lanes = lanes
         self._clock = clock
+        self._bundles = bundles
+        self._asked: OrderedDict[str, int] = OrderedDict()
+        """{uid of an allocation that was torn down: the attempt that was Terminating then, or 0}"""
 
     async def remove(self, allocation: Allocation, through: int) -> int:
         """Deletes what the attempts up to `through` still have; answers how many deletes were sent.
@@ -46,18 +54,19 @@ class Remover:
         """
         is_current = through >= allocation.status.attempt
         keeps_shared = is_current and allocation.status.phase is Phase.TERMINATING
+        # Told once: whoever asks for the same again has a reason.
+        asked = self._asked.pop(allocation.metadata.uid, None)
         with step("deletes", self._clock, through=through) as span:
-            count = _rank_count(allocation)
-            by_name = through * count <= BY_NAME_MAX
-            found = await (self._named_pods if by_name else self._listed_pods)(allocation, through)
+            found = await self._pods(allocation, through, asked)
             doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
             if not keeps_shared:
-                shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if count > 1 else [CONFIG_MAPS]
+                shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if _rank_count(allocation) > 1 else [CONFIG_MAPS]
                 for resource in shared:
-                    metas = await self._shared(resource, allocation, through, by_name=by_name)
+                    metas = await self._shared(resource, allocation, through)
                     doomed.extend((resource, meta) for meta in metas)
             waiting = [(resource, meta) for resource, meta in doomed if meta.deletion_timestamp is None]
             await self._lanes.all([partial(self._delete, allocation, resource, meta) for resource, meta in waiting])
+            self._remember(allocation, through if keeps_shared else 0)
             span.set(deletes=len(waiting))
         return len(waiting)
 
@@ -68,6 +77,22 @@ class Remover:
         metas = [ObjectMeta(name=name, uid=known[name]) for name in names if name in known]
         await self._lanes.all([partial(self._delete, allocation, PODS, meta) for meta in metas])
         return len(metas)
+
+    def _remember(self, allocation: Allocation, attempt: int) -> None:
+        self._asked[allocation.metadata.uid] = attempt
+        if len(self._asked) > ASKED_MAX:
+            self._asked.popitem(last=False)
+
+    async def _pods(self, allocation: Allocation, through: int, asked: int | None) -> Sequence[ObjectMeta]:
+        if allocation.status.phase is Phase.TERMINATED and asked == through:
+            # All of them were accepted while it was Terminating.
+            return []
+        known, count = _released(allocation), _rank_count(allocation)
+        if through * count <= BY_NAME_MAX:
+            return await self._named_pods(allocation, through)
+        if through == 1 and len(known) == count and asked is None and not _has_begun(allocation):
+            return [ObjectMeta(name=name, uid=uid) for name, uid in known.items()]
+        return await self._listed_pods(allocation, through)
 
     async def _named_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
         """By name, which needs no LIST; those of the current release are known by uid and are not even read."""
@@ -86,13 +111,15 @@ class Remover:
     async def _listed_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
         return await self._listed(PODS, allocation, through)
 
-    async def _shared(
-        self, resource: Resource[Any], allocation: Allocation, through: int, *, by_name: bool
-    ) -> list[ObjectMeta]:
-        if not by_name:
+    async def _shared(self, resource: Resource[Any], allocation: Allocation, through: int) -> list[ObjectMeta]:
+        if through > BY_NAME_MAX:
             return await self._listed(resource, allocation, through)
-        names = [ids.bundle_name(id_of(allocation), attempt) for attempt in range(1, through + 1)]
-        return [meta for name in names for meta in await self._own(resource, allocation, name)]
+        found: list[ObjectMeta] = []
+        for attempt in range(1, through + 1):
+            name = ids.bundle_name(id_of(allocation), attempt)
+            known = self._bundles.take(resource, allocation.metadata.namespace, name)
+            found.extend(await self._own(resource, allocation, name) if known is None else (known,))
+        return found
 
     async def _own(self, resource: Resource[Any], allocation: Allocation, name: str) -> Iterable[ObjectMeta]:
         try:
@@ -131,6 +158,13 @@ def attempt_of(meta: ObjectMeta) -> int:
 
 def _rank_count(allocation: Allocation) -> int:
     return sum(role.count for role in allocation.spec.ranks) or 1
+
+
+def _has_begun(allocation: Allocation) -> bool:
+    """Whether its pods were to go before it ended: then there may be little left that a LIST would find."""
+    ring = allocation.status.transitions
+    is_over = allocation.status.phase is Phase.TERMINATED
+    return is_over and any(entry.phase is Phase.TERMINATING for entry in ring)
 
 
 def _released(allocation: Allocation) -> dict[str, str]:
