@@ -21,6 +21,8 @@ class Journal:
         self._post = post
         self.lines: dict[str, list[tuple[float, str]]] = {}
         self.is_broken = False
+        self.broken_off_at: list[float] = []
+        """times at which a log that is followed ends as if its container had"""
         self.reads = 0
 
     def write(self, uid: str, text: str) -> None:
@@ -39,6 +41,9 @@ class Journal:
                     yield f"{format_time(at, 'microseconds')} {text}\n".encode()
             sent = len(found)
             if query.get("follow") != "true" or self._has_ended(pod):
+                return
+            if self.broken_off_at and self._post.clock.now() >= self.broken_off_at[0]:
+                del self.broken_off_at[0]
                 return
             await asyncio.sleep(0.02)
 
@@ -90,6 +95,28 @@ def test_the_log_of_a_short_command_is_complete() -> None:
         assert await texts(post, ended) == [f"line {number}" for number in range(18)]
         lines = await post.streams.logs.read(id_of(ended))
         assert {(stored.line.rank, stored.line.attempt, stored.line.stream) for stored in lines} == {(0, 1, "stdout")}
+        assert journal.reads == 1, "it was followed to its end: there is nothing left to read"
+
+    play(story)
+
+
+def test_a_log_that_is_broken_off_is_read_to_the_end() -> None:
+    """An end that comes before the container's is none, whether the pod's end is known a moment later or not."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 4.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        began = post.clock.now()
+        journal.broken_off_at = [began + 0.5, began + 2.6]
+        for number in range(39):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.1)
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == [f"line {number}" for number in range(39)]
+        assert journal.reads in (3, 4)
 
     play(story)
 
@@ -105,6 +132,7 @@ def test_lines_of_one_time_are_all_told() -> None:
         uid = await uid_of_rank(post, 0)
         for text in ("a", "b", "b"):
             journal.write(uid, text)
+        journal.broken_off_at = [post.clock.now()]
         await asyncio.sleep(0.5)
         for text in ("c", "d"):
             journal.write(uid, text)

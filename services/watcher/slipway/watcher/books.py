@@ -31,6 +31,10 @@ from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Ledger
 
 BATCH_MAX = 500
+GATHER_S = 1.0
+"""What ends alone is added at once; what ends in a crowd, together, that far apart: an object goes that much later."""
+HELD_MAX = 4
+"""Days whose totals are remembered as we last wrote them."""
 TRIES_MAX = 8
 KNOWN_MAX = 20_000
 DENIED_S = 120.0
@@ -63,6 +67,8 @@ class Books:
         self._waiting: dict[str, Allocation] = {}
         self._done: dict[str, bool] = {}
         """{uid: whether it was added}"""
+        self._held: dict[str, ConfigMap] = {}
+        """{day: its totals as we last wrote them}: spares a read; the version says whether they still stand so"""
         self._something = asyncio.Event()
         self._denied_at: float | None = None
         """since when our account has been refused, by the monotonic clock"""
@@ -89,6 +95,7 @@ class Books:
         """
         await self._something.wait()
         await self.flush(is_patient=True)
+        await self._clock.sleep(GATHER_S)
 
     async def flush(self, *, is_patient: bool = False) -> None:
         """Add everything that waits now; a patient one raises UnavailableError while our account is refused."""
@@ -140,22 +147,41 @@ class Books:
         raise TransientError(f"the totals of {day} change faster than they can be written")
 
     async def _write(self, day: str, bills: Sequence[Bill]) -> None:
-        now = self._clock.now()
+        held = self._held.pop(day, None)
+        if held is not None and (written := await self._replaced(held, bills)) is not None:
+            self._hold(day, written)
+            return
+        # Whether it is all there already is never answered from memory.
         try:
             found = await self._kube.get(CONFIG_MAPS, totals.name_of(day), namespace=self._namespace)
         except NotFoundError:
-            first = totals.added(totals.DayTotals(), bills, now, self._unmarked())
+            first = totals.added(totals.DayTotals(), bills, self._clock.now(), self._unmarked())
             if first is not None:
-                await self._kube.create(CONFIG_MAPS, totals.manifest(day, first), namespace=self._namespace)
+                body = totals.manifest(day, first)
+                self._hold(day, await self._kube.create(CONFIG_MAPS, body, namespace=self._namespace))
             return
-        after = totals.added(_decoded(found), bills, now, self._unmarked())
-        if after is not None:
-            meta = found.metadata
-            body = {
-                "metadata": {**meta.fence, "labels": meta.labels},
-                "data": {**found.data, **totals.encode(after)},
-            }
-            await self._kube.replace(CONFIG_MAPS, body)
+        self._hold(day, await self._replaced(found, bills) or found)
+
+    async def _replaced(self, found: ConfigMap, bills: Sequence[Bill]) -> ConfigMap | None:
+        """The totals with these bills in them, written; None when there is nothing to add.
+
+        Raises:
+            StaleError: they are not as in `found` any more.
+        """
+        after = totals.added(_decoded(found), bills, self._clock.now(), self._unmarked())
+        if after is None:
+            return None
+        meta = found.metadata
+        body = {"metadata": {**meta.fence, "labels": meta.labels}, "data": {**found.data, **totals.encode(after)}}
+        try:
+            return await self._kube.replace(CONFIG_MAPS, body)
+        except NotFoundError as error:
+            raise StaleError(f"{meta.name} is gone") from error
+
+    def _hold(self, day: str, written: ConfigMap) -> None:
+        self._held[day] = written
+        while len(self._held) > HELD_MAX:
+            del self._held[next(iter(self._held))]
 
 
 def _decoded(found: ConfigMap) -> totals.DayTotals:

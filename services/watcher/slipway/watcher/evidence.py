@@ -24,7 +24,7 @@ T = TypeVar("T")
 _BUNDLE_KINDS: tuple[Resource[Any], Resource[Any]] = (CONFIG_MAPS, SERVICES)
 
 BY_NAME_MAX = 8
-"""Up to so many ranks are read by name, which costs the server less than a LIST of the namespace."""
+"""Up to so many are read by name, which costs the server less than a LIST of the namespace."""
 
 
 class Evidence:
@@ -66,16 +66,14 @@ class Evidence:
         """Whether a pod, ConfigMap or Service of the allocation exists."""
         if not self._saw_pods_go(allocation) and await self.pods_of(allocation):
             return True
-        namespace = allocation.metadata.namespace
-        if self._has_known_names(allocation):
-            name = ids.bundle_name(id_of(allocation), 1)
-            config_map = await self._find(CONFIG_MAPS, name, namespace)
-            if config_map is not None and _is_of(config_map, allocation):
-                return True
-            service = await self._find(SERVICES, name, namespace) if rank_count(allocation) > 1 else None
-            return service is not None and _is_of(service, allocation)
-        for resource in _BUNDLE_KINDS:
-            listed = await self._reader.list(resource, namespace=namespace, label_selector=_selector(allocation))
+        namespace, attempts = allocation.metadata.namespace, allocation.status.attempt
+        kinds = _BUNDLE_KINDS if rank_count(allocation) > 1 else _BUNDLE_KINDS[:1]
+        if attempts <= BY_NAME_MAX:
+            names = [ids.bundle_name(id_of(allocation), attempt) for attempt in range(1, attempts + 1)]
+            found = await asyncio.gather(*(self._find(kind, name, namespace) for kind in kinds for name in names))
+            return any(each is not None and _is_of(each, allocation) for each in found)
+        for kind in kinds:
+            listed = await self._reader.list(kind, namespace=namespace, label_selector=_selector(allocation))
             if listed.items:
                 return True
         return False

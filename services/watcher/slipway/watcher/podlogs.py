@@ -1,7 +1,8 @@
-"""Logs of pods -> `slipway:logs:{AllocationID}`: followed while they run, read once more at the end.
+"""Logs of pods -> `slipway:logs:{AllocationID}`: followed while they run, and read to the end.
 
 Owns which pods are followed, and how far each log has been read. Lossy by declaration: beyond the stream's cap, while
-Redis is away, and of lines with the same nanosecond as the last one before a restart.
+Redis is away, of lines with the same nanosecond as the last one before a restart, and of a container's last second
+when the server broke off its log in that very second as if it had ended.
 
 Promises: one process at a time does this (the one with the lease); a restart goes on after the last line that was
 stored, without repeating one; the object of an ended pod is kept until its log has been read to the end, for a while
@@ -19,6 +20,7 @@ from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.errors import ControlPlaneError, InvariantError, PermanentError, TransientError
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.model.ids import AllocationId
+from slipway.model.times import parse_time
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.streams.ports import LogLine
@@ -34,8 +36,8 @@ TAIL_LINES = 200
 RETRY_S = 0.5
 RETRIES_MAX = 5
 STANDBY_DRAIN_S = 3.0
-SETTLE_S = 0.1
-"""Between the end of a log and the news that its container has ended."""
+SETTLE_S = 1.0
+"""Between the end of a log and the news that its container has ended: without any, the log is followed again."""
 _FRACTION_DIGITS = 9
 
 _log = log.get_logger(__name__)
@@ -81,6 +83,8 @@ class PodLogs:
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._drained: set[str] = set()
         self._asked_at: dict[str, float] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        """{uid of a pod whose log has been followed to its end: set when the pod changes}"""
         self._fresh: set[str] = set()
         """pods seen in this term before they had a log: nobody can have stored a line of theirs"""
 
@@ -102,6 +106,8 @@ class PodLogs:
     def observe(self, pod: Pod) -> None:
         """The pod is there: follow its log if it has one to follow."""
         uid = pod.metadata.uid
+        if uid in self._news:
+            self._news[uid].set()
         if self._tasks is None or not self._limits.enabled or uid in self._followers or uid in self._drained:
             return
         if LABEL_ALLOCATION_UID not in pod.metadata.labels:
@@ -163,11 +169,11 @@ class PodLogs:
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), 0.0)
 
     async def _read_to_end(self, pod: Pod) -> None:
-        """Follow, and once the container has ended read what is left."""
+        """Follow, and once the container has ended read what is left, unless it ended before the log did."""
         is_fresh = pod.metadata.uid in self._fresh
         self._fresh.discard(pod.metadata.uid)
         cursor = _Cursor(pod, [] if is_fresh else await self._times(pod))
-        failures = 0
+        failures, read_until = 0, 0.0
         while True:
             pod = self._world.pods.by_uid(pod.metadata.uid) or pod
             container = _container_to_read(pod)
@@ -175,17 +181,33 @@ class PodLogs:
                 return
             try:
                 if _has_ended(pod, container):
-                    await self._read(pod, container, cursor)
+                    if not 0.0 < _ended_at(pod, container) <= read_until:
+                        await self._read(pod, container, cursor)
                     await self._sink.flush()
                     return
                 await self._stream(pod, container, cursor)
-                failures = 0
+                failures, read_until = 0, self._clock.now()
             except (TransientError, PermanentError) as error:
                 failures += 1
                 if failures > RETRIES_MAX or (isinstance(error, PermanentError) and _has_ended(pod, container)):
                     raise
                 await self._clock.sleep(RETRY_S * failures)
-            await self._clock.sleep(SETTLE_S)
+            else:
+                await self._hear_of(pod, container)
+
+    async def _hear_of(self, pod: Pod, container: str) -> None:
+        """Wait for news of a pod whose log has ended, unless it is known why it has."""
+        uid = pod.metadata.uid
+        if _has_ended(self._world.pods.by_uid(uid) or pod, container):
+            return
+        news = self._news[uid] = asyncio.Event()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await news.wait()
+        except TimeoutError:
+            return
+        finally:
+            del self._news[uid]
 
     async def _read(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
         meta = pod.metadata
@@ -267,9 +289,20 @@ def _container_to_read(pod: Pod) -> str | None:
 
 
 def _has_ended(pod: Pod, container: str) -> bool:
-    statuses: list[ContainerStatus] = [*pod.status.init_container_statuses, *pod.status.container_statuses]
-    found = next((status for status in statuses if status.name == container), None)
+    found = _status_of(pod, container)
     return exits.is_over(pod) or (found is not None and found.state.terminated is not None)
+
+
+def _ended_at(pod: Pod, container: str) -> float:
+    """When its node says that it ended (epoch seconds, cut to whole ones); 0 when it does not say."""
+    found = _status_of(pod, container)
+    ended = found.state.terminated if found is not None else None
+    return parse_time(ended.finished_at) if ended is not None and ended.finished_at else 0.0
+
+
+def _status_of(pod: Pod, container: str) -> ContainerStatus | None:
+    statuses: list[ContainerStatus] = [*pod.status.init_container_statuses, *pod.status.container_statuses]
+    return next((status for status in statuses if status.name == container), None)
 
 
 def _allocation_of(pod: Pod) -> AllocationId:

@@ -122,8 +122,8 @@ class Reconciler:
                 return
             if reduction.changed and not await self._write(allocation, reduction):
                 continue
-            await self._clear(reduction)
-            self._hint(reduction)
+            if not await self._clear(reduction):
+                self._hint(reduction)
             if reduction.changed and reduction.needs.recheck_at is not None and self._is_due(reduction):
                 continue
             self._schedule(uid, reduction)
@@ -228,15 +228,17 @@ class Reconciler:
             raise StaleError(f"{meta.name} is another object")
         self._answers[meta.uid] = found
 
-    async def _clear(self, reduction: Reduction) -> None:
-        """Give up what has served: finalizers of pods, pods of dead nodes, at last the object's own finalizer."""
+    async def _clear(self, reduction: Reduction) -> bool:
+        """Give up what has served: finalizers of pods, pods of dead nodes, at last the object's own finalizer.
+
+        Answers whether the object was let go: then there is nothing left to do for anybody.
+        """
         for pod in reduction.force_deletes:
             await self._force_delete(pod)
         ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod)]
         if ready:
             await asyncio.gather(*(self._drop(pod) for pod in ready))
-        if reduction.drop_cr_finalizer:
-            await self._let_go(reduction.allocation)
+        return reduction.drop_cr_finalizer and await self._let_go(reduction.allocation)
 
     def _may_drop(self, pod: Pod) -> bool:
         return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
@@ -262,7 +264,7 @@ class Reconciler:
             return
         _log.info("pod of a lost node deleted", pod=meta.name, node=pod.spec.node_name)
 
-    async def _let_go(self, allocation: Allocation) -> None:
+    async def _let_go(self, allocation: Allocation) -> bool:
         """The last step: nothing of it is left, its end is told, so the object may go when its user wants."""
         uid, status = allocation.metadata.uid, allocation.status
         ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
@@ -272,10 +274,10 @@ class Reconciler:
             allocation
         ):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
-            return
+            return False
         if await self._evidence.has_leftovers(allocation):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
-            return
+            return False
         if not is_told:
             _log.warning("let go without its last event", allocation=id_of(allocation))
         try:
@@ -283,12 +285,13 @@ class Reconciler:
             left = await finalizers.drop(self._kube, ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER, mark=mark)
         except StaleError:
             self._queue.add_after(uid, STALE_RECHECK_S)
-            return
+            return False
         if left is not None and left.metadata.deletion_timestamp is None:
             self._answers[uid] = left
             self._world.allocations.expect(uid, left.metadata.version)
         else:
             self._answers.pop(uid, None)
+        return True
 
     # --- what comes next --------------------------------------------------------------------------------------------
 
