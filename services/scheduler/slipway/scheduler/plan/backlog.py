@@ -1,12 +1,11 @@
 """What waits, grouped and in order: kept by deltas, so that a tick costs what there are groups and not work.
 
 A group is pending work of one queue that differs in nothing that the planner looks at but its place in the order: what
-holds for its first member holds for all. Groups hand out immutable tuples; a put or a drop makes a new tuple for its
-own group alone. Invariant: after any deltas the groups are those of a backlog filled afresh with the same work.
+holds for its first member holds for all. What groups hand out is immutable (`members.py`); a put or a drop touches one
+block of its own group. Invariant: after any deltas the groups are those of a backlog filled afresh with the same work.
 """
 
 import heapq
-from bisect import bisect_left, insort
 from collections.abc import Mapping
 
 import msgspec
@@ -15,9 +14,9 @@ from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.position import WorkKey
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.gang import smallest_demand
+from slipway.scheduler.plan.members import Members, Roll
 from slipway.scheduler.plan.ordering import ages_at, priority_of, work_key
 
-Member = tuple[WorkKey, AllocationFact]
 JobKey = tuple[str, str]
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -31,7 +30,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """equal for those that have a place where the other has one: roles, minimum, nodes to avoid"""
     demand: Resources
     """of the smallest gang that may start"""
-    members: tuple[Member, ...]
+    members: Members
     """in order"""
 
     @property
@@ -41,11 +40,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def index(self, key: WorkKey) -> int:
         """How many members stand before `key`."""
-        return bisect_left(self.members, key, key=_order)
-
-
-def _order(member: Member) -> WorkKey:
-    return member[0]
+        return self.members.index_of(key)
 
 
 class _Entry(msgspec.Struct):
@@ -55,11 +50,11 @@ class _Entry(msgspec.Struct):
 
 
 class _Open(msgspec.Struct):
-    """A group as it is kept: `frozen` is its tuple, made when first asked for after a change."""
+    """A group as it is kept: `frozen` is what is handed out, made when first asked for after a change."""
 
     shape: bytes
     demand: Resources
-    members: list[Member]
+    members: Roll
     frozen: Group | None = None
 
 
@@ -95,8 +90,8 @@ class Backlog:
         self._entries[fact.uid] = _Entry(key, order, fact)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Open(shape, known[1], [])
-        insort(group.members, (order, fact), key=_order)
+            group = self._groups[key] = _Open(shape, known[1], Roll())
+        group.members.add((order, fact))
         self._changed(group)
         if fact.job:
             self._of_job.setdefault((fact.namespace, fact.job), set()).add(fact.uid)
@@ -109,8 +104,7 @@ class Backlog:
         if entry is None:
             return
         group = self._groups[entry.group]
-        at = bisect_left(group.members, entry.order, key=_order)
-        del group.members[at]
+        group.members.remove(entry.order)
         self._changed(group)
         if not group.members:
             del self._groups[entry.group]
@@ -198,7 +192,7 @@ class Backlog:
 
 def _freeze(key: bytes, group: _Open) -> Group:
     if group.frozen is None:
-        group.frozen = Group(key=key, shape=group.shape, demand=group.demand, members=tuple(group.members))
+        group.frozen = Group(key=key, shape=group.shape, demand=group.demand, members=group.members.freeze())
     return group.frozen
 
 

@@ -9,8 +9,9 @@ from typing import NamedTuple, cast
 
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan import explain
-from slipway.scheduler.plan.backlog import Backlog, Member
+from slipway.scheduler.plan.backlog import Backlog
 from slipway.scheduler.plan.lines import Line, Walk
+from slipway.scheduler.plan.members import Member
 from slipway.scheduler.plan.outcome import Explanation
 
 _HEAD = b"head"
@@ -46,7 +47,7 @@ class Explained(Mapping[str, Explanation]):
                 members = walk.waiting()
                 if members and line.is_closed and line.head is not None and members[0][1].uid == line.head.uid:
                     yield Alike(walk.group.key + _HEAD, line.explanation(walk, members[0][1]), members[:1])
-                    members = members[1:]
+                    members = members.after(1)
                 if members:
                     yield Alike(walk.group.key, line.explanation(walk, members[0][1]), members)
 

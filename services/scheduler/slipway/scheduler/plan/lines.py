@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.position import WorkKey
 from slipway.scheduler.plan import explain
-from slipway.scheduler.plan.backlog import Group, Member
+from slipway.scheduler.plan.backlog import Group
 from slipway.scheduler.plan.gates import closed_gate
+from slipway.scheduler.plan.members import Members
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
@@ -27,9 +28,9 @@ class Walk:
         self.at = 0
         self.why: Explanation | None = None
 
-    def waiting(self) -> tuple[Member, ...]:
+    def waiting(self) -> Members:
         """The members that wait."""
-        return self.group.members[self.at :]
+        return self.group.members.after(self.at)
 
 
 class Line:
