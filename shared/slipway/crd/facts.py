@@ -55,21 +55,35 @@ _NO_STATUS = AllocationStatus()
 _ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 
 
+class Understood(msgspec.Struct, frozen=True, kw_only=True):
+    """What resolving a spec gives for its fact: the costly part of it."""
+
+    roles: tuple[RoleFact, ...]
+    invalid: str
+    minimum: int
+    spec_hash: str
+
+
+def understood(allocation: Allocation, pool: ResourcePool | None) -> Understood:
+    """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults."""
+    meta = allocation.metadata
+    resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
+    roles, invalid = _roles(resolved, meta)
+    minimum = resolved.spec.min_available or sum(role.count for role in roles) or 1
+    return Understood(roles=roles, invalid=invalid, minimum=minimum, spec_hash=resolved.spec_hash)
+
+
 def allocation_fact(
-    allocation: Allocation, pool: ResourcePool | None, *, known: AllocationFact | None = None
+    allocation: Allocation, pool: ResourcePool | None, *, known: AllocationFact | Understood | None = None
 ) -> AllocationFact:
     """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults.
 
-    `known` is a fact of the same spec and the same pool spec: what resolving would give is taken from it.
+    `known` is of the same spec and the same pool spec, as a fact of it is: what resolving would give is taken from it.
     """
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     if known is None:
-        resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
-        roles, invalid = _roles(resolved, meta)
-        minimum = resolved.spec.min_available or sum(role.count for role in roles) or 1
-        spec_hash = resolved.spec_hash
-    else:
-        roles, invalid, minimum, spec_hash = known.roles, known.invalid, known.minimum, known.spec_hash
+        known = understood(allocation, pool)
+    invalid = known.invalid
     gate, gate_message = gate_of(allocation)
     placements: dict[int, str] = {}
     devices: dict[int, tuple[int, ...]] = {}
@@ -89,8 +103,8 @@ def allocation_fact(
         position=spec.queue_position,
         preemptible=spec.preemptible,
         created=_epoch(meta.creation_timestamp),
-        roles=roles,
-        minimum=minimum,
+        roles=known.roles,
+        minimum=known.minimum,
         phase=status.phase,
         phase_since=_epoch(status.transitions[-1].time if status.transitions else meta.creation_timestamp),
         attempt=status.attempt,
@@ -118,7 +132,7 @@ def allocation_fact(
         invalid=invalid,
         gate=gate,
         gate_message=gate_message,
-        spec_hash=spec_hash,
+        spec_hash=known.spec_hash,
         untouched=_untouched(allocation),
     )
 
@@ -292,14 +306,28 @@ def gate_of(allocation: Allocation) -> tuple[str, str]:
 
 
 def _untouched(allocation: Allocation) -> Untouched | None:
-    meta = allocation.metadata
-    if allocation.status != _NO_STATUS or TEARDOWN_FINALIZER not in meta.finalizers:
+    meta, status = allocation.metadata, allocation.status
+    told_at = ""
+    if status != _NO_STATUS:
+        # The condition that says why it waits is in the fact: all of it but its time, and the generation seen by it.
+        told = status.conditions[0] if len(status.conditions) == 1 else None
+        if told is None or (told.type, told.status, told.observed_generation) != (
+            CONDITION_ADMITTED,
+            "False",
+            meta.generation,
+        ):
+            return None
+        told_at = told.last_transition_time
+        if not told_at or status != AllocationStatus(conditions=status.conditions):
+            return None
+    if TEARDOWN_FINALIZER not in meta.finalizers:
         return None
     return Untouched(
         created_at=meta.creation_timestamp or "",
         generation=meta.generation,
         user=meta.annotations.get(ANNOTATION_USER),
         trace=meta.annotations.get(ANNOTATION_TRACE, ""),
+        told_at=told_at,
     )
 
 

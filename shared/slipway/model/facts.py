@@ -118,6 +118,8 @@ class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int = 1
     user: str | None = None
     trace: str = ""
+    told_at: str = ""
+    """since when it is told that it waits (a condition's lastTransitionTime); empty while it was told nothing"""
 
 
 class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -178,7 +180,7 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     waiting_since: float = 0.0
     """since when this attempt waits; 0 stands for its creation"""
     untouched: Untouched | None = None
-    """set while nobody has written a status and the teardown finalizer stands"""
+    """set while the teardown finalizer stands and nobody has written more of a status than why it waits"""
     invalid: str = ""
     """why the spec can never run; empty when it is sound"""
     gate: str = ""

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from slipway.crd.facts import allocation_fact
-from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.crd.meta import TEARDOWN_FINALIZER, Condition
 from slipway.crd.transitions import requested
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.kube.facts import decode_fact, encode_fact
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
-from slipway.scheduler.untouched import allocation_of, is_same_spec
+from slipway.scheduler.untouched import allocation_of, is_same_spec, object_of
 from tests.support.builders import an_allocation
 
 
@@ -44,6 +44,36 @@ def test_what_is_made_up_gives_the_same_first_transition() -> None:
     assert found.metadata.resource_version == "7"
     assert found.status == allocation.status
     assert is_same_spec(fact_of(allocation), allocation)
+
+
+def told(allocation: Allocation, **more: object) -> Allocation:
+    """As the scheduler says why it waits."""
+    condition = Condition(
+        type="Admitted",
+        status="False",
+        reason="NoFit",
+        message="0 of 1 nodes fit",
+        observed_generation=allocation.metadata.generation,
+        last_transition_time="2026-01-01T00:00:09.000Z",
+    )
+    return msgspec.structs.replace(allocation, status=AllocationStatus(conditions=[condition], **more))
+
+
+def test_to_have_been_told_why_it_waits_is_no_history() -> None:
+    """The fact has all of it, so the object that is made up has it too."""
+    allocation = told(a_fresh())
+    found = object_of(fact_of(allocation))
+    assert found is not None
+    assert found.status == allocation.status
+    assert requested(found) == requested(allocation)
+
+
+def test_to_have_been_told_besides_other_things_is_one() -> None:
+    """Such as by an earlier attempt, or of an earlier spec."""
+    allocation = a_fresh()
+    earlier = msgspec.structs.replace(allocation.metadata, generation=2)
+    assert object_of(fact_of(told(allocation, attempt=2))) is None
+    assert object_of(fact_of(msgspec.structs.replace(told(allocation), metadata=earlier))) is None
 
 
 @pytest.mark.parametrize("story", ["touched", "no finalizer", "stopped", "evicted", "another"])

@@ -19,6 +19,7 @@ from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.tracing import attempt_span, traceparent_of
 from slipway.model.duration import parse_duration
+from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Gate, Reason
@@ -27,6 +28,7 @@ from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.ledger import node_names
 from slipway.scheduler.ports import Kube
+from slipway.scheduler.untouched import object_of
 
 Write = Callable[[Allocation], "Awaitable[Applied]"]
 STALE_ATTEMPTS_MAX = 5
@@ -85,12 +87,12 @@ class Applier:
         stop = Stop(reason=reason.value, at=format_time(self._clock.now()), attempt=attempt)
         return await self._retried(namespace, name, lambda found: self._stop(found, uid, stop))
 
-    async def explain(self, namespace: str, name: str, uid: str, attempt: int, gate: Gate, message: str) -> Applied:
+    async def explain(self, fact: AllocationFact, gate: Gate, message: str) -> Applied:
         """Write why it waits as a condition (or, for a spec that can never run, that it is invalid)."""
 
         async def write(found: Allocation) -> Applied:
-            status = found.status
-            is_other = found.metadata.uid != uid or status.attempt != attempt
+            status, attempt = found.status, fact.attempt
+            is_other = found.metadata.uid != fact.uid or status.attempt != attempt
             if is_other or status.phase is not Phase.PENDING or stop_reason(found) is not None:
                 return Applied(outcome=Outcome.VOID, allocation=found)
             invalid = gate is Gate.INVALID
@@ -108,7 +110,7 @@ class Applier:
                 return Applied(outcome=Outcome.UNCHANGED, allocation=found)
             return await self._put(found, conditions=_with(status.conditions, condition))
 
-        return await self._retried(namespace, name, write)
+        return await self._retried(fact.namespace, fact.name, write, object_of(fact))
 
     async def _admit(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> Applied:
         status = found.status

@@ -198,7 +198,7 @@ class Cycle:
             self._ledger = standing
         # 5. Say why the others wait.
         with _timed("explain"):
-            explained = await self._explainer.write(plan.explanations, self._observe)
+            explained = await self._explainer.write(plan.explanations, self._observe, is_deciding=bool(placed))
         self.due = _earlier(self.due, explained.again_at)
         # A plan without decisions holds until something changes; one with decisions is followed by another look.
         self._planned_at = () if placed or plan.dropped else generation

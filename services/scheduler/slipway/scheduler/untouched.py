@@ -1,24 +1,31 @@
-"""An allocation that nobody has written to yet, from its fact alone: what saves the read before its admission.
+"""An allocation that nobody has written to yet, from its fact alone: what saves the read before its admission, and
+before it is told why it waits.
 
-Pure. Owns which fact is enough for that. The object that is made up has what a first status is made from, and the
-version that the fact was seen at: if it has changed since, the write under that version is refused and the object is
-read after all.
+Pure. Owns which fact is enough for that; to have been told why it waits counts as nothing written, for the fact says
+all of it. The object that is made up has what a first status is made from, and the version that the fact was seen at:
+if it has changed since, the write under that version is refused and the object is read after all.
 """
 
-from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, RoleSpec
-from slipway.model.facts import AllocationFact
+from slipway.crd.facts import CONDITION_ADMITTED
+from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, Condition, ObjectMeta
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RoleSpec
+from slipway.model.facts import AllocationFact, Untouched
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Kind
 
 
 def allocation_of(decision: Decision, fact: AllocationFact | None) -> Allocation | None:
     """The object of an admission, as far as its admission needs it; None: read it."""
-    if decision.kind is not DecisionKind.ADMIT or fact is None or fact.untouched is None or fact.invalid:
+    if decision.kind is not DecisionKind.ADMIT or fact is None or fact.invalid or fact.uid != decision.uid:
         return None
-    if fact.uid != decision.uid or fact.deleting or fact.desired != "Running":
-        return None
+    return object_of(fact)
+
+
+def object_of(fact: AllocationFact) -> Allocation | None:
+    """The object, as far as a first write of its status needs it; None: read it."""
     known = fact.untouched
+    if known is None or fact.deleting or fact.desired != "Running":
+        return None
     annotations = {} if known.user is None else {ANNOTATION_USER: known.user}
     if known.trace:
         annotations[ANNOTATION_TRACE] = known.trace
@@ -39,7 +46,24 @@ def allocation_of(decision: Decision, fact: AllocationFact | None) -> Allocation
             queue=fact.queue,
             ranks=[RoleSpec(name=role.name, count=role.count) for role in fact.roles],
         ),
+        status=AllocationStatus(conditions=_told(fact, known)),
     )
+
+
+def _told(fact: AllocationFact, known: Untouched) -> list[Condition]:
+    """What it was told of why it waits."""
+    if not known.told_at:
+        return []
+    return [
+        Condition(
+            type=CONDITION_ADMITTED,
+            status="False",
+            reason=fact.gate,
+            message=fact.gate_message,
+            observed_generation=known.generation,
+            last_transition_time=known.told_at,
+        )
+    ]
 
 
 def is_same_spec(fact: AllocationFact, written: Allocation) -> bool:

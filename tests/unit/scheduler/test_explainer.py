@@ -1,0 +1,200 @@
+"""Who is told why it waits, and how often: what is news soon, numbers now and then, never in the way."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from slipway.crd.facts import allocation_fact
+from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
+from slipway.crd.transitions import key_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeniedError
+from slipway.kube.resources import ALLOCATIONS, Resource
+from slipway.model.facts import AllocationFact
+from slipway.model.reasons import Gate
+from slipway.runtime.clock import SeededRandom
+from slipway.scheduler.apply import Applier
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.explainer import (
+    INTERVAL_MAX_S,
+    INTERVAL_S,
+    RETOLD_BURST,
+    TOLD_BURST,
+    TOLD_PER_S,
+    WRITES_MAX,
+    Explainer,
+    Said,
+)
+from slipway.scheduler.plan.backlog import Backlog
+from slipway.scheduler.plan.explained import Explained
+from slipway.scheduler.plan.outcome import Explanation
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_core, furnish, launch, look
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+REFUSED = "refused"
+
+
+class CountingKube(CoreKube):
+    """Counts its reads, and takes no word of what is named `refused`."""
+
+    reads = 0
+
+    async def get(self, resource: Resource[Any], name: str, *, namespace: str | None = None) -> Any:
+        self.reads += 1
+        return await super().get(resource, name, namespace=namespace)
+
+    async def replace_status(self, resource: Resource[Any], body: Any) -> Any:
+        if body["metadata"]["name"] == REFUSED:
+            raise DeniedError("forbidden")
+        return await super().replace_status(resource, body)
+
+
+class Desk:
+    """An explainer beside a cluster in which everything waits for what the test says."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        core = a_core(self.clock.now)
+        self.kube = CountingKube(core, random=SeededRandom(1))
+        self.cluster = Cluster(self.clock.now)
+        self.explainer = Explainer("default", Applier(self.kube, self.clock), self.clock, self.cluster)
+        self.backlog = Backlog()
+
+    async def add(self, *names: str) -> None:
+        """Each of them waits."""
+        for name in names:
+            self.observe(f"default/{name}", await launch(self.kube, name))
+
+    def observe(self, key: str, allocation: Allocation | None, _known: AllocationFact | None = None) -> None:
+        """As a cycle does."""
+        assert allocation is not None
+        assert key == key_of(allocation)
+        fact = allocation_fact(allocation, None)
+        self.cluster.allocations.put(key, fact, allocation.metadata.version)
+        self.backlog.put(fact, self.clock.now())
+
+    async def say(self, message: str, gate: Gate = Gate.NO_FIT, *, is_deciding: bool = False) -> Said:
+        """A tick in which all of them wait for that."""
+        own = {fact.key: Explanation(gate=gate, message=message) for fact in self.cluster.allocations.values()}
+        explained = Explained(self.backlog, {}, (), own)
+        return await self.explainer.write(explained, self.observe, is_deciding=is_deciding)
+
+    async def text(self, name: str) -> tuple[str, str]:
+        """(gate, message) that it was told."""
+        waiting = condition_of((await look(self.kube, name)).status.conditions, "Admitted")
+        return (waiting.reason, waiting.message) if waiting is not None else ("", "")
+
+
+def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        await furnish(desk.kube)
+        await test(desk)
+
+    run_virtual(main)
+
+
+def test_many_are_told_over_several_ticks() -> None:
+    """So many in each, and it asks for the next tick until all are told."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add(*(f"job-{number}" for number in range(2 * WRITES_MAX + 5)))
+        said = [await desk.say("no place") for _ in range(4)]
+        assert [each.written for each in said] == [WRITES_MAX, WRITES_MAX, 5, 0]
+        assert [each.again_at is None for each in said] == [False, False, True, True]
+
+    at_a_desk(test)
+
+
+def test_while_work_is_decided_few_are_told() -> None:
+    """Ticks follow one another then, and every write is in their way; nobody is forgotten."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add(*(f"job-{number}" for number in range(TOLD_BURST + 50)))
+        written = 0
+        for _ in range(40):
+            written += (await desk.say("no place", is_deciding=True)).written
+            await desk.clock.sleep(0.05)
+        assert TOLD_BURST < written <= TOLD_BURST + 2 * TOLD_PER_S
+        await desk.clock.sleep(2)
+        for _ in range(3):
+            written += (await desk.say("no place")).written
+        assert written == TOLD_BURST + 50
+
+    at_a_desk(test)
+
+
+def test_numbers_are_told_again_after_longer_and_longer() -> None:
+    """A text that changes all the time is written a few times; when it stops changing it is told in the end."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add("job")
+        written = 0
+        for second in range(round(INTERVAL_MAX_S)):
+            written += (await desk.say(f"{second} in use", Gate.WAITING_FOR_QUOTA)).written
+            await desk.clock.sleep(1)
+        assert written <= 7
+        said = await desk.say("100 in use", Gate.WAITING_FOR_QUOTA)
+        assert said.again_at is not None
+        await desk.clock.sleep(said.again_at - desk.clock.now())
+        await desk.say("100 in use", Gate.WAITING_FOR_QUOTA)
+        assert await desk.text("job") == ("WaitingForQuota", "100 in use")
+
+    at_a_desk(test)
+
+
+def test_numbers_of_many_are_told_again_few_at_a_time() -> None:
+    """However many wait for the same."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add(*(f"job-{number}" for number in range(30)))
+        for _ in range(2):
+            await desk.say("1 in use")
+        await desk.clock.sleep(2 * INTERVAL_S)
+        assert [(await desk.say("2 in use")).written for _ in range(3)] == [RETOLD_BURST, 0, 0]
+
+    at_a_desk(test)
+
+
+def test_another_gate_is_told_at_once() -> None:
+    """Also right after the last word, and when the next word of numbers is far away."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add("job")
+        for second in range(20):
+            await desk.say(f"{second} in use", Gate.WAITING_FOR_QUOTA)
+            await desk.clock.sleep(1)
+        await desk.say("no place", Gate.NO_FIT)
+        assert await desk.text("job") == ("NoFit", "no place")
+
+    at_a_desk(test)
+
+
+def test_what_may_not_be_written_is_tried_again_later_and_nobody_waits_for_it() -> None:
+    """And the explainer does not turn round and round meanwhile."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add(REFUSED, "job")
+        said = await desk.say("no place")
+        assert said.written == 1
+        assert said.again_at is not None
+        assert said.again_at >= desk.clock.now() + INTERVAL_S - 0.001
+        assert await desk.text("job") == ("NoFit", "no place")
+
+    at_a_desk(test)
+
+
+def test_what_the_api_has_made_is_told_without_a_read() -> None:
+    """First word and second: the fact has all there is of its status."""
+
+    async def test(desk: Desk) -> None:
+        made = await launch(desk.kube, "job")
+        patch = {"metadata": {"finalizers": [TEARDOWN_FINALIZER]}}
+        made = await desk.kube.patch(ALLOCATIONS, "job", patch, namespace="default")
+        desk.observe("default/job", made)
+        await desk.say("no place")
+        await desk.say("too little", Gate.WAITING_FOR_QUOTA)
+        assert desk.kube.reads == 0
+        assert await desk.text("job") == ("WaitingForQuota", "too little")
+
+    at_a_desk(test)
