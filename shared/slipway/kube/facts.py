@@ -21,6 +21,7 @@ from slipway.crd.meta import (
     condition_of,
     is_ours,
 )
+from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
 from slipway.kube.objects import Namespace, Node, Pod
 from slipway.kube.podrequests import host_ports_of, requests_of
@@ -62,11 +63,15 @@ def object_key(meta: ObjectMeta) -> str:
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-def fact_of(obj: object, pools: dict[str, ResourcePool]) -> Fact:
-    """The fact of any object that the feed carries; `pools` by name give an allocation's defaults."""
+def fact_of(obj: object, pools: dict[str, ResourcePool], specs: Specs | None = None) -> Fact:
+    """The fact of any object that the feed carries; `pools` by name give an allocation's defaults.
+
+    `specs` remembers what specs mean, for whoever reads many allocations that are alike.
+    """
     match obj:
         case Allocation():
-            return allocation_fact(obj, pools.get(obj.spec.pool))
+            pool = pools.get(obj.spec.pool)
+            return allocation_fact(obj, pool, known=specs.of(obj, pool) if specs is not None else None)
         case Pod():
             return pod_fact(obj)
         case Node():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from slipway.crd.specs import Specs
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import log, telemetry
@@ -53,6 +54,7 @@ class Follower:
         self._clock = clock
         self._random = random
         self._list_pause_s = list_pause_s
+        self._specs = Specs()
         self._changed = asyncio.Event()
         self._poked = asyncio.Event()
         self._listing = asyncio.Lock()
@@ -145,7 +147,7 @@ class Follower:
                 await self._reader.start()
             except TransientError as exc:
                 _log.debug("no feed", error=str(exc))
-        self._listed = await list_everything(self._kube, self._cluster)
+        self._listed = await list_everything(self._kube, self._cluster, self._specs)
         self._listed_at = began_at
         self._changed.set()
 

@@ -7,10 +7,14 @@ only makes it quick. Must not decide anything.
 import asyncio
 from typing import Any
 
+from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import ResourcePool
+from slipway.errors import ExpiredError
 from slipway.kube.facts import Fact, decode_fact, fact_of, object_key
-from slipway.kube.ports import Listed
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.rest import LIST_STARTS_MAX, PAGE_SIZE
+from slipway.kube.scope import only
+from slipway.kube.wire import metadata_of
 from slipway.model.facts import PodFact
 from slipway.model.ids import split_allocation_id
 from slipway.scheduler.cluster import Cluster
@@ -21,19 +25,22 @@ from slipway.streams.ports import FeedOp
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, NODES, PODS, ALLOCATIONS)
 
 
-async def list_everything(kube: Kube, cluster: Cluster) -> int:
+async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     """Bring every table up to a consistent LIST; the version of that of the allocations.
 
-    Pools come first: an allocation's fact depends on the defaults of its pool.
+    Pools come first: an allocation's fact depends on the defaults of its pool. Facts are made page by page, while the
+    next page is on its way: a cluster of any size neither holds up the loop, by which a lease is kept, nor is ever in
+    memory as a whole. The tables take all of it in one step, so that nobody sees half of a LIST.
     """
     pools = await kube.list(RESOURCE_POOLS)
     by_name = {pool.metadata.name: pool for pool in pools.items}
-    _replace(cluster, RESOURCE_POOLS, pools, by_name)
-    lists = await asyncio.gather(*(kube.list(resource) for resource in LISTED))
-    for resource, listed in zip(LISTED, lists, strict=True):
-        _replace(cluster, resource, listed, by_name)
-    version = lists[LISTED.index(ALLOCATIONS)].resource_version
-    return int(version) if version.isdigit() else 0
+    taken = [_Taken(cluster, resource, by_name, specs) for resource in LISTED]
+    await asyncio.gather(*(each.read(kube) for each in taken))
+    of_pools = _Taken(cluster, RESOURCE_POOLS, by_name, specs)
+    of_pools.take(pools.items, pools.resource_version)
+    for each in (of_pools, *taken):
+        each.replace()
+    return taken[LISTED.index(ALLOCATIONS)].version
 
 
 def take(cluster: Cluster, delta: Delta) -> bool:
@@ -66,9 +73,61 @@ def _is_expected(cluster: Cluster, fact: Fact) -> bool:
     return known.placements.get(fact.rank) == fact.node
 
 
-def _replace(cluster: Cluster, resource: Resource[Any], listed: Listed[Any], pools: dict[str, ResourcePool]) -> None:
-    table = cluster.table(resource.plural)
-    if table is None:
-        return
-    facts = {object_key(item.metadata): (fact_of(item, pools), item.metadata.version) for item in listed.items}
-    table.replace(facts, int(listed.resource_version) if listed.resource_version.isdigit() else 0)
+class _Taken:
+    """One LIST as facts."""
+
+    def __init__(self, cluster: Cluster, resource: Resource[Any], pools: dict[str, ResourcePool], specs: Specs) -> None:
+        self.version = 0
+        self._table = cluster.table(resource.plural)
+        self._resource = resource
+        self._pools = pools
+        self._specs = specs
+        self._facts: dict[str, tuple[Fact, int]] = {}
+
+    async def read(self, kube: Kube) -> None:
+        """All pages of one consistent LIST.
+
+        Raises:
+            TransientError: the API server can not be reached.
+            ExpiredError: it forgets the LIST before it has given the last page, again and again.
+        """
+        for start in range(LIST_STARTS_MAX):
+            self._facts.clear()
+            try:
+                await self._pages(kube)
+            except BaseExceptionGroup as group:
+                error = only(group)
+                if not isinstance(error, ExpiredError) or start == LIST_STARTS_MAX - 1:
+                    raise error from None
+            else:
+                return
+
+    def take(self, items: list[Any], resource_version: str) -> None:
+        """Make facts of some of its objects; what the table has at that version already is no news."""
+        self.version = int(resource_version) if resource_version.isdigit() else 0
+        table = self._table
+        if table is None:
+            return
+        for item in items:
+            meta = metadata_of(item)
+            key, version = object_key(meta), meta.version
+            known = table.get(key) if version and table.version(key) == version else None
+            self._facts[key] = (known or fact_of(item, self._pools, self._specs), version)
+
+    def replace(self) -> None:
+        """The table is as the LIST says."""
+        if self._table is not None:
+            self._table.replace(self._facts, self.version)
+
+    async def _pages(self, kube: Kube) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            coming = tasks.create_task(kube.list(self._resource, limit=PAGE_SIZE))
+            while True:
+                page = await coming
+                if not page.continue_:
+                    break
+                coming = tasks.create_task(kube.list(self._resource, limit=PAGE_SIZE, continue_=page.continue_))
+                # It is asked for before this one is taken in.
+                await asyncio.sleep(0)
+                self.take(page.items, page.resource_version)
+            self.take(page.items, page.resource_version)

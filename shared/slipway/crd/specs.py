@@ -1,0 +1,78 @@
+"""What specs mean, remembered: thousands of allocations of one sweep differ in nothing that resolving looks at.
+
+Owns when two allocations are alike: the same spec but for what neither a rank nor the hash depends on, in the same
+namespace, under the same spec of the same pool. Resolving costs twenty times what the rest of a fact does, and a
+scheduler that starts makes a fact of each allocation there is.
+
+Invariant: `of` answers what `understood` would.
+"""
+
+import msgspec
+
+from slipway.crd.facts import Understood, understood
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.model import ids
+from slipway.model.lifecycle import Kind
+from slipway.model.ranklabels import ALLOCATION_UID
+
+KNOWN_MAX = 4_096
+"""So many different specs are remembered at once."""
+BYTES_MAX = 16 * 1024
+"""A larger spec is not remembered: all of them stay small, and far below what is refused for its size."""
+_SAME = AllocationSpec(kind=Kind.COMMAND)
+_encode = msgspec.json.Encoder().encode
+
+
+class Specs:
+    """The specs that were read lately."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, ResourcePool | None] = {}
+        self._known: dict[tuple[str, bytes], Understood] = {}
+
+    def of(self, allocation: Allocation, pool: ResourcePool | None) -> Understood:
+        """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults."""
+        self._follow(allocation.spec.pool, pool)
+        key = _key(allocation)
+        if key is None:
+            return understood(allocation, pool)
+        found = self._known.get(key)
+        if found is None:
+            found = understood(allocation, pool)
+            if not any(ALLOCATION_UID in role.labels for role in found.roles):
+                if len(self._known) >= KNOWN_MAX:
+                    self._known.clear()
+                self._known[key] = found
+        return found
+
+    def _follow(self, name: str, pool: ResourcePool | None) -> None:
+        before = self._pools.get(name)
+        if before is pool and name in self._pools:
+            return
+        if name in self._pools and (before.spec if before else None) != (pool.spec if pool else None):
+            self._known.clear()
+        self._pools[name] = pool
+
+
+def _key(allocation: Allocation) -> tuple[str, bytes] | None:
+    """Equal for those that are alike; None: it is not to be remembered."""
+    meta, spec = allocation.metadata, allocation.spec
+    if not ids.is_name(meta.name):
+        return None
+    if spec.signals is not None and len(_encode(spec.signals)) > BYTES_MAX:
+        return None
+    alike = msgspec.structs.replace(
+        spec,
+        queue=_SAME.queue,
+        priority=_SAME.priority,
+        queue_position=_SAME.queue_position,
+        hold=_SAME.hold,
+        desired=_SAME.desired,
+        signals=None,
+        request_hash=_SAME.request_hash,
+    )
+    try:
+        text = _encode(alike)
+    except RecursionError:
+        return None
+    return (meta.namespace, text) if len(text) <= BYTES_MAX else None

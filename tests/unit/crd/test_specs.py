@@ -1,0 +1,77 @@
+"""What specs mean, remembered: never another answer than resolving gives."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.facts import understood
+from slipway.crd.specs import KNOWN_MAX, Specs
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from tests.support.allocations import Json, a_pool, an_allocation
+
+TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "i:1", "command": ["run"]}]}}
+BESIDE: Json = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "host", "labelSelector": {"matchLabels": {"slipway.dev/role": "worker"}}}
+        ]
+    }
+}
+
+
+def a_spec(**changes: Any) -> Allocation:
+    return an_allocation(kind="command", template=TEMPLATE, **changes)
+
+
+def named(allocation: Allocation, **meta: str) -> Allocation:
+    return msgspec.structs.replace(allocation, metadata=msgspec.structs.replace(allocation.metadata, **meta))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_spec(env={"SEED": "2"}),
+        a_spec(ranks=[{"resources": {"cpu": "2"}}]),
+        a_spec(ranks=[{"count": 2}]),
+        a_spec(ranks=[{"count": 2}], minAvailable=9),
+        a_spec(priority=90, queue="other", hold=True, desired="Stopped", requestHash="x", queuePosition="1"),
+        a_spec(signals={"ready": True, "lostNodes": ["n" * 200] * 300}),
+        a_spec(maxRuntime="0s"),
+        an_allocation(kind="notebook"),
+        an_allocation(kind="command", template={"spec": {"containers": [{"name": "x", "image": str(10**30)}]}}),
+        an_allocation(kind="command", template={"spec": {"hostPID": 10**30}}),
+        named(a_spec(), name="Not-A-Name"),
+        named(a_spec(), namespace="elsewhere"),
+        named(a_spec(ranks=[{"affinity": BESIDE}]), name="beside"),
+        a_spec(files=[{"path": "a", "content": "x" * 30_000}]),
+    ],
+)
+def test_what_is_remembered_is_what_resolving_gives(other: Allocation) -> None:
+    """Each spec beside one that differs from it in one thing, in either order, and asked for twice."""
+    pool = a_pool()
+    specs = Specs()
+    for allocation in (a_spec(), other, a_spec(), other, named(other, name="again", uid="v")):
+        assert specs.of(allocation, pool) == understood(allocation, pool)
+
+
+def test_those_that_are_alike_are_resolved_once() -> None:
+    """They share what was understood of the first."""
+    specs, pool = Specs(), a_pool()
+    first = specs.of(a_spec(), pool)
+    assert specs.of(named(a_spec(priority=70), name="second", uid="u2"), pool) is first
+
+
+def test_another_pool_spec_is_another_answer() -> None:
+    """What was understood under a pool's former defaults is forgotten."""
+    pools: list[ResourcePool | None] = [a_pool(), a_pool(tolerations=[{"key": "gpu", "operator": "Exists"}]), None]
+    specs, allocation = Specs(), a_spec()
+    for pool in [*pools, *pools]:
+        assert specs.of(allocation, pool) == understood(allocation, pool)
+
+
+def test_what_is_remembered_has_a_limit() -> None:
+    """A sweep over more specs than are remembered costs what resolving costs, not memory."""
+    specs, pool = Specs(), a_pool()
+    kept = [specs.of(a_spec(env={"SEED": str(number)}), pool) for number in range(KNOWN_MAX + 1)]
+    assert specs.of(a_spec(env={"SEED": "0"}), pool) is not kept[0]
