@@ -2,7 +2,8 @@
 
 Owns epochs, numbers, heartbeats and the signs of a break. Knows nothing of what the objects are, nor of Redis.
 
-Publisher promises: entries appear in the order offered, numbered without gap within an epoch; a heartbeat each second
+Publisher promises: of each object the states offered appear in their order, the last of them always, and one that was
+overtaken before it was sent not at all; what is sent is numbered without gap within an epoch; a heartbeat each second
 says up to which resourceVersion of each kind everything has been published. One publisher at a time: it is elected by
 a lease, and each lease term owns a range of epochs, so a publisher whose term is over is refused (`StaleError`).
 Whenever it can not be sure what the feed holds (its end is gone, its buffer overflowed), it begins a new epoch.
@@ -12,9 +13,9 @@ So LIST after `start`, then apply what `read` gives. Not promised: that the feed
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -46,13 +47,16 @@ class FeedPublisher:
 
     def __init__(self, feed: Feed, clock: Clock, *, term: int) -> None:
         self._feed, self._clock, self._term = feed, clock, term
-        self._buffer: deque[Delta] = deque()
+        self._buffer: dict[tuple[str, str, FeedOp], Delta] = {}
+        """the latest of each object and kind of change, in the order they were offered"""
         self._versions: dict[str, str] = {}
         self._something = asyncio.Event()
         self._epoch = 0
         self._number = 0
         self._end: str | None = None
         self._in_flight: tuple[FeedEntry, ...] = ()
+        self._sent: Sequence[Delta] = ()
+        """what the entries in flight were made of"""
         self._beat_at_s = 0.0
 
     @property
@@ -67,7 +71,9 @@ class FeedPublisher:
             if self._epoch:
                 self._begin_epoch()
             self._buffer.clear()
-        self._buffer.append(delta)
+        place = (delta.kind, delta.key, delta.op)
+        self._buffer.pop(place, None)
+        self._buffer[place] = delta
         self._something.set()
 
     def reached(self, kind: str, rv: str) -> None:
@@ -101,7 +107,7 @@ class FeedPublisher:
         if self._in_flight:
             await self._settle()
         while self._buffer:
-            await self._append([self._buffer[place] for place in range(min(BATCH_MAX, len(self._buffer)))])
+            await self._append(list(islice(self._buffer.values(), BATCH_MAX)))
         if self._clock.monotonic() >= self._beat_at_s:
             beat = Delta(kind="", op=FeedOp.BEAT, key="", rv="", data=codec.encode_beat(self._versions))
             await self._append([beat])
@@ -123,7 +129,7 @@ class FeedPublisher:
         self._beat_at_s = self._clock.monotonic()  # readers shall notice at once
 
     async def _append(self, deltas: Sequence[Delta]) -> None:
-        epoch = self._epoch
+        epoch, self._sent = self._epoch, deltas
         self._in_flight = tuple(
             FeedEntry(
                 epoch=epoch,
@@ -145,9 +151,11 @@ class FeedPublisher:
             self._done(end)
 
     def _done(self, end: str) -> None:
-        if self._in_flight[0].op is not FeedOp.BEAT:
-            for _ in self._in_flight:
-                self._buffer.popleft()
+        for delta in self._sent:
+            place = (delta.kind, delta.key, delta.op)
+            # A later state of the same object may have taken its place meanwhile.
+            if self._buffer.get(place) is delta:
+                del self._buffer[place]
         self._number, self._end, self._in_flight = self._in_flight[-1].number, end, ()
 
     async def _settle(self) -> None:

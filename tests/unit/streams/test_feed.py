@@ -238,6 +238,52 @@ async def test_an_absent_server_is_a_break_and_is_waited_out(world: World) -> No
     assert await read_keys(reader) == ["ns/1"]
 
 
+async def test_of_what_changes_in_a_crowd_the_last_state_is_published(world: World) -> None:
+    """Each object once; but what was deleted and made again is told as both."""
+    publisher = world.publisher()
+    await publisher.step()
+    reader = await world.reader()
+    for rv in ("1", "2", "3"):
+        publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key="ns/a", rv=rv, data=b"{}"))
+        publisher.offer(Delta(kind="jobs", op=FeedOp.PUT, key="ns/a", rv=rv, data=b"{}"))
+    publisher.offer(Delta(kind="pods", op=FeedOp.DELETE, key="ns/a", rv="4"))
+    publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key="ns/a", rv="5", data=b"{}"))
+    await publisher.step()
+    answer = await reader.read(timeout_s=0)
+    assert isinstance(answer, FeedBatch)
+    assert [(delta.kind, delta.op, delta.rv) for delta in answer.deltas] == [
+        ("jobs", FeedOp.PUT, "3"),
+        ("pods", FeedOp.DELETE, "4"),
+        ("pods", FeedOp.PUT, "5"),
+    ]
+
+
+async def test_what_overtakes_an_entry_under_way_is_published_after_it(world: World) -> None:
+    """Also when the first append got no answer."""
+
+    class Slow(MemoryFeed):
+        is_lost = True
+
+        async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
+            end = await super().append(entries, after=after)
+            if self.is_lost and entries[0].op is FeedOp.PUT:
+                self.is_lost = False
+                publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key="ns/a", rv="2", data=b"{}"))
+                raise DeadlineError("no answer")
+            return end
+
+    publisher = FeedPublisher(Slow(world.server), world.clock, term=1)
+    await publisher.step()
+    reader = await world.reader()
+    publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key="ns/a", rv="1", data=b"{}"))
+    with pytest.raises(DeadlineError):
+        await publisher.step()
+    await publisher.step()
+    answer = await reader.read(timeout_s=0)
+    assert isinstance(answer, FeedBatch)
+    assert [delta.rv for delta in answer.deltas] == ["1", "2"]
+
+
 async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
     """Rather a new epoch than a hole that nobody sees."""
     publisher = world.publisher()

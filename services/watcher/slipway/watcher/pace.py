@@ -17,8 +17,9 @@ from slipway.runtime.clock import Clock
 from slipway.watcher.gang import rank_count
 from slipway.watcher.reduce import Reduction
 
-AT_ONCE_PER_S = 10.0
-"""So many are written without delay; also the size of a burst."""
+AT_ONCE_MAX = 10.0
+AT_ONCE_PER_S = 2.0
+"""So many are written without delay, after a pause; and so many a second while they keep coming."""
 HELD_S_MAX = 5.0
 LARGE_RANKS = 64
 """A status with so many ranks is large: its progress is always held back."""
@@ -35,7 +36,7 @@ class Pace:
     def __init__(self, clock: Clock, acts_first: Callable[[], bool] = lambda: True) -> None:
         self._clock = clock
         self._acts_first = acts_first
-        self._places = AT_ONCE_PER_S
+        self._places = AT_ONCE_MAX
         self._filled_at = clock.monotonic()
         self._held: dict[str, tuple[int, float]] = {}
         """{uid: (seq that is held back on, since when)}"""
@@ -63,7 +64,7 @@ class Pace:
         self._held.pop(uid, None)
 
     def _take_place(self, now: float) -> bool:
-        self._places = min(AT_ONCE_PER_S, self._places + (now - self._filled_at) * AT_ONCE_PER_S)
+        self._places = min(AT_ONCE_MAX, self._places + (now - self._filled_at) * AT_ONCE_PER_S)
         self._filled_at = now
         if self._places < 1 or not self._acts_first():
             return False

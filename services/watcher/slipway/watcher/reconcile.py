@@ -44,6 +44,9 @@ ASSIGNED_HINT_DELAY_S = 10.0
 pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
+LEAVE_S = 5.0
+"""How long the finalizer of a pod whose allocation we have ended waits for the pod's delete. Before it, giving up the
+finalizer is a write of its own, and the delete two; after it, it is the delete's second."""
 
 _REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
@@ -235,13 +238,25 @@ class Reconciler:
         """
         for pod in reduction.force_deletes:
             await self._force_delete(pod)
-        ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod)]
+        ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod, reduction.allocation)]
         if ready:
             await asyncio.gather(*(self._drop(pod) for pod in ready))
         return reduction.drop_cr_finalizer and await self._let_go(reduction.allocation)
 
-    def _may_drop(self, pod: Pod) -> bool:
-        return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
+    def _may_drop(self, pod: Pod, allocation: Allocation) -> bool:
+        is_read = self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
+        return is_read and not self._is_to_leave(pod, allocation)
+
+    def _is_to_leave(self, pod: Pod, allocation: Allocation) -> bool:
+        """Whether the pod worker, whom our end of the allocation has woken, is about to delete it."""
+        uid = allocation.metadata.uid
+        if pod.metadata.deletion_timestamp is not None or allocation.status.phase is not Phase.TERMINATED:
+            return False
+        age_s = self._clock.now() - self._written_at.get(uid, 0.0)
+        if not 0.0 <= age_s < LEAVE_S:
+            return False
+        self._queue.add_after(uid, LEAVE_S - age_s)
+        return True
 
     async def _drop(self, pod: Pod) -> None:
         # A pod that was not seen to end (its namespace is going) may have ended since: then its exit comes first.

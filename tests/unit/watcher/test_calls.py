@@ -1,0 +1,111 @@
+"""What a life costs in calls of the watcher, and in hints."""
+
+import asyncio
+from collections import Counter
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.answers import Verb
+from slipway.model.lifecycle import Phase
+from slipway.watcher.pace import AT_ONCE_MAX
+from slipway.watcher.reconcile import LEAVE_S
+from tests.support.watch_post import Post, play
+
+Calls = Counter[tuple[Verb, str]]
+
+
+def counted(post: Post) -> Calls:
+    """The calls of the watcher from here on."""
+    calls: Calls = Counter()
+
+    async def count(verb: Verb, plural: str) -> None:
+        calls[verb, plural] += 1
+
+    post.its.after = count
+    return calls
+
+
+def is_let_go(allocation: Allocation) -> bool:
+    return allocation.status.phase is Phase.TERMINATED and not allocation.metadata.finalizers
+
+
+def test_the_pod_worker_is_woken_once_for_an_end() -> None:
+    """What is let go needs nobody any more."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_let_go, "the end")
+        await asyncio.sleep(5)
+        hints = await post.streams.work_queue("test").claim(limit=10, block_s=0.0)
+        assert len(hints) == 1
+
+    play(story)
+
+
+def test_the_finalizer_of_an_ended_pod_goes_after_its_delete() -> None:
+    """So the server writes twice and not three times; without a pod worker it goes all the same."""
+
+    async def story(post: Post) -> None:
+        calls = counted(post)
+        post.kubelet.runs_s = {0: 1.0}
+        post.works = True
+        await post.launch()
+        await post.until(lambda found: found.status.release is not None, "the release")
+        post.works = False
+        await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end")
+        await asyncio.sleep(LEAVE_S / 2)
+        assert calls[Verb.PATCH, "pods"] == 0
+        await asyncio.sleep(LEAVE_S)
+        [pod] = await post.pods()
+        assert (calls[Verb.PATCH, "pods"], pod.metadata.finalizers) == (1, [])
+
+    play(story)
+
+
+def test_a_crowd_of_ends_is_added_to_the_totals_together() -> None:
+    """One alone at once, the others a second later, and nothing is read that we wrote ourselves."""
+
+    async def story(post: Post) -> None:
+        calls = counted(post)
+        post.kubelet.runs_s = {0: 1.0}
+        names = [f"job-{number}" for number in range(30)]
+        for name in names:
+            await post.launch(name=name)
+        for name in names:
+            await post.until(is_let_go, "the end", name=name)
+        assert calls[Verb.CREATE, "configmaps"] == 1
+        assert calls[Verb.UPDATE, "configmaps"] <= 4
+        assert calls[Verb.GET, "configmaps"] <= len(names) + 2
+
+    play(story)
+
+
+def test_many_that_start_at_once_are_told_in_two_writes_each() -> None:
+    """Running, with what came before it; and the end."""
+
+    async def story(post: Post) -> None:
+        calls = counted(post)
+        post.kubelet.runs_s = {0: 6.0}
+        names = [f"job-{number}" for number in range(30)]
+        for name in names:
+            await post.launch(name=name)
+        for name in names:
+            await post.until(is_let_go, "the end", name=name)
+        assert calls[Verb.UPDATE, "allocations"] <= 2 * len(names) + AT_ONCE_MAX + 2
+
+    play(story)
+
+
+def test_a_gang_is_looked_for_by_name() -> None:
+    """A LIST costs the server a look at everything there is in the namespace."""
+
+    async def story(post: Post) -> None:
+        calls = counted(post)
+        post.kubelet.runs_s = dict.fromkeys(range(12), 1.0)
+        await post.launch(*["n0"] * 12)
+        calls.clear()
+        await post.until(is_let_go, "the end")
+        # That of the sweep.
+        assert calls[Verb.LIST, "services"] == 1
+
+    play(story)
