@@ -1,0 +1,110 @@
+"""What a life costs in calls of the pod worker; what its memory spares it, and what it never does."""
+
+from collections import Counter
+
+import pytest
+
+from slipway.crd.meta import RawObject
+from slipway.kube.answers import Verb
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.model.lifecycle import Event
+from slipway.podworker.teardown import BY_NAME_MAX
+from tests.support.podworker_desk import Calls, Desk, at_a_desk
+
+GANG = ("n0", "n1") * BY_NAME_MAX
+SIZES = [pytest.param(("n0",), id="one"), pytest.param(GANG, id="gang")]
+
+
+async def launched(desk: Desk, *nodes: str) -> None:
+    await desk.assign(*nodes)
+    await desk.handle()
+    desk.calls.seen.clear()
+
+
+def kinds(calls: Calls) -> Counter[tuple[Verb, str]]:
+    return Counter(calls.seen)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_who_launched_it_tears_it_down_without_looking(nodes: tuple[str, ...]) -> None:
+    """One read of the allocation, one delete of each object."""
+
+    async def story(desk: Desk) -> None:
+        await launched(desk, *nodes)
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        wanted = {(Verb.GET, "allocations"): 1, (Verb.DELETE, "pods"): len(nodes), (Verb.DELETE, "configmaps"): 1}
+        if len(nodes) > 1:
+            wanted[Verb.DELETE, "services"] = 1
+        assert kinds(desk.calls) == wanted
+        assert await desk.configmaps() == []
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_a_pod_is_deleted_once_in_a_life_that_is_cut_short(nodes: tuple[str, ...]) -> None:
+    """What was accepted while the attempt was Terminating is not asked for again at its end."""
+
+    async def story(desk: Desk) -> None:
+        await launched(desk, *nodes)
+        await desk.write("job", Event.TERMINATING)
+        await desk.handle()
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        calls = kinds(desk.calls)
+        assert (calls[Verb.DELETE, "pods"], calls[Verb.DELETE, "configmaps"]) == (len(nodes), 1)
+        assert calls[Verb.LIST, "pods"] == 0
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_another_worker_finds_all_of_it(nodes: tuple[str, ...]) -> None:
+    """Memory is only of what one process did: its successor looks, and deletes again."""
+
+    async def story(desk: Desk) -> None:
+        await launched(desk, *nodes)
+        await desk.write("job", Event.TERMINATING)
+        successor, _ = desk.another_worker()
+        await desk.handle(worker=successor)
+        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+        await desk.write("job", Event.TERMINATED)
+        third, _ = desk.another_worker()
+        await desk.handle(worker=third)
+        assert (await desk.configmaps(), await desk.services()) == ([], [])
+
+    at_a_desk(story)
+
+
+def test_a_gang_that_is_told_to_end_again_is_looked_for() -> None:
+    """A LIST shows what is left; a delete for each rank would ask for what is long gone."""
+
+    async def story(desk: Desk) -> None:
+        await launched(desk, *GANG)
+        await desk.write("job", Event.TERMINATING)
+        await desk.handle()
+        await desk.finish_deletes()
+        desk.calls.seen.clear()
+        await desk.handle()
+        assert kinds(desk.calls) == {(Verb.GET, "allocations"): 1, (Verb.LIST, "pods"): 1}
+
+    at_a_desk(story)
+
+
+def test_a_name_that_was_taken_again_is_not_deleted_by_what_is_remembered() -> None:
+    """The delete carries the uid of the ConfigMap that was made, and whose it is now is looked up."""
+
+    async def story(desk: Desk) -> None:
+        await launched(desk, "n0")
+        [ours] = await desk.configmaps()
+        await desk.kube.delete(CONFIG_MAPS, ours.metadata.name, namespace="default")
+        name = {"name": ours.metadata.name, "namespace": "default", "labels": {"slipway.dev/attempt": "1"}}
+        theirs: RawObject = {"metadata": name, "data": {"a": "b"}}
+        await desk.kube.create(CONFIG_MAPS, theirs)
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        [left] = await desk.configmaps()
+        assert left.data == {"a": "b"}
+
+    at_a_desk(story)
