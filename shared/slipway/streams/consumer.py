@@ -16,6 +16,7 @@ Not promised: that the handler runs once per hint (it must be idempotent), or in
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -36,6 +37,11 @@ _log = logging.getLogger(__name__)
 _STALE_RUNS_MAX: Final = 3
 _STALE_PAUSE_S: Final = 0.05
 _TAKE_PAUSE_S: Final = keys.GATHER_S / 2
+_FULL_SWEEP: Final = 20
+"""One sweep in so many also trims and forgets where this process has done nothing."""
+_LAST_CLAIM_S: Final = 1.0
+"""A claim that waits when the stop comes goes on for so long, then it is cancelled. What the server delivers in that
+very moment is claimed by another after its idle time; while hints come often, a claim ends before."""
 
 
 _received: ContextVar[Claimed | None] = ContextVar("slipway_received", default=None)
@@ -50,7 +56,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a consumer works; times in seconds."""
 
     concurrency: int = 32
-    block_s: float = 1.0
+    block_s: float = 5.0
     min_idle_s: float = keys.MIN_IDLE_S
     heartbeat_s: float = 10.0
     sweep_s: float = 15.0
@@ -70,8 +76,12 @@ class WorkConsumer:
         *,
         settings: ConsumerSettings | None = None,
         tally: Tally | None = None,
+        troubled: Callable[[], object] = lambda: None,
     ) -> None:
+        """`troubled` is told whenever the queue can not be reached."""
         self._queue, self._handler, self._clock = queue, handler, clock
+        self._troubled = troubled
+        self._claiming: asyncio.Timeout | None = None
         self._settings = settings if settings is not None else ConsumerSettings()
         self._tally: Tally = tally if tally is not None else NoTally()
         self._slots = asyncio.Semaphore(self._settings.concurrency)
@@ -82,6 +92,8 @@ class WorkConsumer:
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._handled = 0
+        self._has_acknowledged = False
+        """since the last trim"""
 
     @property
     def in_hand(self) -> int:
@@ -95,6 +107,7 @@ class WorkConsumer:
                 group.create_task(self._heartbeats()),
                 group.create_task(self._sweeps(group, stop)),
                 group.create_task(self._acknowledgements()),
+                group.create_task(self._end_claim(stop)),
             ]
             await self._take_in(group, stop)
             await self._until_done()
@@ -131,9 +144,10 @@ class WorkConsumer:
                 await self._changed.wait()
                 continue
             try:
-                claimed = await self._queue.claim(limit=room, block_s=self._settings.block_s)
+                claimed = await self._claim(room)
             except TransientError as exc:
                 failures += 1
+                self._troubled()
                 await self._clock.sleep(self._pause_s(exc, failures))
                 continue
             failures = 0
@@ -141,17 +155,42 @@ class WorkConsumer:
             if claimed:
                 await self._clock.sleep(_TAKE_PAUSE_S)  # a crowd of hints is claimed together
 
+    async def _claim(self, room: int) -> Sequence[Claimed]:
+        """New hints; none when the stop comes and none come."""
+        try:
+            async with asyncio.timeout(None) as self._claiming:
+                return await self._queue.claim(limit=room, block_s=self._settings.block_s)
+        except TimeoutError:
+            return ()
+        finally:
+            self._claiming = None
+
+    async def _end_claim(self, stop: asyncio.Event) -> None:
+        """At the stop nobody waits for hints any more."""
+        await stop.wait()
+        if self._claiming is not None:
+            self._claiming.reschedule(asyncio.get_running_loop().time() + _LAST_CLAIM_S)
+
     async def _sweeps(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
-        """Now and then: take over what others abandoned, and trim what everybody has done."""
-        while not stop.is_set():
+        """Now and then: take over what others abandoned, and trim what everybody has done.
+
+        Who has acknowledged something trims; the others seldom, in case it died before.
+        """
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            is_full = number % _FULL_SWEEP == 0
             try:
                 room = self._settings.concurrency - len(self._running)
                 if room > 0:
                     claimed = await self._queue.claim_abandoned(min_idle_s=self._settings.min_idle_s, limit=room)
                     self._tally.count("hints_claimed", len(claimed))
                     await self._admit(claimed, group)
-                await self._queue.trim()
-                await self._queue.forget_consumers()
+                if self._has_acknowledged or is_full:
+                    self._has_acknowledged = False
+                    await self._queue.trim()
+                if is_full:
+                    await self._queue.forget_consumers()
             except TransientError as exc:
                 _log.debug("sweep of the work queue postponed", extra={"error": str(exc)})
             await self._clock.sleep(self._settings.sweep_s)
@@ -176,6 +215,7 @@ class WorkConsumer:
         done = tuple(self._done)
         if done:
             await self._quietly(self._queue.ack(done))
+            self._has_acknowledged = True
             del self._done[: len(done)]
 
     async def _admit(self, claimed: Sequence[Claimed], group: asyncio.TaskGroup) -> None:
@@ -247,6 +287,7 @@ class WorkConsumer:
     async def _bury(self, claimed: Claimed, cause: str) -> None:
         self._tally.count("hints_dead")
         await self._quietly(self._queue.dead_letter(claimed, cause=cause))
+        self._has_acknowledged = True
 
     async def _quietly(self, call: Awaitable[None]) -> None:
         """A queue call whose failure changes nothing: the entry stays pending and comes again."""

@@ -1,5 +1,7 @@
 """Work without Redis (R0) and with `--once`: consistent LISTs find everything that hints would have said."""
 
+import asyncio
+
 import pytest
 
 from slipway.errors import UnavailableError
@@ -138,6 +140,28 @@ def test_a_redis_that_takes_no_writes_is_as_good_as_none(why: Refusal) -> None:
         assert desk.calls.seen == []
         server.refuses = why
         await poller.step()
+        assert (await look(desk.kube)).status.release is not None
+
+    at_a_desk(story)
+
+
+def test_while_redis_answers_it_is_asked_seldom() -> None:
+    """The question is a write. Whoever takes hints hears first that Redis is away, and says so."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        redis = FlakyRedis()
+        poller: Poller = desk.another_poller(redis)
+        begun_s = desk.clock.monotonic()
+        await poller.step()
+        assert desk.clock.monotonic() - begun_s >= 4.0
+        resting = asyncio.ensure_future(poller.step())
+        await asyncio.sleep(0)
+        redis.is_up, begun_s = False, desk.clock.monotonic()
+        poller.hurry()
+        await resting
+        await poller.step()
+        assert desk.clock.monotonic() - begun_s < 1.0
         assert (await look(desk.kube)).status.release is not None
 
     at_a_desk(story)

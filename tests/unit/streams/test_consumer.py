@@ -102,3 +102,46 @@ async def test_an_acknowledgement_that_is_refused_brings_the_hint_again(world: W
         await wait_until(lambda: runs == 2, "the second run")
         stop.set()
     assert await world.streams.work_queue("a").backlog() == 0
+
+
+async def _nothing(_hint: WorkHint) -> None:
+    return None
+
+
+async def test_a_stop_does_not_wait_for_hints(world: World) -> None:
+    """However long a claim may block, a process that is to end ends soon."""
+    stop = asyncio.Event()
+    settings = ConsumerSettings(block_s=60.0)
+    consumer = WorkConsumer(world.streams.work_queue("a"), _nothing, SystemClock(), settings=settings)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(stop))
+        await wait_until(lambda: world.calls["queue.claim"], "it waits for hints")
+        stop.set()
+
+
+async def test_at_rest_nothing_is_trimmed(world: World) -> None:
+    """Sweeps take over what others abandoned; what nobody acknowledged is not looked through each time."""
+    stop = asyncio.Event()
+    consumer = WorkConsumer(world.streams.work_queue("a"), _nothing, SystemClock(), settings=QUICK)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(stop))
+        await wait_until(lambda: world.calls["queue.claim_abandoned"] >= 4, "sweeps at rest")
+        assert (world.calls["queue.trim"], world.calls["queue.forget_consumers"]) == (1, 1)
+        await world.send(1)
+        await wait_until(lambda: world.calls["queue.trim"] == 2, "it trims what it has done")
+        stop.set()
+
+
+async def test_who_asks_is_told_that_the_queue_is_away(world: World) -> None:
+    """So that work is looked for elsewhere at once."""
+    told: list[int] = []
+    world.refuses = "queue.claim"
+    stop = asyncio.Event()
+    consumer = WorkConsumer(
+        world.streams.work_queue("a"), _nothing, SystemClock(), settings=QUICK, troubled=lambda: told.append(1)
+    )
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(stop))
+        await wait_until(lambda: told, "the trouble")
+        stop.set()
+    assert told == [1]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -76,8 +77,8 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
     poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
     context.loop("poll", poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
     if settings.redis_url:
-        consumer = make_consumer(streams, worker, settings, context.clock)
-        context.tasks.create_task(_consume(consumer, context.stop), name="consumer")
+        consumer = make_consumer(streams, worker, settings, context.clock, troubled=poller.hurry)
+        context.tasks.create_task(_consume(consumer, poller, context.stop), name="consumer")
 
 
 def _extenders(context: Context[Settings]) -> ExtenderClient:
@@ -126,25 +127,33 @@ def make_poller(
 
 
 def make_consumer(
-    streams: Streams, worker: Worker, settings: Settings, clock: Clock, *, is_patient: bool = True
+    streams: Streams,
+    worker: Worker,
+    settings: Settings,
+    clock: Clock,
+    *,
+    is_patient: bool = True,
+    troubled: Callable[[], None] = lambda: None,
 ) -> WorkConsumer:
-    """The consumer of the work stream that feeds a worker."""
+    """The consumer of the work stream that feeds a worker. `troubled` is told when the stream can not be reached."""
     return WorkConsumer(
         streams.work_queue(settings.worker_identity or f"{socket.gethostname()}-{os.getpid()}"),
         partial(worker.handle, is_patient=is_patient),
         clock,
         settings=ConsumerSettings(concurrency=settings.worker_hints),
         tally=MetricTally(),
+        troubled=troubled,
     )
 
 
-async def _consume(consumer: WorkConsumer, stop: Stop) -> None:
+async def _consume(consumer: WorkConsumer, poller: Poller, stop: Stop) -> None:
     """Until the stop, then the hints in hand are finished."""
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(consumer.run(ended))
         await stop.wait()
         ended.set()
+        poller.hurry()
 
 
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:

@@ -8,6 +8,7 @@ gang that was bound in part, and objects that outlived their attempt. An object 
 watcher's to sweep.
 """
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 
@@ -29,6 +30,10 @@ from slipway.streams.ports import WorkHint
 QUICK_PHASES = (Phase.ASSIGNED, Phase.TERMINATING)
 FULL_EVERY_S = 20.0
 JITTER = 0.25
+REST_MAX_S = 30.0
+CALM = 4
+"""So many times rarer Redis is asked while it answers: who takes hints from it hears first that it is away. What only
+this question shows (no room, no writes) is seen that much later."""
 
 
 OWN_KINDS = (brief(PODS), brief(CONFIG_MAPS), brief(SERVICES))
@@ -56,14 +61,23 @@ class Poller:
         self._pinger = pinger
         self._interval_s = interval_s
         self._full_at_s = 0.0
+        self._resting: asyncio.Timeout | None = None
 
     async def step(self) -> float:
-        """One look; answers after how many seconds the next one is due."""
-        if not await self._redis_answers():
-            with telemetry.suppressed():
-                hints = await self._due()
-            await self.handle_all(hints)
-        return self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+        """One look, and a long rest if Redis answers; answers after how many seconds the next one is due."""
+        pause_s = self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+        if await self._redis_answers():
+            await self._rest(min(REST_MAX_S, pause_s * (CALM - 1)))
+            return pause_s
+        with telemetry.suppressed():
+            hints = await self._due()
+        await self.handle_all(hints)
+        return pause_s
+
+    def hurry(self) -> None:
+        """Redis may be away, or the process is to end: a rest ends now."""
+        if self._resting is not None and not self._resting.expired():
+            self._resting.reschedule(asyncio.get_running_loop().time())
 
     async def run_once(self) -> list[ControlPlaneError]:
         """Everything that asks for something now; answers what went wrong."""
@@ -84,6 +98,15 @@ class Poller:
         except ControlPlaneError as error:
             # The worker has logged it, and the next look finds the work again: waiting here would hold up the others.
             failures.append(error)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(None) as self._resting:
+                await self._clock.sleep(seconds)
+        except TimeoutError:
+            return
+        finally:
+            self._resting = None
 
     async def _redis_answers(self) -> bool:
         if self._pinger is None:

@@ -55,7 +55,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=600,
-            description="time between LISTs while Redis is absent or silent",
+            description="time between LISTs while Redis is absent or silent; while it answers, it is asked a quarter "
+            "as often whether it takes writes",
             extra={"unit": "seconds"},
         ),
     ] = 2.0
