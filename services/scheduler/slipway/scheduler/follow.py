@@ -19,10 +19,10 @@ from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.observe import list_everything, take
 from slipway.scheduler.ports import Kube
+from slipway.streams import keys
 from slipway.streams.feed import BreakReason, Delta, FeedBatch, FeedReader
 from slipway.streams.ports import Feed
 
-READ_S = 1.0
 LIST_PAUSE_S = 0.2
 """LISTs are at least this far apart, whoever asks for them."""
 RETRY_MAX_S = 10.0
@@ -92,7 +92,7 @@ class Follower:
         """For ever: LIST, then apply what the feed gives, and LIST when it breaks."""
         await self._list_since(self._clock.monotonic())
         while True:
-            batch = await self._reader.read(timeout_s=READ_S)
+            batch = await self._reader.read(timeout_s=keys.FEED_SILENCE_S)
             if isinstance(batch, FeedBatch):
                 telemetry.FEED_HEARD.set(self._clock.now() - self._reader.silent_s)
                 if self._take(batch.deltas):
@@ -103,9 +103,17 @@ class Follower:
             await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else self._list_pause_s())
             await self._list_since(broken_at)
 
-    async def changed(self) -> None:
-        """Wait until something has changed since the last call."""
-        await self._changed.wait()
+    async def changed(self, within_s: float | None = None) -> None:
+        """Wait until something has changed since the last call, or so many seconds have passed."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def caught_up(self) -> None:
+        """What has changed until now is about to be looked at."""
         self._changed.clear()
 
     def stir(self) -> None:

@@ -24,6 +24,10 @@ BACKOFF_MAX_S = 5.0
 ONCE_TICKS_MAX = 1000
 TICK_SILENCE_S = 60.0
 RING_S = 0.5
+LISTEN_S = 30.0
+"""How long one wait for a wake-up may take. Who rings ends it at once."""
+IN_TOUCH = 2
+"""So many periods of renewal after the last one the API server answers, for all that is known."""
 RELEASED = "lease released"
 """Rung after a release: whoever waits for the lease looks now."""
 
@@ -44,6 +48,15 @@ class PoolScheduler:
         self._standby = self._stand_by()
         self._has_led = False
         self._is_over = False
+
+    @property
+    def pools(self) -> frozenset[str] | None:
+        """The pools that there are, as this candidate knows without asking; None while it could be wrong.
+
+        Who hears neither of the cluster nor of its lease would not notice that the API server is away.
+        """
+        is_in_touch = self._elector.silent_s <= self._settings.lease_retry_s * IN_TOUCH
+        return self._standby.pools if is_in_touch else None
 
     async def compete(self, stop: StopSignal) -> None:
         """Lead whenever the lease can be had, until `stop`; be ready for it all the while."""
@@ -87,7 +100,7 @@ class PoolScheduler:
         cursor: str | None = None
         while True:
             try:
-                woken = await self._parts.streams.wake.wait(cursor, timeout_s=self._settings.tick_max_ms / 1000 * 10)
+                woken = await self._parts.streams.wake.wait(cursor, timeout_s=LISTEN_S)
             except TransientError:
                 await self._clock.sleep(self._backoff_s(3))
                 continue
@@ -157,24 +170,29 @@ class PoolScheduler:
                     continue
                 failures = 0
                 self._health.progress(name)
-                await self._clock.sleep(self._settings.tick_min_ms / 1000)
                 await self._wait(cycle, follower, tick)
         finally:
             self._health.remove_loop(name)
 
     async def _wait(self, cycle: Cycle, follower: Follower, tick: Tick) -> None:
-        """Until something changed, a time that matters has come, or the longest pause is over."""
-        pause_s = self._settings.tick_max_ms / 1000
-        due = cycle.due
-        if due is not None:
-            pause_s = min(pause_s, max(0.0, due - self._clock.now()))
+        """Until something changed, a time that matters has come, or the longest pause is over; never less than the
+        shortest pause, so that a burst is one plan."""
+        least_s, begun_s = self._settings.tick_min_ms / 1000, self._clock.monotonic()
         if tick.decided or tick.open:
-            pause_s = 0.0 if tick.applied else min(pause_s, self._settings.tick_min_ms / 1000)
-        try:
-            async with asyncio.timeout(pause_s):
-                await follower.changed()
-        except TimeoutError:
+            await self._clock.sleep(least_s)
+            if tick.applied:
+                follower.caught_up()
+            else:
+                await follower.changed(within_s=least_s)
             return
+        pause_s = self._settings.tick_max_ms / 1000
+        if cycle.due is not None:
+            pause_s = min(pause_s, max(0.0, cycle.due - self._clock.now()))
+        await follower.changed(within_s=max(least_s, pause_s))
+        left_s = begun_s + least_s - self._clock.monotonic()
+        if left_s > 0:
+            await self._clock.sleep(left_s)
+            follower.caught_up()
 
     def _backoff_s(self, failures: int) -> float:
         return self._random.uniform(0.5, 1.0) * min(BACKOFF_MAX_S, 0.1 * 2.0 ** min(failures, 10))

@@ -3,6 +3,8 @@
 Owns finding pools as they come and go. Built from parts by `main.py`, and by the simulation with other parts.
 """
 
+import math
+
 from slipway.kube.lease import LeaseElector, LeaseTiming
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.runtime import log
@@ -10,6 +12,8 @@ from slipway.runtime.service import Stop
 from slipway.scheduler.leader import PoolScheduler
 from slipway.scheduler.standby import Parts
 
+LIST_S = 30.0
+"""The pools are listed so often at least, whatever the feed tells."""
 LEASE_PREFIX = "slipway-scheduler-"
 
 _log = log.get_logger(__name__)
@@ -21,24 +25,40 @@ class Scheduler:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._stops: dict[str, Stop] = {}
+        self._candidates: dict[str, PoolScheduler] = {}
+        self._there: frozenset[str] = frozenset()
+        """the pools of the last LIST"""
+        self._listed_at = -math.inf
 
     async def discover(self) -> list[tuple[PoolScheduler, Stop]]:
         """Candidates for the pools that are new since the last call; those of pools that are gone are told to stop.
 
+        What a candidate hears by the feed says when to look; a LIST says what there is.
+
         Raises:
             TransientError: the API server can not be reached.
         """
-        listed = await self._parts.kube.list(RESOURCE_POOLS)
+        if not self._is_listed():
+            began_at = self._parts.clock.monotonic()
+            listed = await self._parts.kube.list(RESOURCE_POOLS)
+            self._there, self._listed_at = frozenset(pool.metadata.name for pool in listed.items), began_at
         wanted = {name.strip() for name in self._parts.settings.pools.split(",") if name.strip()}
-        names = {pool.metadata.name for pool in listed.items}
-        names = names & wanted if wanted else names
+        names = self._there & wanted if wanted else self._there
         for name in sorted(self._stops.keys() - names):
             _log.info("pool is gone", pool=name)
             self._stops.pop(name).set()
+            del self._candidates[name]
         fresh = sorted(names - self._stops.keys())
         for name in fresh:
             self._stops[name] = Stop()
-        return [(self._candidate(name), self._stops[name]) for name in fresh]
+            self._candidates[name] = self._candidate(name)
+        return [(self._candidates[name], self._stops[name]) for name in fresh]
+
+    def _is_listed(self) -> bool:
+        """Whether the last LIST still holds."""
+        if self._parts.clock.monotonic() >= self._listed_at + LIST_S:
+            return False
+        return any(candidate.pools == self._there for candidate in self._candidates.values())
 
     def stop(self) -> None:
         """Tell every candidate to give its lease back and end."""

@@ -93,6 +93,13 @@ class Standby:
             self.cycle.warm()
             await self._parts.clock.sleep(WARM_S)
 
+    @property
+    def pools(self) -> frozenset[str] | None:
+        """The pools that there are, as the feed tells; None while it can not be used."""
+        if not self.follower.is_fresh:
+            return None
+        return frozenset(pool.name for pool in self._cluster.pools.values())
+
     async def lead(self) -> None:
         """Take over the ledger.
 
