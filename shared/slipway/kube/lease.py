@@ -10,7 +10,8 @@ Promises
   half.
 - Leading work is cancelled at once when a renewal shows another holder or the renew deadline passes, also while a
   renewal hangs.
-- The first attempt is immediate. A leader renews each retry period (2 s, up to a fifth less); who waits looks more
+- The first attempt is immediate. A leader renews each retry period (2 s, up to a fifth less), or less often if it is
+  told to, but for a renewal that failed: that is tried again after a retry period. Who waits looks more
   often (0.5 s, up to a fifth less), and at the very moment at which a silent holder's time is over. So a holder that
   dies is replaced at most its duration and one look later; one that ends releases, and is replaced within a look, or
   at a `nudge`.
@@ -52,17 +53,20 @@ _log = log.get_logger(__name__)
 
 
 class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: how long a silent holder is respected, how long a leader trusts its last renewal, how often it renews,
-    and how often who waits looks at the lease."""
+    """Seconds: how long a silent holder is respected, how long a leader trusts its last renewal, how soon it tries
+    again, how often who waits looks at the lease, and how often a leader renews (0: as soon as it would try again)."""
 
     duration_s: float = 15.0
     renew_deadline_s: float = 10.0
     retry_s: float = 2.0
     look_s: float = 0.5
+    renew_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.duration_s > self.renew_deadline_s > self.retry_s > 0:
             raise InvariantError(f"a lease needs duration > renew deadline > retry > 0, not {self}")
+        if self.renew_s >= self.renew_deadline_s:
+            raise InvariantError(f"a lease is renewed before its renew deadline, not {self}")
 
 
 class Leadership:
@@ -199,13 +203,16 @@ class LeaseElector:
 
     async def _keep(self, leadership: Leadership) -> None:
         """Renews until the lease is lost, or was anybody else's in between."""
+        pause_s = renew_s = self.timing.renew_s or self.timing.retry_s
         while True:
-            await self._clock.sleep(min(self._jittered(self.timing.retry_s), self.remaining_s()))
+            await self._clock.sleep(min(self._jittered(pause_s), self.remaining_s()))
             if not self.is_leader():
                 break
+            pause_s = self.timing.retry_s
             try:
                 async with asyncio.timeout(self.remaining_s()):
-                    await self._acquire()
+                    if await self._acquire():
+                        pause_s = renew_s
             except TimeoutError:
                 break
             except InvariantError:

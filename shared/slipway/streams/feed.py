@@ -13,7 +13,7 @@ So LIST after `start`, then apply what `read` gives. Not promised: that the feed
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import Final
@@ -80,9 +80,12 @@ class FeedPublisher:
         """The watch of `kind` is complete up to `rv` (its LIST, a bookmark): the next heartbeat says so."""
         self._versions[kind] = rv
 
-    async def run(self) -> None:
-        """Publish until cancelled. Raises `StaleError` when another term owns the feed."""
-        while True:
+    async def run(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Publish until `goes_on` says no. It is asked before each heartbeat at least, and may tell what is `reached`.
+
+        Raises `StaleError` when another term owns the feed.
+        """
+        while goes_on():
             end = self._end
             try:
                 await self.step()

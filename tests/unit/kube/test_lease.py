@@ -24,11 +24,11 @@ LOOK_S = 0.5
 class Candidate:
     """One process that wants to lead; `terms` are the (begin, end) times of its leading scope."""
 
-    def __init__(self, world: "World", name: str, clock: VirtualClock) -> None:
+    def __init__(self, world: "World", name: str, clock: VirtualClock, timing: LeaseTiming | None = None) -> None:
         self.kube = CoreKube(world.core, random=SeededRandom(name))
         self.clock = clock
         self.elector = LeaseElector(
-            self.kube, "lease", name, namespace="default", clock=clock, random=SeededRandom(name)
+            self.kube, "lease", name, namespace="default", clock=clock, random=SeededRandom(name), timing=timing
         )
         self.terms: list[tuple[float, float]] = []
         self.stop = asyncio.Event()
@@ -77,9 +77,11 @@ class World:
         self.tasks = tasks
         self.candidates: list[Candidate] = []
 
-    def join(self, name: str, clock: VirtualClock | None = None) -> tuple[Candidate, asyncio.Task[None]]:
+    def join(
+        self, name: str, clock: VirtualClock | None = None, *, timing: LeaseTiming | None = None
+    ) -> tuple[Candidate, asyncio.Task[None]]:
         """Starts a candidate; the task may be cancelled, as a crash would not release."""
-        candidate = Candidate(self, name, clock or VirtualClock())
+        candidate = Candidate(self, name, clock or VirtualClock(), timing)
         self.candidates.append(candidate)
         return candidate, self.tasks.create_task(candidate.elector.run(candidate.lead, candidate.stop))
 
@@ -449,8 +451,38 @@ def test_once_waits_for_a_dead_holder_and_not_for_a_live_one() -> None:
     in_world(check)
 
 
+def test_a_leader_may_renew_less_often_than_it_would_try_again() -> None:
+    """Each write is the API server's work. A renewal that fails is tried again soon, and the term goes on."""
+
+    async def check(world: World) -> None:
+        timing = LeaseTiming(renew_s=4.0)
+        seldom, _ = world.join("seldom", timing=timing)
+        renewals: list[float] = []
+
+        async def note(verb: Verb, _plural: str) -> None:
+            if verb is Verb.UPDATE:
+                renewals.append(now())
+
+        seldom.kube.before = note
+        await asyncio.sleep(60)
+        pauses = [after - before for before, after in pairwise(renewals)]
+        assert all(4.0 * 0.8 <= pause <= 4.01 for pause in pauses)
+        seldom.refuse()
+        await asyncio.sleep(4.1)
+        seldom.kube.before = note
+        renewals.clear()
+        await asyncio.sleep(RETRY_S)
+        assert renewals
+        assert seldom.leads
+        assert not seldom.terms
+
+    in_world(check)
+
+
 def test_timings_must_make_sense() -> None:
-    """A lease needs duration > renew deadline > retry > 0."""
+    """A lease needs duration > renew deadline > retry > 0, and a renewal before its deadline."""
+    with pytest.raises(InvariantError):
+        LeaseTiming(renew_deadline_s=10, renew_s=10)
     with pytest.raises(InvariantError):
         LeaseTiming(duration_s=10, renew_deadline_s=10)
     with pytest.raises(InvariantError):

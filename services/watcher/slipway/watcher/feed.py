@@ -8,7 +8,6 @@ after a gap in our own view (a LIST again) a new epoch begins, so that readers L
 ends the term.
 """
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -31,7 +30,7 @@ from slipway.streams.ports import Feed, FeedOp
 from slipway.watcher.world import World
 
 WATCH_S = 0.5
-"""How often the view is looked at: is it complete, and how far does it reach."""
+"""How often a view that is not complete, or that may be old, is looked at."""
 _ENDED = ("Succeeded", "Failed")
 
 _log = log.get_logger(__name__)
@@ -83,21 +82,20 @@ class ClusterFeed:
                     term = max(term, await self._term_in_feed() + 1)
 
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
-        """Until the view breaks; cancels the publisher then."""
-        async with asyncio.TaskGroup() as tasks:
-            publishing = tasks.create_task(_translated(publisher.run()))
-            gaps, epoch = self._gaps(), 0
-            while leadership.is_valid() and self._gaps() == gaps and not self._is_stale() and not publishing.done():
-                for resource, store in self._world.stores():
-                    publisher.reached(resource.plural, str(store.version))
-                if epoch not in (0, publisher.epoch):
-                    _log.info("what was published is gone", epoch=publisher.epoch)
-                    self._lost()
-                epoch = publisher.epoch
-                await self._clock.sleep(WATCH_S)
-            publishing.cancel()
-        if publishing.done() and not publishing.cancelled() and publishing.result() is not None:
-            raise StaleError(str(publishing.result()))
+        """Until the view breaks."""
+        gaps, epoch = self._gaps(), 0
+
+        def goes_on() -> bool:
+            nonlocal epoch
+            for resource, store in self._world.stores():
+                publisher.reached(resource.plural, str(store.version))
+            if epoch not in (0, publisher.epoch):
+                _log.info("what was published is gone", epoch=publisher.epoch)
+                self._lost()
+            epoch = publisher.epoch
+            return leadership.is_valid() and self._gaps() == gaps and not self._is_stale()
+
+        await publisher.run(goes_on)
 
     async def _term_in_feed(self) -> int:
         try:
@@ -155,15 +153,6 @@ class ClusterFeed:
 
     def _pools(self) -> dict[str, ResourcePool]:
         return {pool.metadata.name: pool for pool in self._world.pools.items()}
-
-
-async def _translated(running: Any) -> StaleError | None:
-    """The end of a publisher as a value, so that it does not take the task group with it."""
-    try:
-        await running
-    except StaleError as error:
-        return error
-    return None
 
 
 def _put(kind: str, obj: Any, data: bytes) -> Delta:

@@ -90,7 +90,13 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         float, Meta(gt=0, le=600, description="seconds without a renewal after which a leader stops")
     ] = 10.0
     lease_retry_s: Annotated[
-        float, Meta(gt=0, le=60, description="seconds between attempts to get or renew the lease")
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="seconds between attempts to get the lease, or to renew it after one failed; else it is "
+            "renewed each two fifths of the renew deadline, if that is longer",
+        ),
     ] = 2.0
 
     def policy(self) -> Policy:
