@@ -15,7 +15,7 @@ from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import WorkHint
 from slipway.watcher.hints import RESEND_S, HintSender, Ringer
 from slipway.watcher.relay import Relay
-from tests.support.builders import T0, AllocationStory, an_allocation
+from tests.support.builders import T0, UID, AllocationStory, an_allocation
 from tests.support.clock import FakeClock
 
 
@@ -106,6 +106,22 @@ async def test_the_streams_of_old_ends_are_not_rebuilt() -> None:
     assert await wire.seqs(recent) == [1, 2]
     wire.clock.advance(keys.ALLOCATION.ttl_s - 3000)
     assert await wire.seqs(recent) == []
+
+
+async def test_what_is_relayed_after_its_object_went_is_forgotten() -> None:
+    """The next look at everything that there is finds that it is not; what waits to be told still is."""
+    wire = Wire()
+    uids = {name: f"{name[0]}{UID[1:]}" for name in ("a-here", "b-gone", "c-last")}
+    here, gone, last = (an_allocation(name=name, uid=uid).assigned().it for name, uid in uids.items())
+    for allocation in (here, gone):
+        wire.relay.offer(allocation)
+    wire.relay.forget(gone)
+    await wire.relay.flush()
+    wire.relay.offer(last)
+    await wire.relay.check([here])
+    assert [wire.relay.is_published(each) for each in (here, gone, last)] == [True, False, False]
+    await wire.relay.flush()
+    assert await wire.seqs(last) == [1, 2]
 
 
 async def test_without_redis_nothing_is_waited_for() -> None:

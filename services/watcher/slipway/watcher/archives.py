@@ -20,7 +20,7 @@ from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Kube
 
 DELETES_MAX = 200
-"""Deletes of one sweep; the rest follow in the next one."""
+"""Deletes of one sweep; the rest follow in the next one, which then comes soon."""
 
 _log = log.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Kube
 from slipway.watcher.world import World
 
-DELETES_MAX = 200
-"""Deletes of one sweep; the rest follow in the next one."""
+DELETES_MAX = 1000
+"""Deletes of one sweep; the rest follow in the next one, which then comes soon."""
 
 _log = log.get_logger(__name__)
 

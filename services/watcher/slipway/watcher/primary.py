@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from slipway.kube.lease import Leadership
 from slipway.kube.scope import StopSignal
+from slipway.watcher import archives, keyclaims
 from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.keyclaims import ClaimSweeper
@@ -23,8 +24,12 @@ from slipway.watcher.world import World
 
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
+RETENTION_BUSY_S = 1.0
+"""After a round that left some that were due: else what ends faster than a round a minute deletes would pile up."""
 ARCHIVES_S = 60.0
 CLAIMS_S = 600.0
+SWEEP_BUSY_S = 10.0
+"""After a sweep of archives or claims that deleted as many as one may."""
 SWEEP_PAUSE_S = 2.0
 """Sweeps are at least this far apart, whoever asks for them."""
 
@@ -121,16 +126,16 @@ class Primary:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
         await self._errands.retention.step()
-        return RETENTION_S
+        return RETENTION_BUSY_S if self._errands.retention.is_behind else RETENTION_S
 
     async def _sweep_archives(self) -> float:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
-        await self._errands.archives.sweep()
-        return ARCHIVES_S
+        removed = await self._errands.archives.sweep()
+        return SWEEP_BUSY_S if removed >= archives.DELETES_MAX else ARCHIVES_S
 
     async def _sweep_claims(self) -> float:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
-        await self._errands.claims.sweep()
-        return CLAIMS_S
+        removed = await self._errands.claims.sweep()
+        return SWEEP_BUSY_S if removed >= keyclaims.DELETES_MAX else CLAIMS_S

@@ -86,14 +86,17 @@ class Relay:
         self._something.clear()
 
     async def check(self, allocations: Iterable[Allocation]) -> int:
-        """Compare streams with their objects and offer what is missing; answers how many streams lacked something.
+        """Compare the streams of all objects that there are with them, and offer what is missing; answers how many
+        streams lacked something.
 
         Raises:
             TransientError: Redis is away.
         """
         if not self._enabled:
             return 0
-        living = [allocation for allocation in allocations if self._life_s(allocation) != 0]
+        every = list(allocations)
+        self._forget_others(every)
+        living = [allocation for allocation in every if self._life_s(allocation) != 0]
         lacking = 0
         for start in range(0, len(living), BATCH_MAX):
             batch = living[start : start + BATCH_MAX]
@@ -103,6 +106,12 @@ class Relay:
             for allocation in missing:
                 self.offer(allocation)
         return lacking
+
+    def _forget_others(self, allocations: Sequence[Allocation]) -> None:
+        """What was being appended, or asked about, while its object went."""
+        if len(self._held) > len(allocations):
+            kept = {id_of(allocation) for allocation in (*allocations, *self._dirty.values())}
+            self._held = {id_: seq for id_, seq in self._held.items() if id_ in kept}
 
     async def check_quietly(self, allocations: Iterable[Allocation]) -> None:
         """`check`, when what can not be found out now is found out by the next look."""

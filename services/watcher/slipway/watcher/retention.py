@@ -28,7 +28,15 @@ class Retention:
     """Deletes ended allocations that are past their time."""
 
     def __init__(
-        self, kube: Writer, world: World, accounts: Accounts, clock: Clock, *, age_s: float, count_max: int
+        self,
+        kube: Writer,
+        world: World,
+        accounts: Accounts,
+        clock: Clock,
+        *,
+        age_s: float,
+        count_max: int,
+        deletes_max: int = DELETES_MAX,
     ) -> None:
         self._kube = kube
         self._world = world
@@ -36,6 +44,9 @@ class Retention:
         self._clock = clock
         self._age_s = age_s
         self._count_max = count_max
+        self._deletes_max = deletes_max
+        self.is_behind = False
+        """the last round deleted as many as one may, and there are more"""
 
     async def step(self) -> int:
         """One round; answers how many were deleted."""
@@ -43,7 +54,7 @@ class Retention:
             self._world.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
         )
         deleted = 0
-        for allocation in due[:DELETES_MAX]:
+        for allocation in due[: self._deletes_max]:
             meta = allocation.metadata
             self._accounts.offer(allocation)
             if not self._accounts.is_settled(allocation):
@@ -56,6 +67,7 @@ class Retention:
                 _log.warning("not deleted yet", allocation=meta.name, error=str(error))
                 break
             deleted += 1
+        self.is_behind = len(due) > deleted >= self._deletes_max
         if deleted:
             _log.info("ended allocations deleted", count=deleted)
         return deleted

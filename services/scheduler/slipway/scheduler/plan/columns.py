@@ -247,7 +247,10 @@ class Columns:
         self._charge_pod(pod, -1)
         self._memo = Memo()
         if pod.allocation_uid:
-            self._pods_of[pod.allocation_uid].pop(key, None)
+            own = self._pods_of[pod.allocation_uid]
+            own.pop(key, None)
+            if not own:
+                del self._pods_of[pod.allocation_uid]
             self._dirty.add(pod.allocation_uid)
 
     def _book(self, uid: str, usage: Usage, now: float) -> None:

@@ -1,0 +1,52 @@
+"""A round of retention deletes so many at most, and says whether more are due."""
+
+import msgspec
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Phase
+from slipway.watcher.retention import Retention
+from slipway.watcher.world import World
+from tests.support.builders import T0
+from tests.support.clock import FakeClock
+from tests.support.small_cluster import a_client, a_core, furnish, launch
+
+ENDED = "2023-11-14T22:13:20Z"
+
+
+class NoBooks:
+    """Nothing is added up here: everything is settled."""
+
+    def offer(self, allocation: Allocation) -> None: ...
+
+    def is_settled(self, allocation: Allocation) -> bool:
+        return True
+
+    def is_added(self, allocation: Allocation) -> bool:
+        return True
+
+
+async def test_a_round_that_leaves_some_is_behind() -> None:
+    """Five have ended and one may stay: two rounds of two, each of which is told of, and that was all."""
+    clock = FakeClock(T0 + 100)
+    kube, world = a_client(a_core(clock.now)), World()
+    await furnish(kube)
+    for number in range(5):
+        await launch(kube, f"run-{number}")
+
+    async def observe() -> int:
+        listed = await kube.list(ALLOCATIONS)
+        world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
+        return len(listed.items)
+
+    retention = Retention(kube, world, NoBooks(), clock, age_s=1e9, count_max=1, deletes_max=2)
+    seen: list[tuple[int, int, bool]] = []
+    for _ in range(3):
+        there = await observe()
+        seen.append((there, await retention.step(), retention.is_behind))
+    assert seen == [(5, 2, True), (3, 2, False), (1, 0, False)]
+
+
+def _ended(launched: Allocation) -> Allocation:
+    status = msgspec.structs.replace(launched.status, phase=Phase.TERMINATED, ended_at=ENDED)
+    return msgspec.structs.replace(launched, status=status)
