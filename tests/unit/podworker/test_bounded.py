@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from slipway.errors import ControlPlaneError, InvalidError, StaleError, UnavailableError
-from slipway.podworker.bounded import Lanes, Turns
+from slipway.podworker.bounded import Lanes, Stage, Turns
 
 
 class Load:
@@ -32,6 +32,36 @@ async def test_the_limit_holds_over_everything_that_runs() -> None:
     load, lanes = Load(), Lanes(3)
     await asyncio.gather(lanes.all([load.call] * 10), lanes.all([load.call] * 10))
     assert (load.most, load.done) == (3, 20)
+
+
+async def test_what_has_begun_goes_before_what_begins() -> None:
+    """A free lane goes to the last stage that waits for one, and among equals to who came first."""
+    lanes, order = Lanes(1), list[str]()
+
+    async def call(name: str) -> None:
+        order.append(name)
+        await asyncio.sleep(0)
+
+    waiting = [(Stage.FIRST, "held"), (Stage.FIRST, "begins"), (Stage.RANKS, "rank 0"), (Stage.RANKS, "rank 1")]
+    waiting.append((Stage.LAST, "binds"))
+    await asyncio.gather(*(lanes.one(partial(call, name), stage) for stage, name in waiting))
+    assert order == ["held", "binds", "rank 0", "rank 1", "begins"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 6])
+async def test_who_is_cancelled_leaves_its_lane_to_the_next(rounds: int) -> None:
+    """While it waits, when its turn has just come, and inside."""
+    load, lanes = Load(), Lanes(1)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lanes.one(partial(load.call, rounds=1)))
+        second = tasks.create_task(lanes.one(partial(load.call, rounds=50)))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        second.cancel()
+    load.now = 0
+    async with asyncio.timeout(1):
+        await lanes.all([load.call] * 3)
+    assert load.most == 1
 
 
 async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> None:

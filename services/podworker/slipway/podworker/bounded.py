@@ -2,15 +2,18 @@
 
 Owns the limit on calls under way in this process and what happens when some of them fail. Knows nothing of the calls.
 
-Invariants: never more than the limit at once, over everything that runs; after a first failure no further call is
-begun, and those under way are finished (a cancelled write is a write of unknown outcome); of several failures the
-one that matters most is raised.
+Invariants: never more than the limit at once, over everything that runs; a free lane goes to what is nearest to its
+end, and among equals to who came first; after a first failure no further call is begun, and those under way are
+finished (a cancelled write is a write of unknown outcome); of several failures the one that matters most is raised.
 """
 
 import asyncio
 import contextlib
+import heapq
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Iterator
+from enum import IntEnum
+from itertools import count
 from typing import TypeVar
 
 from slipway.errors import ControlPlaneError, PermanentError, StaleError
@@ -19,19 +22,35 @@ T = TypeVar("T")
 Call = Callable[[], Awaitable[None]]
 
 
+class Stage(IntEnum):
+    """How far what a call belongs to has come; the first goes first.
+
+    Many launches that went on side by side would all be made before the first of them is bound. What begins waits for
+    what has begun, so that one launch after the other ends while the lanes stay full. Nothing starves: a launch that
+    has begun makes a bounded number of calls.
+    """
+
+    LAST = 0
+    """bindings and deletes"""
+    RANKS = 1
+    FIRST = 2
+
+
 class Lanes:
     """At most `limit` calls at once; further ones wait for a free lane."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._free = asyncio.Semaphore(limit)
+        self._left = limit
+        self._waiting: list[tuple[Stage, int, asyncio.Future[None]]] = []
+        self._numbers = count()
 
-    async def one(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def one(self, call: Callable[[], Awaitable[T]], stage: Stage = Stage.LAST) -> T:
         """Runs one call in a lane."""
-        async with self._free:
+        async with self._lane(stage):
             return await call()
 
-    async def all(self, calls: Iterable[Call]) -> None:
+    async def all(self, calls: Iterable[Call], stage: Stage = Stage.LAST) -> None:
         """Runs all calls, in their order as lanes become free.
 
         Raises:
@@ -40,25 +59,52 @@ class Lanes:
         waiting = list(calls)
         if len(waiting) <= 1:
             for call in waiting:
-                await self.one(call)
+                await self.one(call, stage)
             return
         failures: list[ControlPlaneError] = []
         rest = iter(waiting)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(self._limit, len(waiting))):
-                tasks.create_task(self._work(rest, failures))
+                tasks.create_task(self._work(rest, failures, stage))
         if failures:
             raise min(failures, key=_gravity)
 
-    async def _work(self, rest: Iterator[Call], failures: list[ControlPlaneError]) -> None:
+    async def _work(self, rest: Iterator[Call], failures: list[ControlPlaneError], stage: Stage) -> None:
         for call in rest:
-            async with self._free:
+            async with self._lane(stage):
                 if failures:
                     return
                 try:
                     await call()
                 except ControlPlaneError as error:
                     failures.append(error)
+
+    @contextlib.asynccontextmanager
+    async def _lane(self, stage: Stage) -> AsyncGenerator[None]:
+        if self._left:
+            self._left -= 1
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (stage, next(self._numbers), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """A lane has become free: the next in turn has it, or nobody."""
+        while self._waiting:
+            turn = heapq.heappop(self._waiting)[2]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._left += 1
 
 
 def _gravity(error: ControlPlaneError) -> int:

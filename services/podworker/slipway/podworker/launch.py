@@ -33,7 +33,7 @@ from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
 from slipway.podworker.adopt import Verdict, judge
-from slipway.podworker.bounded import Lanes
+from slipway.podworker.bounded import Lanes, Stage
 from slipway.podworker.bundles import Bundles
 from slipway.podworker.claims import check_claims
 from slipway.podworker.extended import Binder, Extended
@@ -120,7 +120,8 @@ class Launcher:
         if missing:
             made.fresh_until_s = self._clock.monotonic() + FRESH_S
             with step("pods", self._clock, count=len(missing)):
-                await self._lanes.all([partial(self._create_pod, allocation, pod, made) for pod in missing])
+                creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
+                await self._lanes.all(creates, Stage.RANKS)
         uids = [made.pod_uids[pod.position] for pod in manifests.pods]
         with step("release", self._clock):
             try:
@@ -148,10 +149,12 @@ class Launcher:
 
     async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap, then the Service. When the ConfigMap was there, somebody has begun: see what else is."""
-        config_map, is_new = await self._lanes.one(partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation))
+        create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
+        config_map, is_new = await self._lanes.one(create, Stage.FIRST)
         self._bundles.note(CONFIG_MAPS, config_map)
         if manifests.service is not None:
-            service, _ = await self._lanes.one(partial(self._ensure, SERVICES, manifests.service, allocation))
+            create = partial(self._ensure, SERVICES, manifests.service, allocation)
+            service, _ = await self._lanes.one(create, Stage.RANKS)
             self._bundles.note(SERVICES, service)
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
