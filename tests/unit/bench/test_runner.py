@@ -2,7 +2,7 @@
 
 import pytest
 from bench.runner import command_of
-from bench.soak import halves
+from bench.soak import SAMPLE_S, halves
 
 
 def test_a_shorter_run_says_so_in_its_command() -> None:
@@ -13,8 +13,10 @@ def test_a_shorter_run_says_so_in_its_command() -> None:
 
 
 def test_the_warm_up_is_in_neither_half() -> None:
-    """A fifth is left out; the rest is cut in the middle."""
-    assert halves([90.0, 90.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]) == ([1, 2, 3, 4], [5, 6, 7, 8])
+    """A fifth is left out, or so many seconds where that is more; the rest is cut in the middle."""
+    samples = [90.0, 90.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert halves(samples, warm_up_s=0.0) == ([1, 2, 3, 4], [5, 6, 7, 8])
+    assert halves(samples, warm_up_s=4 * SAMPLE_S) == ([3, 4, 5], [6, 7, 8])
 
 
 def test_too_short_a_run_is_no_answer() -> None:
