@@ -61,12 +61,10 @@ def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQue
         raise too_large_version(query.version, store.version)
     version = token.v if token else query.version if query.exact and query.version else store.version
     try:
-        records = store.scan_at(kind.resource, namespace, version)
+        records = store.scan_at(kind.resource, namespace, version, token.after if token else None)
     except CompactedError as exc:
         words = _CONTINUE_GONE if token else "The resourceVersion for the provided list is too old."
         raise expired(words) from exc
-    if token is not None:
-        records = [record for record in records if _key(record) > token.after]
     last = _key(records[-1]) if records and not _ONE_NAME.search(query.fields) else None
     if matches is not None:
         records = [record for record in records if matches(record.obj)]

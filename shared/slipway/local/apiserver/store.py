@@ -6,7 +6,7 @@ objects of a resource at any version still in its history can be rebuilt by undo
 see every change once, in order, before `commit` returns, and do not write.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from typing import Literal
 
@@ -78,6 +78,8 @@ class _Room:
 
     def __init__(self, floor: int) -> None:
         self.records: dict[ObjectKey, Record] = {}
+        self.order: list[ObjectKey] = []
+        """the keys of `records`, sorted: a page of a long list costs what is after it, and no sorting"""
         self.by_namespace: dict[str, dict[str, Record]] = {}
         self.history: list[Change] = []
         self.floor = floor
@@ -104,11 +106,7 @@ class Store:
     def scan(self, resource: str, namespace: str | None = None) -> list[Record]:
         """Current records in key order; `namespace` None means all."""
         room = self._rooms.get(resource)
-        if room is None:
-            return []
-        if namespace is None:
-            return [record for _, record in sorted(room.records.items(), key=_first)]
-        return [record for _, record in sorted(room.by_namespace.get(namespace, {}).items(), key=_first)]
+        return [room.records[key] for key in _selected(room.order, namespace, None)] if room else []
 
     def count(self, resource: str, namespace: str | None = None) -> int:
         room = self._rooms.get(resource)
@@ -116,18 +114,23 @@ class Store:
             return 0
         return len(room.records) if namespace is None else len(room.by_namespace.get(namespace, {}))
 
-    def scan_at(self, resource: str, namespace: str | None, version: int) -> list[Record]:
-        """The records as they were at `version`. Raises: CompactedError."""
-        later = self.changes_since(resource, version)
-        if not later:
-            return self.scan(resource, namespace)
-        records = dict(self._room(resource).records)
-        for change in reversed(later):
-            if change.previous is None:
-                records.pop(change.key, None)
-            else:
-                records[change.key] = change.previous
-        return [record for key, record in sorted(records.items(), key=_first) if namespace in (None, key[0])]
+    def scan_at(
+        self, resource: str, namespace: str | None, version: int, after: ObjectKey | None = None
+    ) -> list[Record]:
+        """The records as they were at `version`, those beyond the key `after` alone. Raises: CompactedError."""
+        room, before = self._rooms.get(resource), dict[ObjectKey, Record | None]()
+        if room is None:
+            return []
+        for change in reversed(self.changes_since(resource, version)):
+            before[change.key] = change.previous
+        keys = _selected(room.order, namespace, after)
+        gone = [key for key, record in before.items() if record is not None and key not in room.records]
+        if gone:
+            keys = sorted([*keys, *_selected(sorted(gone), namespace, after)])
+        if not before:
+            return [room.records[key] for key in keys]
+        found = (before[key] if key in before else room.records[key] for key in keys)
+        return [record for record in found if record is not None]
 
     def changes_since(self, resource: str, version: int) -> list[Change]:
         """The changes after `version`, oldest first. Raises: CompactedError."""
@@ -165,9 +168,12 @@ class Store:
         )
         self._index_owners(change)
         if type == "DELETED":
-            room.records.pop(key, None)
+            if room.records.pop(key, None) is not None:
+                del room.order[bisect_left(room.order, key)]
             _forget(room.by_namespace, key)
         else:
+            if key not in room.records:
+                insort(room.order, key)
             room.records[key] = change.record
             room.by_namespace.setdefault(key[0], {})[key[1]] = change.record
         room.history.append(change)
@@ -228,8 +234,11 @@ class Store:
                 self.dependents.setdefault(str(owner.get("uid")), {})[entry] = None
 
 
-def _first(item: tuple[ObjectKey, Record] | tuple[str, Record]) -> ObjectKey | str:
-    return item[0]
+def _selected(order: list[ObjectKey], namespace: str | None, after: ObjectKey | None) -> list[ObjectKey]:
+    """Those of sorted keys that are of that namespace (None: any) and beyond `after`."""
+    low = 0 if namespace is None else bisect_left(order, (namespace, ""))
+    high = len(order) if namespace is None else bisect_left(order, (f"{namespace}\0", ""))
+    return order[low if after is None else max(low, bisect_right(order, after)) : high]
 
 
 def _version(change: Change) -> int:
