@@ -45,8 +45,8 @@ pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
 LEAVE_S = 5.0
-"""How long the finalizer of a pod whose allocation we have ended waits for the pod's delete. Before it, giving up the
-finalizer is a write of its own, and the delete two; after it, it is the delete's second."""
+"""How long the finalizer of an ended pod waits for the pod's delete. Before it, giving up the finalizer is a write of its
+own, and the delete two; after it, it is the delete's second."""
 
 _REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
@@ -248,10 +248,10 @@ class Reconciler:
         return is_read and not self._is_to_leave(pod, allocation)
 
     def _is_to_leave(self, pod: Pod, allocation: Allocation) -> bool:
-        """Whether the pod worker, whom our end of the allocation has woken, is about to delete it."""
-        uid = allocation.metadata.uid
-        if pod.metadata.deletion_timestamp is not None or allocation.status.phase is not Phase.TERMINATED:
+        """Whether it may be about to be deleted: we have just written its end, and it is not leaving yet."""
+        if pod.metadata.deletion_timestamp is not None:
             return False
+        uid = allocation.metadata.uid
         age_s = self._clock.now() - self._written_at.get(uid, 0.0)
         if not 0.0 <= age_s < LEAVE_S:
             return False
