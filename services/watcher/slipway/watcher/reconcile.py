@@ -45,8 +45,8 @@ pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
 LEAVE_S = 5.0
-"""How long the finalizer of an ended pod waits for the pod's delete. Before it, giving up the finalizer is a write of its
-own, and the delete two; after it, it is the delete's second."""
+"""How long the finalizer of an ended pod waits for the pod's delete. Before it, giving up the finalizer is a write by
+itself, and the delete two; after it, it is the delete's second."""
 
 _REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
