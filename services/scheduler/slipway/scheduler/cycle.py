@@ -135,21 +135,32 @@ class Cycle:
         """Bring the columns up to what is known, as the first tick would have to."""
         self._policies.of(self._view.snapshot(self._ledger, self._clock.now()).pool)
 
-    async def promote(self, reach: Callable[[int], Awaitable[None]]) -> None:
+    async def promote(self, reach: Callable[[int], Awaitable[bool]]) -> None:
         """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off.
 
-        `reach` brings the tables up to a version of the allocations. Read, reached and written in this order, what has
-        left the ledger is in the tables: the write would be refused if anything had left it meanwhile.
+        `reach` brings the tables up to a version of the allocations, and answers whether it had to LIST. Read, reached
+        and written in this order, what has left the ledger is in the tables: the write would be refused if anything had
+        left it meanwhile.
         """
+        begun_s, tries, lists = self._clock.monotonic(), 0, 0
         while True:
+            tries += 1
             stored = await self._store.load()
-            await reach(stored.through)
+            lists += await reach(stored.through)
             promoted = ledger.promote(stored, self._cluster.epoch_max())
             promoted = ledger.seen_through(promoted, self._cluster.allocations.newest)
             if await self._store.save(promoted):
                 self._ledger = promoted
                 break
-        _log.info("leading", pool=self._pool, epoch=self._ledger.epoch, open=len(self._ledger.decisions))
+        _log.info(
+            "leading",
+            pool=self._pool,
+            epoch=self._ledger.epoch,
+            open=len(self._ledger.decisions),
+            took_s=round(self._clock.monotonic() - begun_s, 3),
+            tries=tries,
+            lists=lists,
+        )
 
     async def tick(self) -> Tick:
         """One tick.

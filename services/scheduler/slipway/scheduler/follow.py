@@ -28,6 +28,8 @@ LIST_PAUSE_S = 0.2
 RETRY_MAX_S = 10.0
 RECENT_S = 4.0
 """A LIST that began so long ago is as good as what a leader without a feed works with."""
+CATCH_UP_S = 1.5 * keys.FEED_BEAT_S
+"""A feed that has not told how far it has come for so long is not waited for."""
 _AT_ONCE = (BreakReason.NEW_EPOCH, BreakReason.GAP)
 """Breaks after which the feed is there: a LIST mends them now."""
 
@@ -62,6 +64,9 @@ class Follower:
         """when the last LIST began"""
         self._listed = 0
         """the version of its allocations"""
+        self._list_took_s = 0.0
+        self._heard = asyncio.Event()
+        """set when something was read of the feed"""
 
     @property
     def is_fresh(self) -> bool:
@@ -74,19 +79,28 @@ class Follower:
         told = self._reader.versions.get(ALLOCATIONS.plural, "")
         return max(self._listed, int(told) if told.isdigit() else 0)
 
-    async def reach(self, version: int) -> None:
+    async def reach(self, version: int) -> bool:
         """Return when the tables hold the allocations up to `version` (0: as they are now), and the rest is recent.
+
+        The answer is whether that took a LIST. A feed that is at work but has not come that far is waited for as long
+        as a LIST takes: beside a small cluster not at all, and beside a large one its next heartbeat comes sooner.
 
         Raises:
             TransientError: the API server can not be reached.
         """
+        if version:
+            await self._catch_up(version)
+        listed_at = self._listed_at
         async with self._listing:
-            is_recent = self.is_fresh or self._clock.monotonic() - self._listed_at <= RECENT_S
-            if not (version and is_recent and self.position >= version):
+            # A LIST that ended while it was waited for is as recent as it gets, however long it took.
+            is_recent = self.is_fresh or self._listed_at > listed_at or self._since_list_s <= RECENT_S
+            is_reached = bool(version) and is_recent and self.position >= version
+            if not is_reached:
                 # A reader that is at work goes on: what it gives and a LIST are merged by version.
                 await self._list(restart=self._reader.is_broken)
         # Without a feed, what has come since that LIST is found by the next.
         self.poke()
+        return not is_reached
 
     async def follow(self) -> None:
         """For ever: LIST, then apply what the feed gives, and LIST when it breaks."""
@@ -94,13 +108,16 @@ class Follower:
         while True:
             batch = await self._reader.read(timeout_s=keys.FEED_SILENCE_S)
             if isinstance(batch, FeedBatch):
+                self._heard.set()
                 telemetry.FEED_HEARD.set(self._clock.now() - self._reader.silent_s)
                 if self._take(batch.deltas):
                     self._changed.set()
                 continue
             telemetry.FEED_GAPS.labels(reason=batch.reason.name.lower()).inc()
             broken_at = self._clock.monotonic()
-            await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else self._list_pause_s())
+            # The API server has other things to do than to LIST for us: at most half of the time.
+            pause_s = max(self._list_pause_s(), self._list_took_s)
+            await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else pause_s)
             await self._list_since(broken_at)
 
     async def changed(self, within_s: float | None = None) -> None:
@@ -124,6 +141,21 @@ class Follower:
         """Somebody says that there is news: LIST soon, unless it comes by the feed anyway."""
         if not self.is_fresh:
             self._poked.set()
+
+    @property
+    def _since_list_s(self) -> float:
+        return self._clock.monotonic() - self._listed_at
+
+    async def _catch_up(self, version: int) -> None:
+        """Wait for the feed to say that it has told everything up to `version`, while that is quicker than a LIST."""
+        until_s = self._clock.monotonic() + min(CATCH_UP_S, self._list_took_s)
+        while self.is_fresh and self.position < version and (left_s := until_s - self._clock.monotonic()) > 0:
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._heard.wait()
+            except TimeoutError:
+                return
 
     def _take(self, deltas: tuple[Delta, ...]) -> bool:
         """Apply deltas; one that can not be read is another version's, so the next LIST brings the object."""
@@ -156,7 +188,7 @@ class Follower:
             except TransientError as exc:
                 _log.debug("no feed", error=str(exc))
         self._listed = await list_everything(self._kube, self._cluster, self._specs)
-        self._listed_at = began_at
+        self._listed_at, self._list_took_s = began_at, self._clock.monotonic() - began_at
         self._changed.set()
 
     async def _list_since(self, moment: float) -> None:
