@@ -35,7 +35,7 @@ RECOVERY_S = 4.0
 QUIET_S = 4.0
 LONG_QUIET_S = 65.0
 """Longer than any resync, sweep or retention: for runs without faults."""
-LOOK_S = 0.25
+LOOK_S = 0.5
 CHANGES_MAX = 3_000
 """More writes than any scenario needs, by far."""
 BROKEN_MAX = 10

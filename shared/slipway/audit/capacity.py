@@ -13,7 +13,7 @@ from slipway.audit.quotas import Quotas
 def nothing_is_given_twice(evidence: Evidence) -> Iterator[Violation]:
     """I10: at every version what is decided, admitted and not yet over fits each node, and so does what is bound."""
     for holds, number, _ in _passing(evidence):
-        if number <= evidence.listed_to:
+        if number <= evidence.listed_to or not holds.take_is_other():
             continue
         for node, message in holds.excess():
             yield Violation(invariant="I10", subject=node, message=message, version=number)
@@ -47,7 +47,7 @@ def _passing(evidence: Evidence) -> Iterator[tuple[Holds, int, bool]]:
         if number in nodes:
             holds.take_node(version, nodes[number])
         elif number in pools:
-            holds.pools[version.name] = pools[number]
+            holds.take_pool(version, pools[number])
         elif number in evidence.decoded:
             holds.take_allocation(version, evidence.decoded[number].allocation)
         elif number in pods:

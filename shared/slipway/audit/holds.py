@@ -27,8 +27,21 @@ class Holds:
         self._over: set[str] = set()
         """uids of pods that will never run again: their share is free before their allocation says so"""
         self._said: set[tuple[str, str]] = set()
+        self._is_other = True
+
+    def take_is_other(self) -> bool:
+        """Whether anything that counts for `excess` is other than at the last call: most versions only report."""
+        is_other, self._is_other = self._is_other, False
+        return is_other
+
+    def take_pool(self, version: Version, pool: ResourcePool) -> None:
+        before = self.pools.get(version.name)
+        if before is None or before.status.decisions != pool.status.decisions:
+            self._is_other = True
+        self.pools[version.name] = pool
 
     def take_node(self, version: Version, node: Node) -> None:
+        self._is_other = True
         if version.is_deletion:
             self._nodes.pop(version.name, None)
             return
@@ -42,6 +55,8 @@ class Holds:
         if version.is_deletion:
             self._allocations.pop(version.uid, None)
             return
+        before = self._allocations.get(version.uid)
+        self._is_other |= before is None or _counted(before) != _counted(allocation)
         self._allocations[version.uid] = allocation
         if version.uid not in self._roles:
             fact = allocation_fact(allocation, self.pools.get(allocation.spec.pool))
@@ -49,10 +64,12 @@ class Holds:
 
     def take_pod(self, version: Version, pod: Pod) -> None:
         if version.is_deletion or not is_live(pod):
+            # What is over is free: that alone is never too much.
             self._pods.pop(pod.metadata.uid, None)
             if version.is_deletion or pod.spec.node_name:
                 self._over.add(pod.metadata.uid)
         elif pod.metadata.uid not in self._pods:
+            self._is_other = True
             self._pods[pod.metadata.uid] = (pod.spec.node_name, pod_fact(pod).requests + _ONE_POD)
 
     def excess(self) -> Iterator[tuple[str, str]]:
@@ -100,6 +117,13 @@ class Holds:
             requests = self._roles.get(uid, [])
             for rank, node in places.items():
                 yield uid, node, (requests[rank] if rank < len(requests) else Resources()) + _ONE_POD
+
+
+def _counted(allocation: Allocation) -> tuple[object, ...]:
+    """What of an allocation says how much it holds, with the decisions about it."""
+    status = allocation.status
+    is_leaving = allocation.spec.desired == "Stopped" or allocation.metadata.deletion_timestamp is not None
+    return status.phase, status.attempt, status.admission, status.release, is_leaving
 
 
 def is_dead(decision: WireDecision, allocation: Allocation) -> bool:

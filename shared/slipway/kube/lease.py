@@ -38,7 +38,7 @@ from slipway.errors import (
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.ports import KubeApi
 from slipway.kube.resources import LEASES
-from slipway.kube.scope import StopSignal, only, run_until
+from slipway.kube.scope import StopSignal, only
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
@@ -154,13 +154,17 @@ class LeaseElector:
         released. A `lead` that returns earlier gives the lease up, and the competition goes on. Errors of `lead` are
         raised, after the release.
         """
-        while not stop.is_set():
-            if not await self._attempt():
-                await self._rest(stop)
-                continue
-            await self._lead(lead, stop, drain_s)
-            if not stop.is_set():
-                await self._rest(stop)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                stopping = tasks.create_task(self._nudge_at(stop))
+                while not stop.is_set():
+                    if await self._attempt():
+                        await self._lead(lead, stop, drain_s)
+                    if not stop.is_set():
+                        await self._rest()
+                stopping.cancel()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
 
     async def lead_once(self, lead: Lead) -> bool:
         """Runs `lead` once, if the lease is free or its holder is seen dead for one lease time; then releases it.
@@ -332,17 +336,18 @@ class LeaseElector:
     def _jittered(self, period_s: float) -> float:
         return period_s * (1 - JITTER * self._random.random())
 
-    async def _rest(self, stop: StopSignal) -> None:
-        """Until the next look; less when the holder's time is over before it, at a nudge, or when `stop` is set."""
+    async def _nudge_at(self, stop: StopSignal) -> None:
+        await stop.wait()
+        self.nudge()
+
+    async def _rest(self) -> None:
+        """Until the next look; less when the holder's time is over before it, at a nudge, or at the stop."""
         pause_s = self._jittered(min(self.timing.look_s, self.timing.retry_s))
         left_s = self._left_s(self._lease) if self._lease is not None else 0.0
         if left_s > 0:
             pause_s = min(pause_s, left_s + _INSTANT_S)
-        await run_until(stop, self._pause(pause_s))
-
-    async def _pause(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(pause_s):
                 await self._nudged.wait()
         except TimeoutError:
             return

@@ -171,13 +171,14 @@ class Cycle:
             InvariantError: the plan breaks one of its own rules; nothing of it was committed.
         """
         # 1. What the snapshot already shows is settled; what is still open is finished first.
-        with _timed("finish"):
-            self._settle()
-            finished = await self._apply(self._ledger.decisions, self._ledger.nodes)
-            self._settle()
+        finished: list[Applied] = []
+        if self._ledger.decisions:
+            with _timed("finish"):
+                self._settle()
+                finished = await self._apply(self._ledger.decisions, self._ledger.nodes)
+                self._settle()
         # 2. Deadlines that are stored in the objects.
-        with _timed("deadlines"):
-            stopped = await self._fire_deadlines()
+        stopped = await self._fire_deadlines()
         # 3. Plan, unless nothing that planning reads has changed.
         now = self._clock.now()
         if not self._is_due(now):
@@ -227,6 +228,8 @@ class Cycle:
     # --- the steps ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
+        if not self._ledger.decisions:
+            return
         settled: dict[str, int] = {}
         allocations = self._cluster.allocations
         for decision in self._ledger.decisions:
@@ -283,8 +286,12 @@ class Cycle:
 
     async def _fire_deadlines(self) -> int:
         """Those that have passed, many at a time; the rest is the next tick's, so that planning goes on."""
-        due = await self._without_use(self._deadlines.fired(self._clock.now())[:FIRED_MAX])
-        return sum(await asyncio.gather(*(self._fire(item) for item in due))) if due else 0
+        fired = self._deadlines.fired(self._clock.now())[:FIRED_MAX]
+        if not fired:
+            return 0
+        with _timed("deadlines"):
+            due = await self._without_use(fired)
+            return sum(await asyncio.gather(*(self._fire(item) for item in due))) if due else 0
 
     async def _fire(self, item: Fired) -> bool:
         fact = item.allocation

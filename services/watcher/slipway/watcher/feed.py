@@ -84,11 +84,12 @@ class ClusterFeed:
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
         """Until the view breaks."""
         gaps, epoch = self._gaps(), 0
+        stores = [(resource.plural, store) for resource, store in self._world.stores()]
 
         def goes_on() -> bool:
             nonlocal epoch
-            for resource, store in self._world.stores():
-                publisher.reached(resource.plural, str(store.version))
+            for plural, store in stores:
+                publisher.reached(plural, str(store.version))
             if epoch not in (0, publisher.epoch):
                 _log.info("what was published is gone", epoch=publisher.epoch)
                 self._lost()

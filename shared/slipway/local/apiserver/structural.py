@@ -4,6 +4,7 @@ Owns the reading of `openAPIV3Schema` and the walk that brings an object into sh
 Invariant: a compiled `Schema` is never changed; `shape` changes only the object it is given.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -56,12 +57,27 @@ _LIMITS = (
     "minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems", "minProperties",
     "maxProperties",
 )  # fmt: skip
+COMPILED_MAX = 128
+"""Schemas that are kept compiled."""
 _OLD = re.compile(r"\boldSelf\b")
 TYPE_META: dict[str, Schema] = {"apiVersion": Schema(type="string"), "kind": Schema(type="string")}
 
 
 def compile_schema(source: Json) -> Schema:
-    """Raises: ValueError naming what can not be read, `re.error` for a bad pattern."""
+    """Raises: ValueError naming what can not be read, `re.error` for a bad pattern.
+
+    A definition is compiled when it is checked and when it counts, on each start and in each core of a process: what
+    was compiled before is given again.
+    """
+    return _compiled_text(msgspec.json.encode(source))
+
+
+@functools.lru_cache(maxsize=COMPILED_MAX)
+def _compiled_text(text: bytes) -> Schema:
+    return _compiled(msgspec.json.decode(text))
+
+
+def _compiled(source: Json) -> Schema:
     limits = {name: source[name] for name in _LIMITS if isinstance(source.get(name), int | float)}
     additional = source.get("additionalProperties")
     items = source.get("items")
@@ -69,9 +85,9 @@ def compile_schema(source: Json) -> Schema:
     return Schema(
         type=str(source.get("type") or ""),
         nullable=source.get("nullable") is True,
-        properties={name: compile_schema(node) for name, node in mapping(source, "properties").items()},
-        additional=compile_schema(additional) if is_map(additional) else None,
-        items=compile_schema(items) if is_map(items) else None,
+        properties={name: _compiled(node) for name, node in mapping(source, "properties").items()},
+        additional=_compiled(additional) if is_map(additional) else None,
+        items=_compiled(items) if is_map(items) else None,
         required=tuple(listing(source, "required")),
         enum=source.get("enum"),
         pattern=re.compile(source["pattern"]) if source.get("pattern") else None,
@@ -87,10 +103,10 @@ def compile_schema(source: Json) -> Schema:
         unique=source.get("uniqueItems") is True,
         default=source.get("default", msgspec.UNSET),
         rules=tuple(_rule(entry) for entry in maps(listing(source, "x-kubernetes-validations"))),
-        all_of=tuple(compile_schema(node) for node in maps(listing(source, "allOf"))),
-        any_of=tuple(compile_schema(node) for node in maps(listing(source, "anyOf"))),
-        one_of=tuple(compile_schema(node) for node in maps(listing(source, "oneOf"))),
-        negated=compile_schema(source["not"]) if is_map(source.get("not")) else None,
+        all_of=tuple(_compiled(node) for node in maps(listing(source, "allOf"))),
+        any_of=tuple(_compiled(node) for node in maps(listing(source, "anyOf"))),
+        one_of=tuple(_compiled(node) for node in maps(listing(source, "oneOf"))),
+        negated=_compiled(source["not"]) if is_map(source.get("not")) else None,
         source=source,
     )
 
