@@ -18,7 +18,7 @@ from slipway.crd.transitions import id_of, seq_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
-from slipway.kube.resources import ALLOCATIONS, PODS
+from slipway.kube.resources import ALLOCATIONS, PODS, brief
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
@@ -263,7 +263,9 @@ class Reconciler:
         is_open = exits.exit_of(pod) is None
         async with self._patches:
             try:
-                left = await finalizers.drop(self._kube, PODS, pod.metadata, TRACKING_FINALIZER, only_as_seen=is_open)
+                left = await finalizers.drop(
+                    self._kube, brief(PODS), pod.metadata, TRACKING_FINALIZER, only_as_seen=is_open
+                )
             except StaleError:
                 return
         if left is not None:
