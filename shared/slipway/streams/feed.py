@@ -86,22 +86,24 @@ class FeedPublisher:
         Raises `StaleError` when another term owns the feed.
         """
         while goes_on():
-            end = self._end
+            has_news = bool(self._buffer or self._in_flight)
             try:
                 await self.step()
             except TransientError:
                 await self._clock.sleep(_RETRY_S)
                 continue
-            if self._end != end:
+            if has_news:
                 # What changes alone is published at once; what changes in a crowd, together: that is much cheaper.
                 await self._clock.sleep(keys.GATHER_S)
             if not self._buffer:
                 self._something.clear()
+                left_s = max(0.0, self._beat_at_s - self._clock.monotonic())
+                # A timer that is heard like news costs less than a timeout.
+                timer = asyncio.get_running_loop().call_later(left_s, self._something.set)
                 try:
-                    async with asyncio.timeout(max(0.0, self._beat_at_s - self._clock.monotonic())):
-                        await self._something.wait()
-                except TimeoutError:
-                    continue
+                    await self._something.wait()
+                finally:
+                    timer.cancel()
 
     async def step(self) -> None:
         """Publish what is buffered, and a heartbeat when it is due. Raises `TransientError` and `StaleError`."""

@@ -14,7 +14,7 @@ import msgspec
 from slipway.crd.specs import Specs
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.resources import ALLOCATIONS
-from slipway.runtime import log, telemetry
+from slipway.runtime import log, memory, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.observe import list_everything, take
@@ -122,11 +122,13 @@ class Follower:
 
     async def changed(self, within_s: float | None = None) -> None:
         """Wait until something has changed since the last call, or so many seconds have passed."""
+        # At rest this is most of what a leader does: a timer that is heard like a change costs less than a timeout.
+        timer = asyncio.get_running_loop().call_later(within_s, self.stir) if within_s is not None else None
         try:
-            async with asyncio.timeout(within_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
         self._changed.clear()
 
     def caught_up(self) -> None:
@@ -187,7 +189,8 @@ class Follower:
                 await self._reader.start()
             except TransientError as exc:
                 _log.debug("no feed", error=str(exc))
-        self._listed = await list_everything(self._kube, self._cluster, self._specs)
+        with memory.loading():
+            self._listed = await list_everything(self._kube, self._cluster, self._specs)
         self._listed_at, self._list_took_s = began_at, self._clock.monotonic() - began_at
         self._changed.set()
 
