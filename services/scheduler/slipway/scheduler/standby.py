@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipway.kube.ports import KubeApi
+from slipway.runtime import memory
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
 from slipway.runtime.service import version
@@ -34,6 +35,8 @@ from slipway.streams.ports import Streams
 
 WARM_S = 1.0
 """The columns are brought up to the tables so often, at most."""
+MANY = 2_000
+"""So many objects are worth keeping from the collector."""
 SELDOM = 3
 """So many times longer than a leader does who waits leave between LISTs, where there is no feed."""
 
@@ -57,6 +60,8 @@ class Standby:
 
     def __init__(self, pool: str, parts: Parts, *, silent_s: Callable[[], float]) -> None:
         self.is_leading = False
+        self.is_warm = False
+        """Whether the cluster has been read, and the columns made of it: from then on it can take over at once."""
         self.ended = asyncio.Event()
         """Set when its term is over: somebody else's knowledge counts now."""
         self._parts = parts
@@ -91,6 +96,7 @@ class Standby:
                 self.follower.stir()
                 return
             self.cycle.warm()
+            self._settle()
             await self._parts.clock.sleep(WARM_S)
 
     @property
@@ -108,7 +114,14 @@ class Standby:
         """
         self.is_leading = True
         await self.cycle.promote(self.follower.reach)
+        self._settle()
         await self.spending.look()
+
+    def _settle(self) -> None:
+        """It is warm. One look of the collector at a large cluster would hold up everything that has to be in time."""
+        if not self.is_warm and len(self._cluster.allocations) + len(self._cluster.pods) >= MANY:
+            memory.settle()
+        self.is_warm = True
 
     def _list_pause_s(self) -> float:
         settings = self._parts.settings
