@@ -58,6 +58,10 @@ class Evidence:
         if uid is not None:
             self._departed.setdefault(uid, set()).add(pod.metadata.uid)
 
+    def departed_of(self, uid: str) -> frozenset[str]:
+        """The uids of the allocation's pods that were seen to go."""
+        return frozenset(self._departed.get(uid, ()))
+
     def forget(self, uid: str) -> None:
         """The allocation needs no evidence any more."""
         self._departed.pop(uid, None)

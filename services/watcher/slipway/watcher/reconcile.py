@@ -30,6 +30,7 @@ from slipway.streams import keys
 from slipway.watcher import exits, finalizers, spans
 from slipway.watcher.ends import Policy
 from slipway.watcher.evidence import Evidence
+from slipway.watcher.late import Late
 from slipway.watcher.pace import Pace
 from slipway.watcher.ports import Accounts, HintBox, Kube, Marks, Outbox, Tails
 from slipway.watcher.reduce import Reduction, reduce
@@ -104,6 +105,7 @@ class Reconciler:
         self._written_at: dict[str, float] = {}
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
         self._pace = Pace(hands.clock, acts_first)
+        self._late = Late(hands.clock, lambda: self._world.pods.version)
 
     async def reconcile(self, uid: str) -> None:
         """Bring one allocation up to date.
@@ -138,6 +140,7 @@ class Reconciler:
         self._answers.pop(uid, None)
         self._written_at.pop(uid, None)
         self._pace.forget(uid)
+        self._late.forget(uid)
 
     # --- observing --------------------------------------------------------------------------------------------------
 
@@ -166,6 +169,11 @@ class Reconciler:
         gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
         reduction = self._reduce(allocation, seen, gone, consistent=False)
         if not reduction.needs.consistent_list:
+            self._late.forget(uid)
+            return reduction
+        late_s = 0.0 if reduction.changed else self._late.wait_s(allocation, seen, self._evidence.departed_of(uid))
+        if late_s > 0:
+            self._queue.add_after(uid, late_s)
             return reduction
         listed = await self._evidence.pods_of(allocation)
         return self._reduce(allocation, listed, gone, consistent=True)

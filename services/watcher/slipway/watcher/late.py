@@ -1,0 +1,58 @@
+"""How long the watch of pods may be behind that of allocations before anybody reads what it has not shown.
+
+Owns the patience with released pods that were never seen. Each resource has a watch of its own, so that under load a
+release is often known before the pods that it lists: to read them all by name would cost the server more than their
+creation did, just when it has least to spare. Must not know what an absence means.
+
+Pods are created before their release, so a watch that has come as far as the release has shown them; versions of two
+resources compare where one etcd holds both. Where they do not, time decides.
+
+Promises: nobody waits for a pod that was seen and is gone, nor once the ranks run or are to end, nor once the watch
+has come so far; what is late is read `LATE_S` after it was missed first, and again after as long.
+"""
+
+from collections.abc import Callable, Iterable, Set
+
+from slipway.crd.transitions import stop_reason
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import Phase
+from slipway.runtime.clock import Clock
+
+LATE_S = 10.0
+AGAIN_S = 1.0
+_STARTING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+
+
+class Late:
+    """Remembers since when released pods are missed. `reached`: the version that the watch of pods has come to."""
+
+    def __init__(self, clock: Clock, reached: Callable[[], int]) -> None:
+        self._clock = clock
+        self._reached = reached
+        self._missed: dict[str, tuple[float, int]] = {}
+        """{uid of the allocation: (since when, monotonic; the version in which it first had the release)}"""
+
+    def wait_s(self, allocation: Allocation, seen: Iterable[Pod], departed: Set[str]) -> float:
+        """How long to wait before looking again; 0: its pods are to be read now.
+
+        `departed`: the uids of its pods that were seen to go.
+        """
+        uid, release = allocation.metadata.uid, allocation.status.release
+        if release is None or allocation.status.phase not in _STARTING or stop_reason(allocation) is not None:
+            return 0.0
+        missing = set(release.pod_uids) - {pod.metadata.uid for pod in seen}
+        if not missing or missing & departed:
+            return 0.0
+        now = self._clock.monotonic()
+        since, version = self._missed.setdefault(uid, (now, allocation.metadata.version))
+        if self._reached() >= version:
+            return 0.0
+        wait_s = since + LATE_S - now
+        if wait_s <= 0:
+            self._missed[uid] = now, version
+        return min(max(0.0, wait_s), AGAIN_S)
+
+    def forget(self, uid: str) -> None:
+        """All are there, or the allocation is gone."""
+        self._missed.pop(uid, None)

@@ -1,0 +1,71 @@
+"""Released pods that the watch has not shown yet: waited for a moment, then read."""
+
+import msgspec
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import Phase
+from slipway.watcher.late import AGAIN_S, LATE_S, Late
+from tests.support.builders import T0, an_allocation
+from tests.support.clock import FakeClock
+
+
+def a_gang() -> Allocation:
+    return an_allocation(ranks=2).assigned("n0", "n1").released().it
+
+
+def behind() -> int:
+    """The version that the watch of pods has come to: it has shown nothing yet."""
+    return 0
+
+
+def uids_of(allocation: Allocation) -> list[str]:
+    assert allocation.status.release is not None
+    return allocation.status.release.pod_uids
+
+
+def a_pod(uid: str) -> Pod:
+    return msgspec.convert({"metadata": {"name": uid, "uid": uid}}, Pod)
+
+
+async def test_what_was_never_seen_is_waited_for_and_then_read_now_and_then() -> None:
+    """Looks that come for other reasons meanwhile do not prolong it."""
+    clock, gang = FakeClock(T0), a_gang()
+    late, seen = Late(clock, behind), [a_pod(uids_of(gang)[0])]
+    assert late.wait_s(gang, seen, set()) == AGAIN_S
+    clock.advance(LATE_S - AGAIN_S / 2)
+    assert late.wait_s(gang, seen, set()) == pytest.approx(AGAIN_S / 2)
+    clock.advance(AGAIN_S / 2)
+    assert [late.wait_s(gang, seen, set()) for _ in range(2)] == [0, AGAIN_S]
+
+
+async def test_a_watch_that_has_come_as_far_as_the_release_is_believed_enough_to_look() -> None:
+    """It should have shown them: so they are read, and at once."""
+    gang = a_gang()
+    assert Late(FakeClock(T0), lambda: gang.metadata.version - 1).wait_s(gang, [], set()) > 0
+    assert Late(FakeClock(T0), lambda: gang.metadata.version).wait_s(gang, [], set()) == 0
+
+
+async def test_what_was_seen_to_go_is_read_at_once() -> None:
+    """Its absence is no delay of the watch."""
+    gang = a_gang()
+    assert Late(FakeClock(T0), behind).wait_s(gang, [], {uids_of(gang)[1]}) == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.TERMINATING])
+async def test_nobody_waits_once_it_runs_or_ends(phase: Phase) -> None:
+    """Then every pod was seen, or is to go."""
+    gang = a_gang()
+    later = msgspec.structs.replace(gang, status=msgspec.structs.replace(gang.status, phase=phase))
+    assert Late(FakeClock(T0), behind).wait_s(later, [], set()) == 0
+
+
+async def test_nothing_is_remembered_of_what_is_forgotten() -> None:
+    """The next time begins anew."""
+    clock, gang = FakeClock(T0), a_gang()
+    late = Late(clock, behind)
+    late.wait_s(gang, [], set())
+    clock.advance(LATE_S)
+    late.forget(gang.metadata.uid)
+    assert late.wait_s(gang, [], set()) > 0
