@@ -122,11 +122,13 @@ class Follower:
 
     async def changed(self, within_s: float | None = None) -> None:
         """Wait until something has changed since the last call, or so many seconds have passed."""
+        # At rest this is most of what a leader does: a timer that is heard like a change costs less than a timeout.
+        timer = asyncio.get_running_loop().call_later(within_s, self.stir) if within_s is not None else None
         try:
-            async with asyncio.timeout(within_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
         self._changed.clear()
 
     def caught_up(self) -> None:
