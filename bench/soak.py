@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import msgspec
 
 from bench.nodes import played, simulated_nodes
 from bench.runner import Row, Target, percentile, row
-from bench.stand import Stand, a_stand, launch_through
+from bench.stand import INSIST_MAX, Stand, a_stand, launch_through
 
 MINUTES = float(os.environ.get("SLIPWAY_BENCH_MINUTES", "30"))
 RATE = float(os.environ.get("SLIPWAY_BENCH_RATE", "50"))
@@ -89,9 +90,7 @@ async def _load(stand: Stand, shown: Shown) -> None:
             id_, sent, answered = await launch_through(stand.session, stand.stack.api_url, body, key=key)
             shown.posts_ms.append((answered - sent) * 1_000)
             if number % KILL_EVERY == 0:
-                url = f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill"
-                async with stand.session.post(url) as answer:
-                    answer.raise_for_status()
+                await _kill(stand, id_)
                 shown.killed += 1
         finally:
             slots.release()
@@ -102,6 +101,17 @@ async def _load(stand: Stand, shown: Shown) -> None:
             await slots.acquire()
             group.create_task(launch(number))
     shown.took_s = time.perf_counter() - started_s
+
+
+async def _kill(stand: Stand, id_: str) -> None:
+    """As any client would: again while the api can not say."""
+    for _ in range(INSIST_MAX):
+        async with stand.session.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
+            if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                answer.raise_for_status()
+                return
+        await asyncio.sleep(1.0)
+    raise RuntimeError(f"{id_} could not be killed")
 
 
 async def _sample(stand: Stand, shown: Shown) -> None:

@@ -301,7 +301,7 @@ async def _serve(
                 listen = str(context.address) if listener is not None else ""
                 _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
-                _settle_memory()
+                settle_memory()
                 if not once:
                     await stop.wait()
                 begin_drain()
@@ -333,7 +333,7 @@ async def _http(
     await server.serve(context.stop.wait)
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Take what start-up made, and most of what comes and goes with each message, out of the collector's way.
 
     Our objects form few cycles: the default of a look at every 700 new ones costs a tenth of a busy process.

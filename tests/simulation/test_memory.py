@@ -1,0 +1,101 @@
+"""What lives and ends leaves nothing behind in any service, but in caches that have a limit.
+
+The real services in virtual time; every life is another one: alone or a gang, cancelled while it waits or runs, failed
+and tried again, launched and followed through the api. Retention keeps none. What each process holds is counted when
+all have gone, after one lot, a second and a third: whatever grew with the lives is named.
+"""
+
+import asyncio
+from collections import Counter
+
+from slipway.api.lookup import HOMES_MAX
+from slipway.podworker.bundles import BUNDLES_MAX
+from slipway.podworker.teardown import ASKED_MAX
+from slipway.podworker.worker import BOUND_MAX
+from slipway.scheduler.cluster import TOMBSTONES_MAX
+from slipway.watcher.books import KNOWN_MAX
+from tests.support.api_clients import Client
+from tests.support.census import TYPE, census
+from tests.support.kubelet import Script
+from tests.support.world import Setup, World, run_world
+
+LIVES = 40
+EVERY_S = 0.2
+SERVICES = ("api", "scheduler", "podworker", "watcher")
+SETUP = Setup(nodes=4, cpus=64, replicas={"api": 1}, watcher={"retention_count_max": 0})
+REST_S = 20.0
+"""What is put off has happened by then."""
+BOUNDED = {
+    "Books._done": KNOWN_MAX,
+    "Bundles._uids": BUNDLES_MAX,
+    "Lookup._homes": HOMES_MAX,
+    "Remover._asked": ASKED_MAX,
+    "Table._gone": 8 * TOMBSTONES_MAX,
+    "Worker._bound": BOUND_MAX,
+}
+"""Caches that forget the oldest at this size."""
+
+
+def _script(attempt: int, rank: int) -> Script:
+    return Script(runs_s=1.0, code=1 if attempt == 1 and rank == 1 else 0)
+
+
+async def _live(world: World, ada: Client, number: int) -> None:
+    """One life of one of five kinds."""
+    name = f"run-{number}"
+    match number % 5:
+        case 0:
+            made = await ada.launch(name, key=name)
+            id_ = str(made.body["id"])
+            await asyncio.gather(ada.follow(id_), ada.watch(id_))
+        case 1:
+            await world.launch(name, ranks=2, cpu="100m", maxAttempts=2)
+        case 2:
+            await world.launch(name, cpu="100m")
+            await asyncio.sleep(0.8)
+            await world.cancel(name)
+        case 3:
+            await world.launch(name, cpu="65")
+            await asyncio.sleep(2.0)
+            await world.cancel(name)
+        case _:
+            await world.launch(name, cpu="100m", maxRuntime="1s")
+
+
+async def _lot(world: World, ada: Client, first: int) -> dict[str, Counter[str]]:
+    """So many lives, until nothing of them is left; answers what each service holds then."""
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(first, first + LIVES):
+            tasks.create_task(_live(world, ada, number))
+            await asyncio.sleep(EVERY_S)
+
+    async def is_empty() -> bool:
+        return not list(world.core.store.scan("allocations.slipway.dev")) and not list(world.core.store.scan("pods"))
+
+    await world.until(is_empty)
+    await asyncio.sleep(REST_S)
+    return {role: census(world, role) for role in SERVICES}
+
+
+async def _play(world: World) -> list[dict[str, Counter[str]]]:
+    world.kubelets.script = _script
+    await asyncio.sleep(REST_S)
+    ada = Client(world, "ada")
+    counts = [await _lot(world, ada, lot * LIVES) for lot in range(3)]
+    assert not world.broken
+    return counts
+
+
+def test_what_has_gone_is_forgotten() -> None:
+    """No container has more entries with every lot of lives, but for those that have a limit."""
+    first, second, third = run_world(_play, SETUP, seed=1)
+    for role in SERVICES:
+        assert third[role].total() > 100, f"of {role} nothing was found"
+        grown = {
+            name: (first[role][name], second[role][name], count)
+            for name, count in third[role].items()
+            if count > second[role][name] > first[role][name] and not name.startswith(TYPE) and name not in BOUNDED
+        }
+        assert not grown, f"{role} holds more with every life: {grown}"
+        for name, most in BOUNDED.items():
+            assert third[role][name] <= most
