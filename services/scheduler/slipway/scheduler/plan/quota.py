@@ -13,7 +13,7 @@ inside, and in what is answered, GPUs are counted in thousandths, since a rank m
 Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
@@ -63,6 +63,9 @@ class QueueTree:
         self._empty: QueueTree | None = None
         self._taken: dict[tuple[str, bool], dict[str, int]] = {}
         self._demands: dict[int, tuple[Mapping[str, int], Mapping[str, int]]] = {}
+        self._above: dict[str, set[str]] = {}
+        """{resource that was asked about: the queues that are above their due in it}"""
+        self._meetings: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.exhausted: Mapping[str, Exhausted] = {}
         """{queue: the budget that closes it to work with GPUs}"""
 
@@ -100,6 +103,9 @@ class QueueTree:
                     _add_firm(branch, resource, amount)
             for amounts in sums:
                 amounts[resource] = amounts.get(resource, 0) + amount
+            if (known := self._above.get(resource)) is not None:
+                for above in branch.line:
+                    (known.add if self.above_due(above.name, resource) > 0 else known.discard)(above.name)
 
     def keep(self, name: str, demand: Mapping[str, int]) -> None:
         """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""
@@ -172,11 +178,21 @@ class QueueTree:
 
     def branches(self, name: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The queues from `name` and from `other` upwards, each up to where their branches meet and without that."""
-        ours = [node.name for node in self._branches[name].line]
-        theirs = [node.name for node in self._branches[other].line]
-        while ours and theirs and ours[-1] == theirs[-1]:
-            del ours[-1], theirs[-1]
-        return tuple(ours), tuple(theirs)
+        known = self._meetings.get((name, other))
+        if known is None:
+            ours = [node.name for node in self._branches[name].line]
+            theirs = [node.name for node in self._branches[other].line]
+            while ours and theirs and ours[-1] == theirs[-1]:
+                del ours[-1], theirs[-1]
+            known = self._meetings[name, other] = (tuple(ours), tuple(theirs))
+        return known
+
+    def above_in(self, resource: str) -> Set[str]:
+        """The queues that use more of `resource` than they deserve; follows what is taken and given back."""
+        known = self._above.get(resource)
+        if known is None:
+            known = self._above[resource] = {name for name in self._branches if self.above_due(name, resource) > 0}
+        return known
 
     def above_due(self, name: str, resource: str) -> int:
         """By how much `name` uses more of `resource` than it deserves (an inner queue no less than what is nominal

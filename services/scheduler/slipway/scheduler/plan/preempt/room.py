@@ -21,7 +21,7 @@ from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.ordering import priority_of
 from slipway.scheduler.plan.outcome import Evict, Explanation
 from slipway.scheduler.plan.preempt import guard
-from slipway.scheduler.plan.preempt.claim import FIRST, NOT, SECOND, Claim
+from slipway.scheduler.plan.preempt.claim import FIRST, SECOND, Claim
 from slipway.scheduler.plan.preempt.consent import held_to
 from slipway.scheduler.plan.preempt.moving import move
 from slipway.scheduler.plan.preempt.proposal import Proposals
@@ -206,11 +206,7 @@ class Rooms:
         allowed = self._own_lower(fact, queue, priority)
         if queue.reclaim == NEVER:
             return allowed
-        verdicts = [
-            name != fact.queue and (verdict := claim.judge(name, used)) != NOT and verdict >= rule
-            for name, used in victims.kinds
-        ]
-        others = np.array(verdicts, dtype=np.bool_)[victims.kind]
+        others = (claim.judge_all(victims.kinds, victims.kind_count) >= rule)[victims.kind]
         return allowed | (others if queue.reclaim == ANY else others & (victims.priority < priority))
 
     def _own_lower(self, fact: AllocationFact, queue: QueueFact, priority: int) -> Bools:

@@ -83,7 +83,8 @@ class Victims:
         self.weight: Ints = (self.priority + _ABOVE_ZERO) * ranks
         self.whole: Ints = np.fromiter((unit.whole for unit in found), np.int64, size)
         self.kinds, self.kind = _kinds(found)
-        """what units use, each (queue, amounts) once, and which of those a unit is"""
+        """{queue: (number, amounts) of each kind of use that its units have}, and which kind a unit is"""
+        self.kind_count = sum(len(kinds) for kinds in self.kinds.values())
         self.told = [unit.index for unit in found if unit.fact.evictions]
         """indices of units that made room before"""
         self._lay_out(snapshot)
@@ -265,16 +266,16 @@ def _levels(units: list[Unit]) -> Ints:
     return np.fromiter((level[unit.order[:2]] for unit in units), np.int64, len(units))
 
 
-def _kinds(units: list[Unit]) -> tuple[list[tuple[str, Mapping[str, int]]], Ints]:
+def _kinds(units: list[Unit]) -> tuple[dict[str, list[tuple[int, Mapping[str, int]]]], Ints]:
     known: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
-    kinds: list[tuple[str, Mapping[str, int]]] = []
+    kinds: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
     codes: list[int] = []
     for unit in units:
         used = unit.holding.used if unit.is_whole else unit.holding.used_by((unit.rank,)).amounts
-        key = (unit.holding.allocation.queue, tuple(used.items()))
+        key = (unit.fact.queue, tuple(used.items()))
         code = known.get(key)
         if code is None:
-            code = known[key] = len(kinds)
-            kinds.append((unit.fact.queue, used))
+            code = known[key] = len(known)
+            kinds.setdefault(unit.fact.queue, []).append((code, used))
         codes.append(code)
     return kinds, np.array(codes, dtype=np.int64)
