@@ -86,7 +86,7 @@ class Launcher:
     """Carries out launches."""
 
     def __init__(
-        self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions, extended: Extended, bundles: Bundles
+        self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions, extended: Extended, *, bundles: Bundles
     ) -> None:
         self._kube = kube
         self._bundles = bundles

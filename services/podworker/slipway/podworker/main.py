@@ -101,7 +101,9 @@ def make_worker(
     )
     return Worker(
         kube=kube,
-        launcher=Launcher(kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient()), bundles),
+        launcher=Launcher(
+            kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient()), bundles=bundles
+        ),
         remover=Remover(kube, lanes, clock, bundles),
         pools=pools,
         clock=clock,
