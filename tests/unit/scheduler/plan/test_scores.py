@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from slipway.model.facts import NodeFact, PodFact, PoolFact, Taint, Toleration, 
 from slipway.model.resources import CPU, GPU, MEMORY, Resources
 from slipway.scheduler.plan.fill import fill
 from slipway.scheduler.plan.policy import PACK, SPREAD, policy_of, unknown_scores
-from slipway.scheduler.plan.scores import SCORES
+from slipway.scheduler.plan.scores import SCORES, Normalise, normalised, normalised_alike
 from slipway.scheduler.plan.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, amounts
 
@@ -128,6 +129,13 @@ def test_what_a_pool_names_replaces_the_defaults_and_unknown_names_are_told() ->
     assert policy_of(named).spread == policy_of(named).pack == {"MostAllocated": 3}
     assert unknown_scores(named) == ("Nonsense",)
     assert (policy_of(PoolFact(name="p")).spread, policy_of(PoolFact(name="p")).pack) == (SPREAD, PACK)
+
+
+@given(st.integers(0, 1_000), st.sampled_from(Normalise))
+def test_what_all_nodes_have_alike_is_normalised_as_one(raw: int, how: Normalise) -> None:
+    """A number for all of them is what each of them would get."""
+    every = np.full(3, raw, dtype=np.int64)
+    assert normalised(every, np.ones(3, dtype=np.bool_), how).tolist() == [normalised_alike(raw, how)] * 3
 
 
 def test_gpu_asks_are_packed_and_others_spread() -> None:

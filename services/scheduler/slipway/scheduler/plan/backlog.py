@@ -36,7 +36,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def sample(self) -> AllocationFact:
         """The first of them."""
-        return self.members[0][1]
+        return self.members.blocks[0][0][1]
 
     def index(self, key: WorkKey) -> int:
         """How many members stand before `key`."""

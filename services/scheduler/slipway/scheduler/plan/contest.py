@@ -35,6 +35,8 @@ class Contest:
     def enter(self, name: str, demand: Mapping[str, int], key: HeadKey) -> None:
         """The head of queue `name` from now on."""
         self._heads[name] = (demand, key)
+        if self._stale == name:
+            self._stale = None  # it rises now, and what it used with it
         self._settle()
         self._rise(name)
 

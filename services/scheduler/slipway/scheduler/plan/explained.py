@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan import explain
 from slipway.scheduler.plan.backlog import Backlog
 from slipway.scheduler.plan.lines import Line, Walk
-from slipway.scheduler.plan.members import Member
+from slipway.scheduler.plan.members import Member, Members
 from slipway.scheduler.plan.outcome import Explanation
 
 _HEAD = b"head"
@@ -44,12 +44,13 @@ class Explained(Mapping[str, Explanation]):
             yield Alike(walk.group.key, _bare(walk), walk.group.members)
         for line in self._lines.values():
             for walk in line.walks:
-                members = walk.waiting()
-                if members and line.is_closed and line.head is not None and members[0][1].uid == line.head.uid:
-                    yield Alike(walk.group.key + _HEAD, line.explanation(walk, members[0][1]), members[:1])
-                    members = members.after(1)
-                if members:
-                    yield Alike(walk.group.key, line.explanation(walk, members[0][1]), members)
+                members: Members = walk.waiting()
+                first = walk.first(2)
+                if first and line.is_closed and line.head is not None and first[0][1].uid == line.head.uid:
+                    yield Alike(walk.group.key + _HEAD, line.explanation(walk, first[0][1]), first[:1])
+                    members, first = members.after(1), first[1:]
+                if first:
+                    yield Alike(walk.group.key, line.explanation(walk, first[0][1]), members)
 
     @property
     def own(self) -> Mapping[str, Explanation]:

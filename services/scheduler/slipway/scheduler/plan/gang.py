@@ -69,6 +69,9 @@ class Placed(msgspec.Struct, frozen=True):
 def targets(allocation: AllocationFact) -> list[int]:
     """Ranks per role of the smallest gang that may start: the roles' minima, then up to the gang's own minimum the
     same part of each role's range."""
+    if len(allocation.roles) == 1:
+        only = allocation.roles[0]
+        return [max(only.minimum, min(allocation.minimum, only.count))]
     counts = [role.minimum for role in allocation.roles]
     missing = min(allocation.minimum, allocation.rank_count) - sum(counts)
     while missing > 0:
@@ -140,7 +143,7 @@ def _place(
 ) -> Placed | Blocked:
     wanted = targets(allocation)
     if len(wanted) == 1:
-        return _place_in_order(whatif, allocation, avoid, [within], (0,))
+        return _place_one(whatif, allocation, avoid, within, wanted[0])
     for allowed in _together(whatif, allocation, avoid, within, wanted):
         found = _place_roles(whatif, allocation, avoid, allowed)
         if isinstance(found, Placed):
@@ -153,6 +156,23 @@ def _place(
     packed = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
     whatif.is_packing = False
     return packed if isinstance(packed, Placed) else found
+
+
+def _place_one(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, want: int
+) -> Placed | Blocked:
+    """A gang of one role: there is no order to find, and nobody to stand in."""
+    role = allocation.roles[0]
+    part = place_role(whatif, whatif.row(role, avoid), role, want, within)
+    if isinstance(part, Blocked):
+        return part
+    whatif.take(part.row, part.nodes)
+    if len(part.nodes) < want:
+        blocked = _reach(whatif, allocation, (part,), want)
+        if blocked is not None:
+            withdraw(whatif, (part,))
+            return blocked
+    return Placed(allocation, (part,), len(part.nodes) == want)
 
 
 def _together(

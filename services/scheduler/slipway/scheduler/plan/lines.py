@@ -12,7 +12,7 @@ from slipway.model.position import WorkKey
 from slipway.scheduler.plan import explain
 from slipway.scheduler.plan.backlog import Group
 from slipway.scheduler.plan.gates import closed_gate
-from slipway.scheduler.plan.members import Members
+from slipway.scheduler.plan.members import Member, Members
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
@@ -27,10 +27,18 @@ class Walk:
         self.group = group
         self.at = 0
         self.why: Explanation | None = None
+        self.current = group.sample
+        """the member at `at`, while there is one"""
 
     def waiting(self) -> Members:
         """The members that wait."""
         return self.group.members.after(self.at)
+
+    def first(self, most: int) -> tuple[Member, ...]:
+        """The first of those that wait."""
+        members, at = self.group.members, self.at
+        begin = members.blocks[0]
+        return begin[at : at + most] if at + most <= len(begin) else members[at : at + most]
 
 
 class Line:
@@ -53,11 +61,11 @@ class Line:
         if self.is_closed or not self._heap:
             return None
         walk = self.walks[self._heap[0][1]]
-        return walk.group.members[walk.at][1], walk.group
+        return walk.current, walk.group
 
     def upcoming(self, most: int) -> list[AllocationFact]:
         """The first of each of the next groups, in order, at most `most`."""
-        return [self.walks[number].group.members[self.walks[number].at][1] for _, number in sorted(self._heap)[:most]]
+        return [self.walks[number].current for _, number in sorted(self._heap)[:most]]
 
     def admit(self) -> None:
         """The next has been admitted."""
@@ -72,7 +80,7 @@ class Line:
         walk.why = why
         if self.head is not None or not is_head:
             return False
-        self.head = walk.group.members[walk.at][1]
+        self.head = walk.current
         self.is_closed = self.queue.ordering == STRICT
         return True
 
@@ -92,8 +100,7 @@ class Line:
         return explain.NOT_YET if head is None else explain.behind_head(self.queue.name, head)
 
     def _is_of_head(self, walk: Walk) -> bool:
-        head, members = self.head, walk.group.members
-        return head is not None and walk.at < len(members) and members[walk.at][1].uid == head.uid
+        return self.head is not None and walk.current.uid == self.head.uid and walk.at < len(walk.group.members)
 
     def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
         """All that wait, in order."""
@@ -116,11 +123,12 @@ class Line:
 
     def _push(self, number: int) -> None:
         walk = self.walks[number]
-        members = walk.group.members
-        while walk.at < len(members) and members[walk.at][1].uid in self.settled:
+        while found := walk.first(1):
+            order, walk.current = found[0]
+            if walk.current.uid not in self.settled:
+                heapq.heappush(self._heap, (order, number))
+                return
             walk.at += 1
-        if walk.at < len(members):
-            heapq.heappush(self._heap, (members[walk.at][0], number))
 
 
 def line_up(

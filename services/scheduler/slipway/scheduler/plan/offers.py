@@ -58,7 +58,7 @@ class Offers:
     def _candidates(self, most: int) -> Iterator[tuple[WorkKey | None, AllocationFact, Explanation]]:
         for line in self._lines.values():
             parts = [
-                [(order, fact, line.explanation(walk, fact)) for order, fact in walk.waiting()[: most + 1]]
+                [(order, fact, line.explanation(walk, fact)) for order, fact in walk.first(most + 1)]
                 for walk in line.walks
             ]
             for order, fact, why in heapq.merge(*parts, key=lambda item: item[0]):
@@ -68,7 +68,7 @@ class Offers:
             (fact, walk.why)
             for walk in self._shut
             if walk.why is not None and walk.why.gate in BY_ITSELF
-            for _, fact in walk.group.members[:most]
+            for _, fact in walk.first(most)
         ]
         held.sort(key=lambda item: (item[0].key, item[0].uid))
         for fact, why in held:
@@ -132,7 +132,7 @@ class Offers:
         found: dict[_RivalKey, AllocationFact] = {}
         for line in self._lines.values():
             for walk in line.walks:
-                for key, other in walk.waiting()[:2]:
+                for key, other in walk.first(2):
                     is_before = other.queue != fact.queue or key < mine
                     if other.uid == fact.uid or not is_before:
                         continue

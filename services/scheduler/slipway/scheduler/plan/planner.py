@@ -395,8 +395,8 @@ class _Tick:
         """Why nobody made room, where somebody might have."""
         for line in self.lines.values() if self.state.notes else ():
             for walk in line.walks:
-                members = walk.waiting()
-                note = self.state.notes.get(members[0][1].key, "") if members else ""
+                first = walk.first(1)
+                note = self.state.notes.get(first[0][1].key, "") if first else ""
                 if walk.why is not None and note:
                     walk.why = explain.with_note(walk.why, note)
 

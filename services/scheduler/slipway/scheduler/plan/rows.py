@@ -14,7 +14,7 @@ from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.coupling import is_coupled, without_its_like
 from slipway.scheduler.plan.filters import COUPLED, STATIC
 from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.scores import SCORES, Normalise, Score, normalised
+from slipway.scheduler.plan.scores import SCORES, Normalise, Score, normalised, normalised_alike
 from slipway.scheduler.plan.scores.base import Extra
 from slipway.scheduler.plan.usage import Usage
 
@@ -67,7 +67,8 @@ class Row:
         """placing a rank changes what other nodes are worth, and whether they do"""
         self._couple()
         self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
-        self._fixed: Ints = np.zeros(len(usage.table), dtype=np.int64)
+        self._fixed: Ints = np.zeros(0, dtype=np.int64)
+        """what is fixed, of each node; never written to"""
         self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
         self._cursor = len(usage.touched)
         self._rungs: list[Ints] = []
@@ -182,11 +183,10 @@ class Row:
         at = EVERY if self._few is None else self._few
         for score, weight in self._still:
             raw = score.score(self.ask, self.usage, at, 0)
-            if raw.size and (raw != raw[0]).any():
+            if raw.size > 1 and (raw != raw[0]).any():
                 self._raw.append((score, weight, self._spread(raw)))
             elif raw.size:
-                first = np.array(raw[:1])
-                self._constant += weight * int(normalised(first, np.ones(1, dtype=np.bool_), score.normalise)[0])
+                self._constant += weight * normalised_alike(int(raw[0]), score.normalise)
         self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
 
     def _spread(self, raw: Ints) -> Ints:
@@ -216,7 +216,7 @@ class Row:
         usage = self.usage
         if not self._is_of_amounts:
             return False
-        states = [usage.state_of(node) for node in nodes]
+        states = usage.states_of(nodes)
         known = self._by_state
         unknown = {state: node for state, node in zip(states, nodes, strict=True) if state not in known}
         if unknown:
@@ -267,6 +267,8 @@ class Row:
         return result
 
     def _normalised(self) -> Ints:
+        if not self._raw and not self.is_coupled and self.ask.outside is None:
+            return np.broadcast_to(np.int64(self._constant), self.fits.shape)
         result = np.full(len(self.fits), self._constant, dtype=np.int64)
         for score, weight, raw in self._raw:
             result += weight * normalised(raw, self.fits, score.normalise)

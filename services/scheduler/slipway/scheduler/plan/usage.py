@@ -166,13 +166,16 @@ class Usage:
         """The nodes of `at` where `port` is held."""
         return self.port(port)[at] > 0
 
-    def state_of(self, node: int) -> int:
-        """A number, equal for nodes with the same allocatable, used and scored amounts, and as much left of devices."""
-        state = self._state_of.get(node)
-        if state is None:
-            devices = b"" if self.devices is None else self.devices.state_of(node)
-            key = (self.table.kinds[node], self.used[:, node].tobytes(), self.scored[:, node].tobytes() + devices)
-            state = self._state_of[node] = self._states.setdefault(key, len(self._states))
+    def states_of(self, nodes: list[int]) -> list[int]:
+        """A number for each of `nodes`, equal where allocatable, used and scored amounts are, and what is left of
+        devices."""
+        known = self._state_of
+        return [known[node] if node in known else self._read_state(node) for node in nodes]
+
+    def _read_state(self, node: int) -> int:
+        devices = b"" if self.devices is None else self.devices.state_of(node)
+        key = (self.table.kinds[node], self.used[:, node].tobytes(), self.scored[:, node].tobytes() + devices)
+        state = self._state_of[node] = self._states.setdefault(key, len(self._states))
         return state
 
     def free(self, row: int, at: At) -> Ints:

@@ -21,7 +21,7 @@ from slipway.scheduler.plan.scores import (
     taint_toleration,
     topology_packing,
 )
-from slipway.scheduler.plan.scores.base import SCORE_MAX, Normalise, Score, normalised
+from slipway.scheduler.plan.scores.base import SCORE_MAX, Normalise, Score, normalised, normalised_alike
 
 SCORES: dict[str, Score] = {
     entry.name: entry
@@ -61,4 +61,4 @@ def scores_under(args: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Score]:
     return SCORES | {name: SCORES[name].under(given) for name, given in args.items() if name in SCORES}
 
 
-__all__ = ["SCORES", "SCORE_MAX", "Normalise", "Score", "normalised", "scores_under"]
+__all__ = ["SCORES", "SCORE_MAX", "Normalise", "Score", "normalised", "normalised_alike", "scores_under"]

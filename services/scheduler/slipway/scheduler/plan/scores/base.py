@@ -79,6 +79,13 @@ def normalised(raw: Ints, feasible: Bools, how: Normalise) -> Ints:
     return SCORE_MAX - raw * SCORE_MAX // most if most > 0 else np.full_like(raw, SCORE_MAX)
 
 
+def normalised_alike(raw: int, how: Normalise) -> int:
+    """The same where every node has the same."""
+    if how is Normalise.NONE:
+        return raw
+    return SCORE_MAX if (raw > 0) is (how is Normalise.MAX) else 0
+
+
 def requested_with(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
     """What is requested of each scored resource once the rank is there too, shape (resources, nodes)."""
     return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
