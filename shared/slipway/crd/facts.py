@@ -345,8 +345,8 @@ def deadlines_of(allocation: Allocation) -> dict[str, float]:
     """
     status = allocation.status
     known = {name: _epoch(at) for name, at in status.deadlines.items()}
-    timeout, since = allocation.spec.pending_timeout, waiting_since(allocation)
-    if timeout and since is not None:
+    timeout = allocation.spec.pending_timeout
+    if timeout and (since := waiting_since(allocation)) is not None:
         known["pending"] = since + parse_duration(timeout)
     return known
 

@@ -1,5 +1,6 @@
 """Times as Kubernetes writes them (RFC 3339, UTC, `Z`) and as we count them (epoch seconds)."""
 
+import functools
 import math
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -7,6 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 
 Precision = Literal["seconds", "milliseconds", "microseconds"]
+PARSED_MAX = 1_024
+"""Objects that were made together say the same times again and again."""
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -19,6 +22,7 @@ def format_time(epoch_s: float, precision: Precision = "milliseconds") -> str:
     return datetime.fromtimestamp(exact, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
+@functools.lru_cache(maxsize=PARSED_MAX)
 def parse_time(text: str) -> float:
     """Epoch seconds of a time with any offset and up to nanoseconds (kept to the microsecond).
 

@@ -248,7 +248,7 @@ class FeedReader:
         silent_s = self._clock.monotonic() - self._heard_at_s
         block_s = max(0.0, min(timeout_s, keys.FEED_SILENCE_S - silent_s))
         try:
-            page = await self._feed.read(self._cursor, limit=_READ_MAX, block_s=block_s)
+            page = await self._page(block_s)
         except TransientError:
             return self._break(BreakReason.AWAY)
         except InvalidError:
@@ -258,6 +258,15 @@ class FeedReader:
         deltas = self._take(page)
         # What came before a break is still true; the break itself is the next answer.
         return self._broken if self._broken is not None and not deltas else FeedBatch(deltas=deltas)
+
+    async def _page(self, block_s: float) -> Sequence[tuple[str, FeedEntry]]:
+        """What follows; asked for once more when there was no answer. A deadline may have passed while this process was
+        busy (it builds its columns beside the first read); to ask again costs nothing, where a break costs a LIST.
+        """
+        try:
+            return await self._feed.read(self._cursor, limit=_READ_MAX, block_s=block_s)
+        except TransientError:
+            return await self._feed.read(self._cursor, limit=_READ_MAX, block_s=0.0)
 
     def _take(self, page: Sequence[tuple[str, FeedEntry]]) -> tuple[Delta, ...]:
         deltas: list[Delta] = []

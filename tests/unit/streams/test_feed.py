@@ -284,6 +284,30 @@ async def test_what_overtakes_an_entry_under_way_is_published_after_it(world: Wo
     assert [delta.rv for delta in answer.deltas] == ["1", "2"]
 
 
+class MissingFeed(MemoryFeed):
+    """A feed of which one answer comes too late."""
+
+    misses = 1
+
+    async def read(self, after: str | None, *, limit: int, block_s: float) -> list[tuple[str, FeedEntry]]:
+        if self.misses:
+            self.misses -= 1
+            raise DeadlineError("no answer")
+        return await super().read(after, limit=limit, block_s=block_s)
+
+
+@pytest.mark.parametrize(("misses", "reason"), [(1, None), (2, BreakReason.AWAY)])
+async def test_one_answer_that_came_too_late_is_no_break(world: World, misses: int, reason: BreakReason | None) -> None:
+    """The reader's own process may have been too busy to take it: it is asked for once more."""
+    publisher = world.publisher()
+    await publisher.step()
+    feed = MissingFeed(world.server)
+    feed.misses = misses
+    reader = FeedReader(feed, world.clock)
+    await reader.start()
+    assert await read_break(reader) is reason
+
+
 async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
     """Rather a new epoch than a hole that nobody sees."""
     publisher = world.publisher()
