@@ -31,34 +31,30 @@ def test_it_is_ready_when_it_has_read_the_cluster() -> None:
                 await clock.sleep(LIST_S)
 
         async with asyncio.TaskGroup() as tasks:
-            healths: list[Health] = []
-            running: list[asyncio.Task[None]] = []
-            stops = []
+            schedulers: list[Scheduler] = []
             for number, identity in enumerate(("leads", "waits")):
-                its, health = a_client(core, seed=number), Health(clock)
+                its = a_client(core, seed=number)
                 its.before = slow
                 parts = Parts(
                     kube=its,
                     streams=MemoryStreams(server),
                     clock=clock,
                     random=SeededRandom(number),
-                    health=health,
+                    health=Health(clock),
                     settings=Settings(),
                     identity=identity,
                 )
-                healths.append(health)
-                for candidate, stop in await Scheduler(parts).discover():
-                    stops.append(stop)
-                    running.append(tasks.create_task(candidate.compete(stop)))
+                scheduler = Scheduler(parts)
+                assert scheduler.not_ready() == "which pools there are is not known yet"
+                schedulers.append(scheduler)
+                for candidate, stop in await scheduler.discover():
+                    tasks.create_task(candidate.compete(stop))
             await clock.sleep(LIST_S / 2)
-            assert [health.readiness().problems for health in healths] == [
-                {"warm:default": "the cluster is being read"}
-            ] * 2
+            assert {each.not_ready() for each in schedulers} == {"the cluster is being read, for default"}
             await clock.sleep(LIST_S)
-            assert [health.readiness().ok for health in healths] == [True, True]
-            for stop in stops:
-                stop.set()
-            await asyncio.gather(*running)
-        assert all(health.readiness().ok for health in healths)
+            assert {each.not_ready() for each in schedulers} == {None}
+            for each in schedulers:
+                each.stop()
+        assert {each.not_ready() for each in schedulers} == {None}
 
     run_virtual(main)

@@ -47,8 +47,14 @@ class PoolScheduler:
         self._settings = parts.settings
         self._standby = self._stand_by()
         self._has_led = False
-        self._has_been_warm = False
+        self._was_warm = False
         self._is_over = False
+
+    @property
+    def has_been_warm(self) -> bool:
+        """Whether it has read the cluster, once at least: a candidacy that begins anew follows a term of its own."""
+        self._was_warm = self._was_warm or self._standby.is_warm
+        return self._was_warm
 
     @property
     def pools(self) -> frozenset[str] | None:
@@ -62,8 +68,6 @@ class PoolScheduler:
     async def compete(self, stop: StopSignal) -> None:
         """Lead whenever the lease can be had, until `stop`; be ready for it all the while."""
         self._is_over = False
-        check = f"warm:{self.pool}"
-        self._health.add_check(check, self._not_ready)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
@@ -77,8 +81,6 @@ class PoolScheduler:
                 self._standby.ended.set()
         except BaseExceptionGroup as group:
             raise only(group) from None
-        finally:
-            self._health.remove_check(check)
 
     async def run_once(self) -> bool:
         """Tick until nothing changes, then give the lease back; False when a live holder leads."""
@@ -88,11 +90,6 @@ class PoolScheduler:
 
     def _stand_by(self) -> Standby:
         return Standby(self.pool, self._parts, silent_s=lambda: self._elector.silent_s)
-
-    def _not_ready(self) -> str | None:
-        """Why it could not take over soon, if so: whoever ends one scheduler after the other waits for the next."""
-        self._has_been_warm = self._has_been_warm or self._standby.is_warm
-        return None if self._has_been_warm else "the cluster is being read"
 
     async def _follow(self) -> None:
         """One candidacy after the other, each with empty hands."""

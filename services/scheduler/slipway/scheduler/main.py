@@ -66,6 +66,7 @@ def make_scheduler(context: Context[Settings], kube: KubeApi, streams: Streams) 
 def compose(context: Context[Settings], kube: KubeApi, streams: Streams) -> None:
     """Start competing for every pool, on these clients: real ones in a process, models in the simulation."""
     scheduler = make_scheduler(context, kube, streams)
+    context.health.add_check("warm", scheduler.not_ready)
     context.tasks.create_task(_stop_with(scheduler, context.stop))
 
     async def discover() -> float:

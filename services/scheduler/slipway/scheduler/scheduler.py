@@ -60,6 +60,13 @@ class Scheduler:
             return False
         return any(candidate.pools == self._there for candidate in self._candidates.values())
 
+    def not_ready(self) -> str | None:
+        """Why it could not take over soon, if so: whoever ends one scheduler after the other waits for the next."""
+        if self._listed_at == -math.inf:
+            return "which pools there are is not known yet"
+        cold = sorted(name for name, candidate in self._candidates.items() if not candidate.has_been_warm)
+        return f"the cluster is being read, for {', '.join(cold)}" if cold else None
+
     def stop(self) -> None:
         """Tell every candidate to give its lease back and end."""
         for stop in self._stops.values():
