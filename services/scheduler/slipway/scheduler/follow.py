@@ -96,6 +96,7 @@ class Follower:
             is_recent = self.is_fresh or self._listed_at > listed_at or self._since_list_s <= RECENT_S
             is_reached = bool(version) and is_recent and self.position >= version
             if not is_reached:
+                _log.info("LIST before a term", feed=self.is_fresh, position=self.position, wanted=version)
                 # A reader that is at work goes on: what it gives and a LIST are merged by version.
                 await self._list(restart=self._reader.is_broken)
         # Without a feed, what has come since that LIST is found by the next.

@@ -35,6 +35,8 @@ from slipway.streams.ports import Streams
 
 WARM_S = 1.0
 """The columns are brought up to the tables so often, at most."""
+HEAD_START_S = 0.1
+"""Between the first LIST and the first columns."""
 MANY = 2_000
 """So many objects are worth keeping from the collector."""
 SELDOM = 3
@@ -91,6 +93,10 @@ class Standby:
         """Until this candidate leads: keep the planner's columns in step with the tables."""
         while True:
             await self.follower.changed()
+            if not self.is_warm:
+                # The first columns of a large cluster take a second: the feed is being read before that, so that its
+                # connection does not time out over it.
+                await self._parts.clock.sleep(HEAD_START_S)
             if self.is_leading:
                 # The change is the leader's to look at.
                 self.follower.stir()
