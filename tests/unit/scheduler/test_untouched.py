@@ -46,7 +46,7 @@ def test_what_is_made_up_gives_the_same_first_transition() -> None:
     assert is_same_spec(fact_of(allocation), allocation)
 
 
-def told(allocation: Allocation, **more: object) -> Allocation:
+def told(allocation: Allocation, *, attempt: int = 1) -> Allocation:
     """As the scheduler says why it waits."""
     condition = Condition(
         type="Admitted",
@@ -56,7 +56,7 @@ def told(allocation: Allocation, **more: object) -> Allocation:
         observed_generation=allocation.metadata.generation,
         last_transition_time="2026-01-01T00:00:09.000Z",
     )
-    return msgspec.structs.replace(allocation, status=AllocationStatus(conditions=[condition], **more))
+    return msgspec.structs.replace(allocation, status=AllocationStatus(conditions=[condition], attempt=attempt))
 
 
 def test_to_have_been_told_why_it_waits_is_no_history() -> None:

@@ -40,7 +40,7 @@ BUSY_S = 1.0
 """So long after a decision, work counts as being decided."""
 TOLD_PER_S, TOLD_BURST = 10.0, WRITES_MAX
 """First words and new gates written while work is being decided."""
-RETOLD_PER_S, RETOLD_BURST = 5.0, 10
+RETOLD_PER_S, RETOLD_BURST = 2.0, 10
 """Other texts under the same gate, of all allocations together."""
 INTERVAL_S, INTERVAL_MAX_S = 2.0, 64.0
 """One allocation's text is rewritten no sooner than this after its last one, while its gate stays the same."""

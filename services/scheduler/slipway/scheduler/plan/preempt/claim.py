@@ -70,7 +70,7 @@ class Claim:
     def _above_due(self, path: tuple[str, ...]) -> tuple[str, ...]:
         """What is asked for of which all of `path` use more than they deserve."""
         tree = self._tree
-        return tuple(name for name in self._asked() if path and tree.above_in(name).issuperset(path))
+        return tuple(name for name in self._asked() if path and all(queue in tree.above_in(name) for queue in path))
 
     def _asked(self) -> tuple[str, ...]:
         if self._names is None:
@@ -86,5 +86,7 @@ class Claim:
 
 
 def _uses(used: Mapping[str, int], resources: tuple[str, ...]) -> bool:
-    amounts = counted(used) if resources else {}
+    if not resources:
+        return False
+    amounts = counted(used)
     return any(amounts.get(resource, 0) > 0 for resource in resources)
