@@ -5,7 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from slipway.crd.v1alpha1 import AllocationStatus
+from slipway.crd.meta import Condition
+from slipway.crd.v1alpha1 import AllocationStatus, Release
 from slipway.errors import (
     AlreadyExistsError,
     BoundError,
@@ -20,6 +21,7 @@ from slipway.errors import (
 from slipway.kube.objects import ConfigMap, Lease, LeaseSpec
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS, brief
+from slipway.kube.statuses import put_status
 from tests.contract.kubeapi.conftest import Cluster
 
 
@@ -128,6 +130,20 @@ async def test_status_is_its_own_door(cluster: Cluster) -> None:
     assert (await kube.replace_status(ALLOCATIONS, changed)).status.seq == 3
     with pytest.raises(StaleError):
         await kube.replace_status(ALLOCATIONS, changed)
+
+
+async def test_a_status_that_was_put_is_known_without_reading_it(cluster: Cluster) -> None:
+    """What comes back is the metadata; the rest is as it was read and sent, and as the server has it."""
+    kube = cluster.kube
+    made = await kube.create(ALLOCATIONS, cluster.allocation())
+    release = Release(attempt=1, pod_uids=["u0", "u1"])
+    condition = Condition(type="Stuck", status="False", reason="Recovered", last_transition_time="2026-01-01T00:00:00Z")
+    status = msgspec.structs.replace(made.status, seq=3, release=release, conditions=[condition])
+    written = await put_status(kube, made, status)
+    assert written.metadata.version > made.metadata.version
+    assert written == await kube.get(ALLOCATIONS, made.metadata.name, namespace=cluster.namespace)
+    with pytest.raises(StaleError):
+        await put_status(kube, made, status)
 
 
 async def test_transition_rules_hold(cluster: Cluster) -> None:

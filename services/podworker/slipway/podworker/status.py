@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.crd.meta import Condition, condition_of
-from slipway.crd.v1alpha1 import Allocation, AllocationStatus, Release
+from slipway.crd.v1alpha1 import Allocation, Release
 from slipway.errors import AlreadyExistsError, DeniedError, PermanentError, TooLargeError
-from slipway.kube.resources import ALLOCATIONS
+from slipway.kube.statuses import put_status
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK
@@ -33,7 +33,7 @@ async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -
         release=Release(attempt=allocation.status.attempt, pod_uids=list(pod_uids)),
         conditions=[item for item in allocation.status.conditions if item.type != CONDITION_STUCK],
     )
-    return await _put(kube, allocation, status)
+    return await put_status(kube, allocation, status)
 
 
 async def set_condition(
@@ -59,7 +59,7 @@ async def set_condition(
         # The message may differ from try to try (times, addresses): that alone is no news.
         return False
     others = [item for item in allocation.status.conditions if item.type != type_]
-    await _put(kube, allocation, msgspec.structs.replace(allocation.status, conditions=[*others, wanted]))
+    await put_status(kube, allocation, msgspec.structs.replace(allocation.status, conditions=[*others, wanted]))
     return True
 
 
@@ -82,11 +82,6 @@ def is_never_the_spec(error: PermanentError) -> bool:
 def stuck_reason(error: Exception) -> str:
     """The condition's reason, from the class of the error: `QuotaExceeded`, `Denied`, `Unavailable`..."""
     return type(error).__name__.removesuffix("Error")
-
-
-async def _put(kube: Kube, allocation: Allocation, status: AllocationStatus) -> Allocation:
-    """Sends the status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
-    return await kube.replace_status(ALLOCATIONS, {"metadata": allocation.metadata.fence, "status": status})
 
 
 __all__ = [

@@ -19,6 +19,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS, brief
+from slipway.kube.statuses import put_status
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
@@ -200,10 +201,9 @@ class Reconciler:
     async def _write(self, before: Allocation, reduction: Reduction) -> bool:
         """PUT the status; False when the object has changed, after which its newest version is known."""
         after, uid = reduction.allocation, before.metadata.uid
-        body = {"metadata": before.metadata.fence, "status": after.status}
         try:
             with spans.writing(before, after, _told(before, after)):
-                written = await self._kube.replace_status(ALLOCATIONS, body)
+                written = await put_status(self._kube, before, after.status)
         except StaleError:
             telemetry.STATUS_WRITES.labels(outcome="stale").inc()
             await self._observe_again(before)
