@@ -3,12 +3,16 @@
 Owns their lives and what is counted about them: CPU of every process from the kernel's accounts, Kubernetes calls from
 our services' metrics. Both sides of a comparison use the same API server in turn: the services are halted while the
 bare client works, and what a side has written is deleted before the other begins.
+
+Our services and the bare client come with the token of a service account, as pods do. With a certificate, as
+administrators and Kubernetes' own parts do, the API server checks its signature anew for every request.
 """
 
 import asyncio
 import contextlib
 import os
 import re
+import ssl
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +27,7 @@ from bench.bare import ALLOCATIONS, CONFIG_MAPS, CONNECTIONS, PODS, SERVICES, Ba
 from bench.stand import launch_through, metrics_of
 from slipway.local.stack import SERVICES as OURS
 from slipway.local.stack import Stack, StackOptions
+from tests.conformance.cluster.credentials import write_kubeconfig
 from tests.conformance.cluster.servers import PARTS, ClusterOptions, RealCluster, running_cluster
 
 NODE_SIZE = {"cpu": "64", "memory": "256Gi", "pods": "1000"}
@@ -35,6 +40,8 @@ POLL_S = 0.2
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 KUBE_CALLS = "slipway_kube_calls_total"
+ACCOUNT = "bench"
+TOKEN_S = 86_400
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,22 +236,30 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
         cluster = await asyncio.to_thread(_entered, running_cluster(Path(folder) / "cluster", options))
         async with contextlib.AsyncExitStack() as stopping:
             stopping.push(cluster.leave)
+            kubeconfig = Path(folder) / "kubeconfig"
+            token = await asyncio.to_thread(_account, cluster.it, kubeconfig)
             stack = Stack(
                 StackOptions(
                     folder=Path(folder) / "stack",
                     port=0,
                     nodes=0,
-                    kubeconfig=str(cluster.it.kubeconfig),
+                    kubeconfig=str(kubeconfig),
                     keep=True,
                     env=ground.env,
                 )
             )
             await stack.start()
             stopping.push_async_callback(stack.stop)
-            connector = aiohttp.TCPConnector(limit=0, ssl=cluster.it.credentials.tls())
+            trusting = ssl.create_default_context(cafile=str(cluster.it.ca))
+            connector = aiohttp.TCPConnector(limit=0, ssl=trusting)
             timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
             kube = await stopping.enter_async_context(
-                aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=WATCH_BYTES)
+                aiohttp.ClientSession(
+                    timeout=timeout,
+                    connector=connector,
+                    read_bufsize=WATCH_BYTES,
+                    headers={"Authorization": f"Bearer {token}"},
+                )
             )
             web = await stopping.enter_async_context(
                 aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
@@ -252,6 +267,23 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
             stand = RealStand(cluster.it, stack, kube, web)
             await stand.add_nodes(ground.nodes, ground.size)
             yield stand
+
+
+def _account(cluster: RealCluster, kubeconfig: Path) -> str:
+    """A service account that may do everything; its token, also in a kubeconfig."""
+    binding = {
+        "metadata": {"name": ACCOUNT},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}],
+    }
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    with cluster.client() as client:
+        client.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", json=binding).raise_for_status()
+        client.post(accounts, json={"metadata": {"name": ACCOUNT}}).raise_for_status()
+        made = client.post(f"{accounts}/{ACCOUNT}/token", json={"spec": {"expirationSeconds": TOKEN_S}})
+        token: str = made.raise_for_status().json()["status"]["token"]
+    write_kubeconfig(kubeconfig, url=cluster.url, ca=cluster.ca, user={"token": token})
+    return token
 
 
 class _Entered:
