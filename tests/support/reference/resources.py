@@ -33,7 +33,9 @@ def _section(definition: Definition, root: Schema) -> list[str]:
     rules = [rule for rule in RULES if rule.kind == definition.kind]
     if rules:
         parts.append("What the API server refuses by itself:\n")
-        parts.append("\n".join(f"- {phrase(rule.message)}" for rule in rules) + "\n")
+        parts.append(
+            "\n".join(f"- {phrase(message)}" for message in dict.fromkeys(rule.message for rule in rules)) + "\n"
+        )
     shown = ", ".join(column.name + (" (wide)" if column.wide else "") for column in definition.columns)
     parts.append(f"Columns of `kubectl get {definition.short}`: {shown}.\n")
     if definition.selectable:
