@@ -23,6 +23,7 @@ from tests.support.kubelet import Script
 from tests.support.small_cluster import add_node
 from tests.support.world import NAMESPACE, Setup, World
 
+SLOWLY_S = 0.002
 STAYS_S = 35.0
 ARRIVALS, ARRIVES_S = 6, 0.2
 TOLD = 24
@@ -44,14 +45,18 @@ async def name_taken(world: World) -> None:
 async def bound_elsewhere(world: World) -> None:
     """Somebody binds a pod of ours to a node that it was not given: the attempt is broken, the next one is not."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+    # The way to the server takes time for each call: else the pod worker may have bound it before anybody could see it.
+    usual = world.trouble.latency
+    world.trouble.latency = lambda: world.loop.sleep(SLOWLY_S)
     launched = await world.launch()
     await world.created("pods")
     placed = await world.when(lambda found: found.status.admission)
     given = {place.node for place in placed.status.admission.placements} if placed.status.admission else set[str]()
     nodes = [node.metadata.name for node in (await world.kube.list(NODES)).items]
     other = next(name for name in nodes if name not in given)
-    pod = (await world.kube.list(PODS, namespace="default")).items[0]
-    await world.kube.bind("default", pod.metadata.name, pod.metadata.uid, other)
+    pod = (await world.kube.list(PODS, namespace="default")).items[0].metadata
+    await world.kube.bind("default", pod.name, pod.uid, other)
+    world.trouble.latency = usual
     await world.when(lambda found: has_ended(found) and found.metadata.uid == launched.metadata.uid)
 
 

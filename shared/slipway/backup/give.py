@@ -30,8 +30,8 @@ from slipway.model.position import default_position
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 
-QUIET_S = 3.0
-"""Whoever holds a lease renews it each two seconds."""
+QUIET_S = 5.0
+"""Whoever holds a lease renews it each four seconds at least."""
 TRIES = 5
 PAUSE_S = 0.5
 

@@ -19,8 +19,8 @@ from slipway.runtime.clock import Clock
 FEED_LEASE = "slipway-feed"
 POOL_LEASE = "slipway-scheduler-"
 DURATION_S = 15.0
-AGAIN_S = 3.0
-"""A holder renews each two seconds."""
+AGAIN_S = 5.0
+"""A holder renews each four seconds at least."""
 
 
 class Kube(Gets, Lists, Protocol):

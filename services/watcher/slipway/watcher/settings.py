@@ -95,7 +95,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             gt=0,
             le=60,
             description="seconds between attempts to get the lease, or to renew it after one failed; else it is "
-            "renewed each two fifths of the renew deadline, if that is longer",
+            "renewed each 4 s, or two fifths of the renew deadline if that is less, but no more often than this",
         ),
     ] = 2.0
 

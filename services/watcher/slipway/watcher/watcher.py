@@ -52,9 +52,9 @@ STALE_VIEW_S = 120.0
 UNSYNCED_PAUSE_S = 0.02
 FULL_ROUND = 3
 """Every so many resyncs also look at what waits or runs in peace: watches tell of every change there."""
-RENEW_PART = 0.4
-"""Of the renew deadline: a renewal that fails is tried again twice before it. Nobody waits for the renewals of a
-watcher; for how soon another takes over only the duration counts."""
+RENEW_S, RENEW_PART = 4.0, 0.4
+"""So often at least, and in so much of the renew deadline: a renewal that fails is tried again twice before it. For how
+soon another takes over only the duration counts."""
 ONCE_KEYS_MAX = 1000
 """Keys that one pass works on, per allocation."""
 FOREVER_S = float("inf")
@@ -347,7 +347,7 @@ def _elector(parts: Parts) -> LeaseElector:
             duration_s=settings.lease_duration_s,
             renew_deadline_s=settings.lease_renew_deadline_s,
             retry_s=settings.lease_retry_s,
-            renew_s=max(settings.lease_retry_s, settings.lease_renew_deadline_s * RENEW_PART),
+            renew_s=max(settings.lease_retry_s, min(RENEW_S, settings.lease_renew_deadline_s * RENEW_PART)),
         ),
     )
 
