@@ -69,9 +69,10 @@ def _pods_gate(allocation: AllocationFact) -> Explanation | None:
     for role in allocation.roles:
         if role.count < role.minimum:
             return _too_few(f"role {role.name} has {role.count} ranks and needs {role.minimum}")
-    if allocation.rank_count < allocation.minimum:
-        return _too_few(f"the gang has {allocation.rank_count} ranks and needs {allocation.minimum}")
-    if allocation.rank_count == 0:
+    count = allocation.rank_count
+    if count < allocation.minimum:
+        return _too_few(f"the gang has {count} ranks and needs {allocation.minimum}")
+    if count == 0:
         return _too_few("the gang has 0 ranks and needs 1")
     return None
 
