@@ -8,19 +8,23 @@ import contextlib
 import gc
 from collections.abc import Generator
 
-_loading: list[None] = []
+_loading: list[bool] = []
+"""One for each that loads: whether there were collections when it began."""
 
 
 @contextlib.contextmanager
 def loading() -> Generator[None]:
-    """While much is read that will stay: no collection, which would look at all of it again and again."""
-    _loading.append(None)
+    """While much is read that will stay: no collection, which would look at all of it again and again.
+
+    Where nobody collects anyway, as in the simulation, nobody does so afterwards.
+    """
+    _loading.append(gc.isenabled() or any(_loading))
     gc.disable()
     try:
         yield
     finally:
-        _loading.pop()
-        if not _loading:
+        was_enabled = _loading.pop()
+        if was_enabled and not _loading:
             gc.enable()
 
 
