@@ -15,10 +15,13 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.meta import TEARDOWN_FINALIZER
+from slipway.kube.resources import QUEUES
 from slipway.model.lifecycle import Phase
 from slipway.streams.pages import Id
 from tests.support.faults import Effect, Process
 from tests.support.kubelet import Script
+from tests.support.small_cluster import a_manifest
 from tests.support.world import Setup, World, run_world
 
 WARM_S = 20.0
@@ -85,6 +88,19 @@ async def gangs(world: World) -> None:
     await _launch(world, 10, 16, pause_s=0.5)
 
 
+async def queued(world: World) -> None:
+    """100 single ranks, ten in a second, in a queue that holds eight: what is in use changes while the others wait."""
+    limit = {"limit": {"cpu": "32"}}
+    await world.kube.create(QUEUES, {"metadata": {"name": "busy"}, "spec": {"pool": "default", **limit}})
+    for number in range(100):
+        manifest = a_manifest(f"job-{number}", cpu=str(3 + number % 3), queue="busy")
+        # As the api makes it.
+        manifest["metadata"]["finalizers"] = [TEARDOWN_FINALIZER]
+        await world.apply(manifest)
+        await asyncio.sleep(0.1)
+    await _until(world, Phase.TERMINATED)
+
+
 async def rest(world: World) -> None:
     """A minute in which nothing happens, beside 20 that run."""
     await asyncio.sleep(REST_S)
@@ -94,6 +110,7 @@ WORKLOADS: dict[str, tuple[Play, float]] = {
     "steady": (steady, 100 / 1_000),
     "burst": (burst, 200 / 1_000),
     "gangs": (gangs, 160 / 1_000),
+    "queued": (queued, 100 / 1_000),
     "rest": (rest, REST_S / 60.0),
 }
 """{name: (what is played, by how much counts are divided)}"""
@@ -123,10 +140,14 @@ async def _launch(world: World, count: int, ranks: int, *, pause_s: float, is_en
         await world.launch(f"job-{number}", ranks=ranks, cpu="100m")
         if pause_s:
             await asyncio.sleep(pause_s)
-    wanted = {Phase.TERMINATED.value} if is_ended else {Phase.RUNNING.value}
+    await _until(world, Phase.TERMINATED if is_ended else Phase.RUNNING)
+
+
+async def _until(world: World, phase: Phase) -> None:
+    """Until all stand there, and a while longer."""
 
     async def all_there() -> bool:
-        return {_phase(record.obj) for record in world.core.store.scan("allocations.slipway.dev")} == wanted
+        return {_phase(record.obj) for record in world.core.store.scan("allocations.slipway.dev")} == {phase.value}
 
     await world.until(all_there)
     await asyncio.sleep(TAIL_S)
