@@ -23,6 +23,8 @@ LIST_S = 10.0
 class Desk:
     """A follower beside a cluster that is slow to LIST, and the publisher of its feed."""
 
+    publishing: asyncio.Task[None]
+
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.kube = a_client(a_core(self.clock.now))
@@ -54,7 +56,8 @@ def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
         await desk.kube.create(ALLOCATIONS, a_manifest("one"))
         await desk.publisher.step()
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(desk.publisher.run()), tasks.create_task(desk.follower.follow())]
+            desk.publishing = tasks.create_task(desk.publisher.run())
+            running = [desk.publishing, tasks.create_task(desk.follower.follow())]
             await desk.clock.sleep(LIST_S + 2 * keys.FEED_BEAT_S)
             await test(desk)
             for task in running:
@@ -113,6 +116,19 @@ def test_beside_a_small_cluster_nobody_waits_for_a_heartbeat() -> None:
         begun_s = desk.clock.monotonic()
         assert await desk.follower.reach(desk.kube.core.store.version)
         assert desk.clock.monotonic() - begun_s <= 0.01
+
+    at_a_desk(test)
+
+
+def test_a_feed_that_is_late_is_better_than_a_list_that_takes_longer() -> None:
+    """The publisher was heard of seconds ago: a LIST would be no younger when it has been read."""
+
+    async def test(desk: Desk) -> None:
+        desk.publishing.cancel()
+        await desk.clock.sleep(keys.FEED_SILENCE_S + 0.5)
+        assert not desk.follower.is_fresh
+        assert not await desk.follower.reach(desk.follower.position)
+        assert desk.lists == 1
 
     at_a_desk(test)
 

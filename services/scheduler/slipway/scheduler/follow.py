@@ -32,6 +32,8 @@ CATCH_UP_S = 1.5 * keys.FEED_BEAT_S
 """A feed that has not told how far it has come for so long is not waited for."""
 _AT_ONCE = (BreakReason.NEW_EPOCH, BreakReason.GAP)
 """Breaks after which the feed is there: a LIST mends them now."""
+_SILENT = (BreakReason.SILENCE, BreakReason.AWAY)
+"""Breaks after which nothing is known to have been missed."""
 
 _log = log.get_logger(__name__)
 
@@ -67,6 +69,10 @@ class Follower:
         self._list_took_s = 0.0
         self._heard = asyncio.Event()
         """set when something was read of the feed"""
+        self._told_at = -math.inf
+        """when that was"""
+        self._has_missed = False
+        """whether the feed has told more since the last LIST than what was read"""
 
     @property
     def is_fresh(self) -> bool:
@@ -93,7 +99,7 @@ class Follower:
         listed_at = self._listed_at
         async with self._listing:
             # A LIST that ended while it was waited for is as recent as it gets, however long it took.
-            is_recent = self.is_fresh or self._listed_at > listed_at or self._since_list_s <= RECENT_S
+            is_recent = self._is_recent or self._listed_at > listed_at
             is_reached = bool(version) and is_recent and self.position >= version
             if not is_reached:
                 _log.info("LIST before a term", feed=self.is_fresh, position=self.position, wanted=version)
@@ -110,11 +116,13 @@ class Follower:
             batch = await self._reader.read(timeout_s=keys.FEED_SILENCE_S)
             if isinstance(batch, FeedBatch):
                 self._heard.set()
+                self._told_at = self._clock.monotonic()
                 telemetry.FEED_HEARD.set(self._clock.now() - self._reader.silent_s)
                 if self._take(batch.deltas):
                     self._changed.set()
                 continue
             telemetry.FEED_GAPS.labels(reason=batch.reason.name.lower()).inc()
+            self._has_missed = batch.reason not in _SILENT
             broken_at = self._clock.monotonic()
             # The API server has other things to do than to LIST for us: at most half of the time.
             pause_s = max(self._list_pause_s(), self._list_took_s)
@@ -146,8 +154,12 @@ class Follower:
             self._poked.set()
 
     @property
-    def _since_list_s(self) -> float:
-        return self._clock.monotonic() - self._listed_at
+    def _is_recent(self) -> bool:
+        """Whether the tables are as good as a LIST: what one gives is as old as it takes, or a moment."""
+        now = self._clock.monotonic()
+        told_at = -math.inf if self._has_missed else self._told_at
+        is_as_good = now - told_at <= max(RECENT_S, self._list_took_s)
+        return self.is_fresh or is_as_good or now - self._listed_at <= RECENT_S
 
     async def _catch_up(self, version: int) -> None:
         """Wait for the feed to say that it has told everything up to `version`, while that is quicker than a LIST."""
@@ -192,6 +204,7 @@ class Follower:
                 _log.debug("no feed", error=str(exc))
         with memory.loading():
             self._listed = await list_everything(self._kube, self._cluster, self._specs)
+        self._has_missed = False
         self._listed_at, self._list_took_s = began_at, self._clock.monotonic() - began_at
         self._changed.set()
 
