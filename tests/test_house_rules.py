@@ -30,7 +30,6 @@ SENTENCE_WORDS_MIN = 4
 
 POSITIONAL_PINNED = {
     "services/podworker/slipway/podworker/main.py:make_poller": 6,
-    "services/scheduler/slipway/scheduler/apply.py:explain": 6,
     "shared/slipway/crd/resolve.py:_template": 6,
     "shared/slipway/kube/rest.py:_send": 6,
     "shared/slipway/local/apiserver/answers.py:written": 6,
