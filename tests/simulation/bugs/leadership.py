@@ -130,7 +130,7 @@ BUGS: tuple[Bug, ...] = (
         name="every lease is free",
         breaks="a lease is respected until it was seen unchanged for its whole duration",
         install=_every_lease_is_free,
-        hunts=(("preempt-in-queue", ""), ("stay", "")),
+        hunts=(("budget", ""), ("many", ""), ("stay", "")),
         told_by=("I9", "I18"),
         replicas=2,
     ),

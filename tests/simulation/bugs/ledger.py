@@ -133,7 +133,10 @@ BUGS: tuple[Bug, ...] = (
         name="ledger without compare-and-swap",
         breaks="the ledger is written under the version it was read at",
         install=_ledger_without_swap,
-        hunts=(("lease-deleted-at-work", ""),),
+        hunts=(
+            ("lease-deleted-at-work", ""),
+            ("lease-deleted-at-work", "freeze@scheduler:*update resourcepools:before"),
+        ),
         told_by=("I8", "I9", "I10"),
     ),
     Bug(

@@ -347,8 +347,8 @@ BUGS: tuple[Bug, ...] = (
         name="next attempt on a cached view",
         breaks="another attempt needs a consistent LIST that shows no live pod of the last",
         install=_next_attempt_on_a_cached_view,
-        hunts=(("stale-view", ""),),
-        told_by=("I3", "I4", "I12"),
+        hunts=(("stale-view", ""), ("restart", "stall@watcher.pods:*:before")),
+        told_by=("I3", "I4", "I12", "I20"),
     ),
     Bug(
         name="next attempt beside the last",
