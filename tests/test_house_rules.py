@@ -7,8 +7,9 @@ it no longer offends, its pin must go.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,24 @@ def _is_sleep(called: ast.expr) -> bool:
     return isinstance(called, ast.Attribute) and called.attr == "sleep" and ast.unparse(called) == "asyncio.sleep"
 
 
+def _dotted(path: str) -> str:
+    """The module's name: what follows its source root."""
+    return path[path.index("slipway/") :].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported(importer: str, module: ast.Module, among: Container[str]) -> Iterator[str]:
+    """What is run for the imports at the top of a module: those modules, and the packages that it enters for them."""
+    for node in module.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        base = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
+        for alias in node.names:
+            parts = (base + alias.name).split(".")
+            for name in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
+                if name in among and not f"{importer}.".startswith(f"{name}."):
+                    yield name
+
+
 def _markdown() -> dict[str, str]:
     return {name: text for name, text in _texts().items() if name.endswith(".md")}
 
@@ -152,6 +171,13 @@ def test_the_package_is_a_namespace() -> None:
 
 
 # --- what may be used where (the rest of it is import contracts) ----------------------------------------------------
+
+
+def test_imports_have_no_cycle() -> None:
+    """Any module can be the first that is imported: none needs, by whatever way, that it is there already."""
+    modules = {_dotted(name): module for name, module in _modules(*PRODUCT).items()}
+    graph = {name: set(_imported(name, module, modules)) for name, module in modules.items()}
+    TopologicalSorter(graph).prepare()
 
 
 def test_kubernetes_is_known_to_one_module() -> None:

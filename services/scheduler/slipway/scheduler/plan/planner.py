@@ -34,7 +34,8 @@ from slipway.scheduler.plan.offers import Offers
 from slipway.scheduler.plan.ordering import head_key
 from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
 from slipway.scheduler.plan.policy import Policy
-from slipway.scheduler.plan.preempt import hold_places, let_go, make_room
+from slipway.scheduler.plan.preempt.moving import hold_places, let_go
+from slipway.scheduler.plan.preempt.room import make_room
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.reserve import Reservations
 from slipway.scheduler.plan.snapshot import Snapshot

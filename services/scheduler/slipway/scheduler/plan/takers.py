@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan import gang
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.ordering import priority_of
-from slipway.scheduler.plan.preempt.room import NEVER
+from slipway.scheduler.plan.preempt.rules import NEVER
 from slipway.scheduler.plan.preempt.victims import lowest_of
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot

@@ -8,9 +8,9 @@ Source: kube-scheduler 1.36 interpodaffinity/filtering.go.
 
 import numpy as np
 
-from slipway.scheduler.plan import domains
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.beside import Namespaces, Term
+from slipway.scheduler.plan.filters import domains
 from slipway.scheduler.plan.filters.base import Refusal, Refused
 from slipway.scheduler.plan.nodes import At, Bools, Ints
 from slipway.scheduler.plan.peers import Kind, Peer

@@ -5,8 +5,8 @@ counted. Ranks placed a moment before, of the same gang or another, count like r
 Source: kube-scheduler 1.36 podtopologyspread/filtering.go.
 """
 
-from slipway.scheduler.plan import domains
 from slipway.scheduler.plan.ask import Ask
+from slipway.scheduler.plan.filters import domains
 from slipway.scheduler.plan.filters.base import Refusal, Refused
 from slipway.scheduler.plan.nodes import At
 from slipway.scheduler.plan.usage import Usage

@@ -25,6 +25,7 @@ from slipway.scheduler.plan.preempt.claim import FIRST, SECOND, Claim
 from slipway.scheduler.plan.preempt.consent import held_to
 from slipway.scheduler.plan.preempt.moving import move
 from slipway.scheduler.plan.preempt.proposal import Proposals
+from slipway.scheduler.plan.preempt.rules import ANY, NEVER, NEWER
 from slipway.scheduler.plan.preempt.settling import Settled, settle
 from slipway.scheduler.plan.preempt.trial import Trial
 from slipway.scheduler.plan.preempt.victims import Unit, lowest_of, victims_of
@@ -32,7 +33,6 @@ from slipway.scheduler.plan.snapshot import Holding
 from slipway.scheduler.plan.state import Admitted, State
 
 KEPT_MAX = 64
-NEVER, ANY, NEWER = "Never", "Any", "LowerOrNewerEqual"
 SEARCHES_MAX = 128
 """Searches of one tick that find nothing; what comes after them waits for the next tick."""
 

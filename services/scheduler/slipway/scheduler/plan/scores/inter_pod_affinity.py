@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from slipway.scheduler.plan import domains
 from slipway.scheduler.plan.ask import Ask
+from slipway.scheduler.plan.filters import domains
 from slipway.scheduler.plan.filters.inter_pod_affinity import means
 from slipway.scheduler.plan.nodes import Bools, Ints
 from slipway.scheduler.plan.peers import Kind, Peer

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from slipway.scheduler.plan import domains
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.beside import HOSTNAME, Spread, default_spreads
+from slipway.scheduler.plan.filters import domains
 from slipway.scheduler.plan.nodes import Bools, Ints
 from slipway.scheduler.plan.scores.base import SCORE_MAX, ScoreWhole
 from slipway.scheduler.plan.usage import Usage
