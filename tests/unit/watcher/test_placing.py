@@ -54,6 +54,13 @@ def test_the_time_runs_from_the_opening_of_the_gate(pod: PodStory, limit_s: floa
     assert (found.until, found.reason) == (T0 + OPENED_S + limit_s, reason)
 
 
+def test_a_gate_is_open_for_no_longer_than_its_pod_is_there() -> None:
+    """Whoever opened it may have a clock that is behind."""
+    found = unplaced(left().with_metadata(creation_timestamp=format_time(T0 + 60.0)).it, POLICY)
+    assert found is not None
+    assert found.until == T0 + 60.0 + 600.0
+
+
 @pytest.mark.parametrize("pod", [left(opened=False), left().bound(), refused().deleted(), left().running()])
 def test_whoever_is_not_waiting_is_not_judged(pod: PodStory) -> None:
     """Closed gates are the pod worker's; a node, or an end, is an answer."""

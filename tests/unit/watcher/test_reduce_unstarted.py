@@ -4,6 +4,7 @@ import pytest
 
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
+from slipway.model.times import parse_time
 from tests.support.builders import T0, AllocationStory, a_pod, an_allocation
 from tests.support.reductions import a_running, ending, once, settled
 
@@ -89,6 +90,16 @@ def test_a_stuck_launch_gives_its_place_back_after_a_while() -> None:
     again = settled(story.it, now=T0 + 602).status
     assert (again.attempt, again.restarts, again.infra_restarts) == (2, 0, 1)
     assert again.transitions[-1].reason == Reason.LAUNCH_STUCK
+
+
+def test_a_pod_worker_whose_clock_is_behind_does_not_hurry_the_end() -> None:
+    """What is stuck by its clock since before the admission is stuck since then."""
+    story = an_allocation().assigned().condition("Stuck", "Denied", at_s=-600)
+    admission = story.it.status.admission
+    assert admission is not None
+    admitted_at = parse_time(admission.at)
+    assert once(story.it, now=T0 + 1).needs.recheck_at == admitted_at + 600
+    assert not once(story.it, now=T0 + 1).changed
 
 
 def test_a_release_that_can_not_be_bound_is_given_up_at_once() -> None:

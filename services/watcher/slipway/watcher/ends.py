@@ -131,7 +131,10 @@ def stuck_until(allocation: Allocation, policy: Policy) -> float | None:
     if found is None or not found.last_transition_time:
         return None
     patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else policy.stuck_limit_s
-    return parse_time(found.last_transition_time) + patience_s
+    admission = allocation.status.admission
+    # Nothing is stuck before it was admitted: the pod worker, whose time the condition has, may be behind.
+    since = max(parse_time(at) for at in (found.last_transition_time, admission.at if admission else "") if at)
+    return since + patience_s
 
 
 def standing_stop(allocation: Allocation) -> Stop | None:

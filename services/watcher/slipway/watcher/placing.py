@@ -31,7 +31,9 @@ def unplaced(pod: Pod, policy: Policy) -> Unplaced | None:
     opened = pod.metadata.annotations.get(ANNOTATION_OPENED)
     if not opened or exits.is_over(pod) or exits.is_bound(pod):
         return None
-    since, name = parse_time(opened), pod.spec.scheduler_name
+    # A gate is not opened before its pod is there: the pod worker, whose time the annotation has, may be behind.
+    since = max(parse_time(at) for at in (opened, pod.metadata.creation_timestamp) if at)
+    name = pod.spec.scheduler_name
     scheduled = condition_of(pod.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.reason in _REFUSALS:
         words = f"{name} does not place it there: {scheduled.message}".rstrip(": ")
