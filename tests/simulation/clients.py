@@ -150,7 +150,8 @@ def _exists(_found: Allocation) -> bool:
 
 
 def _is_assigned(found: Allocation) -> bool:
-    return found.status.phase is Phase.ASSIGNED
+    """Or was: an answer to the launch that comes late finds it further on."""
+    return found.status.admission is not None
 
 
 def _is_released(found: Allocation) -> bool:
