@@ -11,6 +11,7 @@ from slipway.watcher.reconcile import LEAVE_S
 from tests.support.watch_post import Post, play
 
 Calls = Counter[tuple[Verb, str]]
+CROWD = 30
 
 
 def counted(post: Post) -> Calls:
@@ -26,6 +27,16 @@ def counted(post: Post) -> Calls:
 
 def is_let_go(allocation: Allocation) -> bool:
     return allocation.status.phase is Phase.TERMINATED and not allocation.metadata.finalizers
+
+
+async def crowd(post: Post, *, runs_s: float) -> None:
+    """Many lives at once, to their ends."""
+    post.kubelet.runs_s = {0: runs_s}
+    names = [f"job-{number}" for number in range(CROWD)]
+    for name in names:
+        await post.launch(name=name)
+    for name in names:
+        await post.until(is_let_go, "the end", name=name)
 
 
 def test_the_pod_worker_is_woken_once_for_an_end() -> None:
@@ -67,15 +78,10 @@ def test_a_crowd_of_ends_is_added_to_the_totals_together() -> None:
 
     async def story(post: Post) -> None:
         calls = counted(post)
-        post.kubelet.runs_s = {0: 1.0}
-        names = [f"job-{number}" for number in range(30)]
-        for name in names:
-            await post.launch(name=name)
-        for name in names:
-            await post.until(is_let_go, "the end", name=name)
+        await crowd(post, runs_s=1.0)
         assert calls[Verb.CREATE, "configmaps"] == 1
         assert calls[Verb.UPDATE, "configmaps"] <= 4
-        assert calls[Verb.GET, "configmaps"] <= len(names) + 2
+        assert calls[Verb.GET, "configmaps"] <= CROWD + 2
 
     play(story)
 
@@ -85,13 +91,8 @@ def test_many_that_start_at_once_are_told_in_two_writes_each() -> None:
 
     async def story(post: Post) -> None:
         calls = counted(post)
-        post.kubelet.runs_s = {0: 6.0}
-        names = [f"job-{number}" for number in range(30)]
-        for name in names:
-            await post.launch(name=name)
-        for name in names:
-            await post.until(is_let_go, "the end", name=name)
-        assert calls[Verb.UPDATE, "allocations"] <= 2 * len(names) + AT_ONCE_MAX + 2
+        await crowd(post, runs_s=6.0)
+        assert calls[Verb.UPDATE, "allocations"] <= 2 * CROWD + AT_ONCE_MAX + 2
 
     play(story)
 

@@ -121,6 +121,30 @@ def test_a_log_that_is_broken_off_is_read_to_the_end() -> None:
     play(story)
 
 
+def test_an_end_of_before_says_nothing_of_what_came_while_the_log_could_not_be_read() -> None:
+    """Also where the clock of the node is behind ours, so that its container ended before we last read it."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 2.5}
+        post.kubelet._now = lambda: post.clock.now() - 30.0  # pyright: ignore[reportPrivateUsage]
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        began = post.clock.now()
+        journal.broken_off_at = [began + 0.2]
+        journal.write(uid, "before")
+        await asyncio.sleep(0.5)
+        journal.is_broken = True
+        journal.write(uid, "meanwhile")
+        await asyncio.sleep(2.2)
+        journal.is_broken = False
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == ["before", "meanwhile"]
+
+    play(story)
+
+
 def test_lines_of_one_time_are_all_told() -> None:
     """Times may be too coarse to tell lines apart: each is stored once, also when the log is read again."""
 

@@ -188,7 +188,8 @@ class PodLogs:
                 await self._stream(pod, container, cursor)
                 failures, read_until = 0, self._clock.now()
             except (TransientError, PermanentError) as error:
-                failures += 1
+                # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
+                failures, read_until = failures + 1, 0.0
                 if failures > RETRIES_MAX or (isinstance(error, PermanentError) and _has_ended(pod, container)):
                     raise
                 await self._clock.sleep(RETRY_S * failures)
