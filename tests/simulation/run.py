@@ -32,7 +32,7 @@ SETTLE_S = 60.0
 SILENT_S = 2.0
 RECOVERY_S = 4.0
 """So long after the last fault somebody leads again, and has said so."""
-QUIET_S = 4.0
+QUIET_S = 3.0
 LONG_QUIET_S = 65.0
 """Longer than any resync, sweep or retention: for runs without faults."""
 LOOK_S = 0.5

@@ -120,14 +120,17 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
     @cached_property
     def pods(self) -> list[PodVersion]:
         """Every version of every pod, in order."""
-        return [
-            PodVersion(
-                version,
-                msgspec.convert(version.obj, Pod),
-                msgspec.convert(version.before, Pod) if version.before is not None else None,
-            )
-            for version in self.of(PODS)
-        ]
+        found: list[PodVersion] = []
+        last: dict[str, PodVersion] = {}
+        for version in self.of(PODS):
+            known, before = last.get(version.uid), None
+            if known is not None and known.version.obj is version.before:
+                before = known.pod  # it was read already
+            elif version.before is not None:
+                before = msgspec.convert(version.before, Pod)
+            item = last[version.uid] = PodVersion(version, msgspec.convert(version.obj, Pod), before)
+            found.append(item)
+        return found
 
     @cached_property
     def pools(self) -> list[tuple[Version, ResourcePool]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from slipway.audit.evidence import Version
 from slipway.audit.gangs import is_live
-from slipway.crd.facts import allocation_fact
+from slipway.crd.facts import understood
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Node, Pod
@@ -59,8 +59,8 @@ class Holds:
         self._is_other |= before is None or _counted(before) != _counted(allocation)
         self._allocations[version.uid] = allocation
         if version.uid not in self._roles:
-            fact = allocation_fact(allocation, self.pools.get(allocation.spec.pool))
-            self._roles[version.uid] = [role.requests for role in fact.roles for _ in range(role.count)]
+            roles = understood(allocation, self.pools.get(allocation.spec.pool)).roles
+            self._roles[version.uid] = [role.requests for role in roles for _ in range(role.count)]
 
     def take_pod(self, version: Version, pod: Pod) -> None:
         if version.is_deletion or not is_live(pod):
