@@ -80,7 +80,9 @@ class Site:
         ]
         await many(min(LIVE, len(places)), lambda number: bare.place(copied, places[number]))
         await many(QUEUED, self._queue)
-        await asyncio.gather(*(self.stack.resume(name) for name in SERVICES))
+        # One after the other: each reads all of it, and what all of them read at once takes longer than one may.
+        for name in SERVICES:
+            await self.stack.resume(name)
         await asyncio.sleep(SETTLE_S)
         await self._until_assigned()
 

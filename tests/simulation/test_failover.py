@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slipway.model.lifecycle import Phase
 from tests.support.fault_kinds import Fault, Kind
 from tests.support.world import Setup, World, run_world
 
@@ -109,6 +110,18 @@ def test_after_an_orderly_end_the_next_tick_is_committed_within_a_second(has_red
 
     took: list[float] = run_world(play, a_pair(has_redis=has_redis))
     assert max(took) <= SECOND_S, took
+
+
+def test_a_first_term_begins_with_one_list() -> None:
+    """What a scheduler has read since it started is enough, also for a ledger that nothing has ever left."""
+
+    async def play(world: World) -> int:
+        await world.launch("job", cpu="100m")
+        await world.when(lambda it: it.status.phase is Phase.ASSIGNED)
+        reads = [(read.verb, read.target) for read in world.trouble.reads if read.role == "scheduler.reads"]
+        return reads.count(("list", "allocations"))
+
+    assert run_world(play, Setup(nodes=4, cpus=32, has_redis=False, replicas={"podworker": 0})) == 1
 
 
 async def arrivals_for_ever(world: World) -> None:

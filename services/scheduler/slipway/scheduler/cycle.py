@@ -146,7 +146,8 @@ class Cycle:
         while True:
             tries += 1
             stored = await self._store.load()
-            lists += await reach(stored.through)
+            # Before anything has left the ledger there is its own version: what is newer than that shows all of it.
+            lists += await reach(stored.through or self._store.version)
             promoted = ledger.promote(stored, self._cluster.epoch_max())
             promoted = ledger.seen_through(promoted, self._cluster.allocations.newest)
             if await self._store.save(promoted):

@@ -27,6 +27,11 @@ class LedgerStore:
         self.pool: ResourcePool | None = None
         """The pool object that the ledger is the status of."""
 
+    @property
+    def version(self) -> int:
+        """The version of the pool as last read or written; 0 before that."""
+        return self.pool.metadata.version if self.pool is not None else 0
+
     async def load(self) -> Ledger:
         """Read the ledger as it is stored now.
 
