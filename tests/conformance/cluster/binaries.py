@@ -19,8 +19,9 @@ from pathlib import Path
 import msgspec
 
 MODULE = Path(__file__).parent.parent / "kubernetes"
+ETCD = Path(__file__).parent.parent / "etcd"
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-DEBIAN = {"chromium": "chromium", "faketime": "faketime", "etcd": "etcd-server", "redis-server": "redis-server"}
+DEBIAN = {"chromium": "chromium", "faketime": "faketime", "redis-server": "redis-server"}
 FLAGS = ("-trimpath", "-mod=readonly")
 INSTALL_S = 600
 
@@ -42,10 +43,10 @@ class Binaries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure_binaries() -> Binaries:
-    """Build what is not in the cache yet (about six minutes on two cores, once), and find etcd.
+    """Build what is not in the cache yet (about six minutes on two cores, once).
 
     Raises:
-        MissingProgramError: there is no Go toolchain, or no etcd and no way to install it.
+        MissingProgramError: there is no Go toolchain.
         subprocess.CalledProcessError: the build failed; its output was printed.
     """
     version = kubernetes_version()
@@ -53,7 +54,7 @@ def ensure_binaries() -> Binaries:
     if not all((folder / name).exists() for name in BUILT):
         _build(folder, version)
     return Binaries(
-        etcd=ensure_debian("etcd"),
+        etcd=build_program(ETCD),
         apiserver=str(folder / "kube-apiserver"),
         controller_manager=str(folder / "kube-controller-manager"),
         scheduler=str(folder / "kube-scheduler"),

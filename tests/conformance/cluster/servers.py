@@ -186,6 +186,8 @@ class RealCluster:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
             "--quota-backend-bytes=8589934592",
+            # How far a watch has come, also of a kind to which nothing happens: as Kubernetes' own installer sets it.
+            "--watch-progress-notify-interval=5s",
             "--logger=zap",
             "--log-level=warn",
         ]

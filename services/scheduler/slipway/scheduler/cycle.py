@@ -414,7 +414,10 @@ class Cycle:
             stopped=stopped,
         )
         if not tick.is_idle:
-            _log.info("tick", pool=self._pool, **msgspec.structs.asdict(tick))
+            # Beside a long queue some tick writes a few reasons fifty times a second: nobody reads those.
+            is_news = tick.decided or tick.applied or tick.void or tick.open or tick.stopped
+            say = _log.info if is_news else _log.debug
+            say("tick", pool=self._pool, **msgspec.structs.asdict(tick))
         return tick
 
 
