@@ -29,9 +29,10 @@ INSTRUCTIONS = "instructions"
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What is checked in. Calls and memory of Python, and instructions, stand for the interpreter that counted them."""
+    """What is checked in. Calls and memory of Python stand for its version, and instructions for its very build."""
 
     python: str
+    build: str
     limits: dict[str, float]
 
 
@@ -62,9 +63,12 @@ def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> li
 
 def comparable(budget: Budget) -> dict[str, float]:
     """The limits that hold for this interpreter: all, or those that do not depend on one."""
-    if budget.python == _python():
-        return budget.limits
-    return {what: limit for what, limit in budget.limits.items() if not what.startswith("planner, ")}
+    limits = budget.limits
+    if budget.build != sys.version:
+        limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}
+    if budget.python != _python():
+        limits = {what: limit for what, limit in limits.items() if not what.startswith("planner, ")}
+    return limits
 
 
 def read() -> Budget:
@@ -102,7 +106,8 @@ def main() -> int:
     if has_valgrind:
         figures |= ticks.instructions()
     if options.write:
-        BUDGET.write_bytes(msgspec.json.format(msgspec.json.encode(Budget(python=_python(), limits=figures))) + b"\n")
+        budget = Budget(python=_python(), build=sys.version, limits=figures)
+        BUDGET.write_bytes(msgspec.json.format(msgspec.json.encode(budget)) + b"\n")
         print(f"{len(figures)} figures written to {BUDGET.name}")
         return 0
     limits = comparable(read())

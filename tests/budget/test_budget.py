@@ -1,6 +1,7 @@
 """What a launch may cost is counted, not timed; the counts are held to what is checked in (`make budget`)."""
 
 import functools
+import sys
 
 import pytest
 from bench.budget.__main__ import ALONE, LESS, MORE, Budget, comparable, differences, read
@@ -36,8 +37,16 @@ def test_what_costs_more_or_notably_less_is_told(figures: dict[str, float], told
 
 def test_another_interpreter_is_not_held_to_what_python_counts() -> None:
     """Calls of the API server are the same everywhere; how many Python functions a tick calls is not."""
-    budget = Budget(python="2.7", limits={"planner, idle tick: calls": 1.0, "burst, kube reads": 2.0})
+    budget = Budget(python="2.7", build="2.7.1", limits={"planner, idle tick: calls": 1.0, "burst, kube reads": 2.0})
     assert comparable(budget) == {"burst, kube reads": 2.0}
+
+
+def test_instructions_stand_for_one_build() -> None:
+    """Another build of the same version calls as often, and executes other instructions."""
+    this = ".".join(map(str, sys.version_info[:2]))
+    limits = {"planner, idle tick: calls": 1.0, "planner, idle tick: million instructions": 2.0}
+    assert comparable(Budget(python=this, build="another", limits=limits)) == {"planner, idle tick: calls": 1.0}
+    assert comparable(Budget(python=this, build=sys.version, limits=limits)) == limits
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
