@@ -37,7 +37,7 @@ _OPAQUE: Mapping[str, Any] = {
 
 _WHOLE: Mapping[str, Any] = {"x-kubernetes-map-type": "atomic"}
 """Owned as a whole. Only we write it, and always all of it: whose each single field is would be a quarter of a stored
-allocation, and a tenth of what writing it costs the server. Rules may still compare with what was there before."""
+allocation, in every LIST and watch. Rules may still compare with what was there before."""
 
 _CONDITIONS: Mapping[str, Any] = {
     "maxItems": CONDITIONS_MAX,
