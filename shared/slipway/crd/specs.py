@@ -7,10 +7,12 @@ scheduler that starts makes a fact of each allocation there is.
 Invariant: `of` answers what `understood` would.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from slipway.crd.facts import Understood, understood
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, ResourcePoolSpec
 from slipway.model import ids
 from slipway.model.lifecycle import Kind
 from slipway.model.ranklabels import ALLOCATION_UID
@@ -28,6 +30,7 @@ class Specs:
 
     def __init__(self) -> None:
         self._pools: dict[str, ResourcePool | None] = {}
+        self._all: dict[str, ResourcePoolSpec] = {}
         self._known: dict[tuple[str, bytes], Understood] = {}
 
     def of(self, allocation: Allocation, pool: ResourcePool | None) -> Understood:
@@ -44,6 +47,11 @@ class Specs:
                     self._known.clear()
                 self._known[key] = found
         return found
+
+    def are_other(self, pools: Mapping[str, ResourcePool]) -> bool:
+        """Whether any pool came, went or got another spec since the last call."""
+        before, self._all = self._all, {name: pool.spec for name, pool in pools.items()}
+        return before != self._all
 
     def _follow(self, name: str, pool: ResourcePool | None) -> None:
         before = self._pools.get(name)

@@ -37,6 +37,23 @@ _SPEC: Json = {
                 "properties": {"name": {"type": "string"}, "wide": {"type": "boolean", "default": False}},
             },
         },
+        "frame": {
+            "type": "object",
+            "x-kubernetes-map-type": "atomic",
+            "properties": {
+                "bars": {
+                    "type": "array",
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {"name": {"type": "string"}, "length": {"type": "integer"}},
+                    },
+                },
+                "height": {"type": "integer"},
+            },
+        },
         "port": {"x-kubernetes-int-or-string": True},
         "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
         "note": {"type": "string", "nullable": True},

@@ -257,6 +257,18 @@ async def test_duplicate_keys_can_not_be_applied(kube: KubeHttp, widgets: Place)
     assert 'duplicate entries for key [name="a"]' in answer.message
 
 
+async def test_an_atomic_map_is_one_value(kube: KubeHttp, widgets: Place) -> None:
+    """Owned whole, by one path; a list with keys in it is one value too, and has its keys to be different all the same."""
+    path = widgets.widgets("w")
+    await apply(kube, path, a_widget(frame={"height": 1, "bars": [{"name": "a"}]}))
+    assert (await claims(kube, path))[ONE, "Apply", ""]["f:spec"]["f:frame"] == {}
+    answer = await apply(kube, path, a_widget(frame={"height": 2}), TWO)
+    assert (answer.code, answer.causes[0]["field"]) == (409, ".spec.frame")
+    twins = await apply(kube, path, a_widget(frame={"bars": [{"name": "b"}, {"name": "b"}]}))
+    assert twins.code >= 400
+    assert 'duplicate entries for key [name="b"]' in twins.message
+
+
 async def test_undeclared_fields_can_not_be_applied(kube: KubeHttp, widgets: Place) -> None:
     """Whatever the field validation says."""
     answer = await apply(kube, widgets.widgets("w"), a_widget(nothing=1))

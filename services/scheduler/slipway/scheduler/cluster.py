@@ -54,12 +54,15 @@ class Table(Generic[T]):
     def put(self, key: str, fact: T, version: int, *, is_news: bool = True) -> bool:
         """Take the fact unless a newer version, or a later deletion, is known. True when it changed something.
 
-        What is no news is taken in like everything, but is no reason to plan again.
+        What is no news is taken in like everything, but is no reason to plan again. The same version may come with
+        another fact: that of an allocation depends on the defaults of its pool, too.
         """
-        if version <= self._versions.get(key, -1) or version <= self._gone.get(key, -1):
+        if version < self._versions.get(key, -1) or version <= self._gone.get(key, -1):
+            return False
+        before = self._facts.get(key)
+        if fact is before:
             return False
         self._versions[key] = version
-        before = self._facts.get(key)
         fact = self._read(fact, before)
         if before == fact:
             return False

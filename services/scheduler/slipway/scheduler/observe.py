@@ -34,9 +34,11 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     """
     pools = await kube.list(RESOURCE_POOLS)
     by_name = {pool.metadata.name: pool for pool in pools.items}
-    taken = [_Taken(cluster, resource, by_name, specs) for resource in LISTED]
+    # Else every fact of an allocation is made anew, also at the version that the table has.
+    are_same = not specs.are_other(by_name)
+    taken = [_Taken(cluster, each, by_name, specs, keeps=are_same or each is not ALLOCATIONS) for each in LISTED]
     await asyncio.gather(*(each.read(kube) for each in taken))
-    of_pools = _Taken(cluster, RESOURCE_POOLS, by_name, specs)
+    of_pools = _Taken(cluster, RESOURCE_POOLS, by_name, specs, keeps=True)
     of_pools.take(pools.items, pools.resource_version)
     for each in (of_pools, *taken):
         each.replace()
@@ -76,8 +78,18 @@ def _is_expected(cluster: Cluster, fact: Fact) -> bool:
 class _Taken:
     """One LIST as facts."""
 
-    def __init__(self, cluster: Cluster, resource: Resource[Any], pools: dict[str, ResourcePool], specs: Specs) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource[Any],
+        pools: dict[str, ResourcePool],
+        specs: Specs,
+        *,
+        keeps: bool,
+    ) -> None:
+        """`keeps`: a fact that the table has at an object's version stands."""
         self.version = 0
+        self._keeps = keeps
         self._table = cluster.table(resource.plural)
         self._resource = resource
         self._pools = pools
@@ -111,7 +123,8 @@ class _Taken:
         for item in items:
             meta = metadata_of(item)
             key, version = object_key(meta), meta.version
-            known = table.get(key) if version and table.version(key) == version else None
+            is_known = self._keeps and version and table.version(key) == version
+            known = table.get(key) if is_known else None
             self._facts[key] = (known or fact_of(item, self._pools, self._specs), version)
 
     def replace(self) -> None:

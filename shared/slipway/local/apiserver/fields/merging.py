@@ -206,7 +206,26 @@ def _merge(shape: Shape, live: Any, applied: Any) -> Any:
         case "list":
             return _merge_lists(shape, live if is_list(live) else [], applied if is_list(applied) else [])
         case _:
+            _check_different(shape, applied)
             return applied
+
+
+def _check_different(shape: Shape, value: Any) -> None:
+    """What is one value to apply has lists of different items all the same."""
+    if is_map(value):
+        for name, item in value.items():
+            _check_different(shape.child(name), item)
+    elif is_list(value):
+        if shape.is_granular_list and _is_granular(shape, value):
+            _refuse_twins([str(paths.element_of(shape, item)) for item in value])
+        for item in value:
+            _check_different(shape.item or ANY, item)
+
+
+def _refuse_twins(elements: list[str]) -> None:
+    if len(set(elements)) != len(elements):
+        twice = next(each for index, each in enumerate(elements) if each in elements[:index])
+        raise DuplicateError(f"duplicate entries for key {paths.show((twice,))}")
 
 
 def _merge_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any]:
@@ -214,9 +233,7 @@ def _merge_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any]
     item = shape.item or ANY
     lefts = [str(paths.element_of(shape, each)) for each in live]
     rights = [str(paths.element_of(shape, each)) for each in applied]
-    if len(set(rights)) != len(rights):
-        twice = next(each for index, each in enumerate(rights) if each in rights[:index])
-        raise DuplicateError(f"duplicate entries for key {paths.show((twice,))}")
+    _refuse_twins(rights)
     before, after = _by_element(shape, live), dict(zip(rights, applied, strict=True))
     shared = [each for each in rights if each in before]
     merged: list[Any] = []
