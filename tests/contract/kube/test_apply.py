@@ -258,7 +258,7 @@ async def test_duplicate_keys_can_not_be_applied(kube: KubeHttp, widgets: Place)
 
 
 async def test_an_atomic_map_is_one_value(kube: KubeHttp, widgets: Place) -> None:
-    """Owned whole, by one path; a list with keys in it is one value too, and has its keys to be different all the same."""
+    """Owned whole, by one path; the keys of a list in it have to be different all the same."""
     path = widgets.widgets("w")
     await apply(kube, path, a_widget(frame={"height": 1, "bars": [{"name": "a"}]}))
     assert (await claims(kube, path))[ONE, "Apply", ""]["f:spec"]["f:frame"] == {}

@@ -59,10 +59,10 @@ class Table(Generic[T]):
         """
         if version < self._versions.get(key, -1) or version <= self._gone.get(key, -1):
             return False
+        self._versions[key] = version
         before = self._facts.get(key)
         if fact is before:
             return False
-        self._versions[key] = version
         fact = self._read(fact, before)
         if before == fact:
             return False
