@@ -1,10 +1,8 @@
 # The verbs of this repository. Each makes what it needs on a machine that has only Python 3.11 or newer and the
 # package registries, stops what it started, and ends with one line that sums up.
 
-# The distribution's own Python before one of a version manager: it is built with optimizations, and some percent quicker.
-PYTHON ?= $(shell for python in /usr/bin/python3 python3 python3.11 python3.12 python3.13 python3.14 python; do \
-  $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; exit; }; \
-  done; echo python3)
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; exit; }; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
