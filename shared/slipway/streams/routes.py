@@ -208,19 +208,22 @@ def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:
 
     A query sets options of the connections, as it does for one server (`?ssl_ca_certs=/path`).
     """
-    parts = urlsplit(url)
-    is_cluster = parts.scheme.endswith("+cluster")
-    base = parts.scheme.partition("+")[0]
-    credentials, _, hosts = parts.netloc.rpartition("@")
+    # By hand: several hosts are no URL, and newer Pythons refuse the brackets of an IPv6 address behind another host.
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("#")[0].partition("?")
+    netloc, _, path = rest.partition("/")
+    is_cluster = scheme.lower().endswith("+cluster")
+    base = scheme.lower().partition("+")[0]
+    credentials, _, hosts = netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     nodes = tuple(_host_and_port(each, _REDIS_PORT if is_cluster else _SENTINEL_PORT) for each in hosts.split(","))
-    service, _, db = parts.path.strip("/").partition("/")
+    service, _, db = path.strip("/").partition("/")
     if is_cluster:
         if service not in ("", "0") or db:
             raise ValueError("a Redis Cluster has no databases")
     elif not service:
         raise ValueError("a Sentinel URL names a service")
-    options: dict[str, Any] = dict(parse_url(f"{base}://?{parts.query}"))
+    options: dict[str, Any] = dict(parse_url(f"{base}://?{query}"))
     tls = options.pop("connection_class", None) is SSLConnection
     login = Login(
         username=unquote(username) or None,

@@ -7,6 +7,7 @@ import contextlib
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import yaml
 
 from tests.conformance.cluster.servers import RealCluster
 from tests.support.cli import Ran
+from tests.support.wait import wait_until
 
 Json = dict[str, Any]
 NOT_FOUND = 404
@@ -93,8 +95,14 @@ class Operator:
         return done.out
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
-        with self._lock:
+        def answered() -> list[httpx.Response]:
+            """Nothing while the server says to come again: after a change of a definition it reads its objects anew."""
             answer = self._http.request(method, path, **more)
+            is_early = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and "initializing" in answer.text
+            return [] if is_early else [answer]
+
+        with self._lock:
+            (answer,) = wait_until(answered, f"{method} {path} is answered")
         answer.raise_for_status()
         found: Json = answer.json()
         return found
