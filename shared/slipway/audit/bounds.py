@@ -35,6 +35,8 @@ RANK_BYTES_MAX = 256
 _API = "api"
 WRITES_MAX = 10
 RANK_WRITES_MAX = 4
+HALVES_S = 1.0
+"""What the server takes at most between the two commits of one write."""
 STREAM_BYTES_MAX = 8 * 1024
 GROWTH_SAMPLES_MIN = 10
 GROWTH_MIN_S = 600.0
@@ -66,12 +68,15 @@ def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
     (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
     interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it."""
     writes: dict[str, int] = {}
+    last: dict[tuple[str, str, str], Version] = {}
     for version in evidence.of(ALLOCATIONS, PODS, CONFIG_MAPS):
-        owner = version.uid
+        owner, key = version.uid, (version.resource, version.namespace, version.name)
+        is_second_half = _is_second_half(version, last.get(key))
+        last[key] = version
         if version.resource != ALLOCATIONS:
             labels: Mapping[str, str] = version.obj["metadata"].get("labels") or {}
             owner = labels.get(LABEL_ALLOCATION_UID, "")
-        if owner and (version.writer or version.resource == ALLOCATIONS) and not _is_second_half(version):
+        if owner and (version.writer or version.resource == ALLOCATIONS) and not is_second_half:
             writes[owner] = writes.get(owner, 0) + (-1 if _is_order(version) else 1)
     for uid, count in writes.items():
         history = evidence.allocations.get(uid)
@@ -112,13 +117,14 @@ def memory_is_flat(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(invariant="I24", subject=subject, message=message)
 
 
-def _is_second_half(version: Version) -> bool:
-    """Whether it ends what the commit before it began: a pod that is deleted is marked, and goes, by one write."""
-    if not version.is_deletion or version.before is None:
+def _is_second_half(version: Version, last: Version | None) -> bool:
+    """Whether it ends what the commit before it began: a pod that is deleted is marked, and goes, by one write. Between
+    the two a server commits what others write at the same time."""
+    if not version.is_deletion or version.before is None or last is None:
         return False
     meta: Mapping[str, Any] = version.before["metadata"]
     is_marked = bool(meta.get("deletionTimestamp")) and not meta.get("finalizers")
-    return is_marked and str(meta.get("resourceVersion")) == str(version.number - 1)
+    return is_marked and str(meta.get("resourceVersion")) == str(last.number) and version.at - last.at <= HALVES_S
 
 
 def _is_order(version: Version) -> bool:

@@ -385,3 +385,21 @@ def test_an_interruption_may_cost_an_attempts_work_again() -> None:
     _writes_too_much(history)
     assert told(history) == {"I24"}
     assert told(history, interruptions=2) == set()
+
+
+@pytest.mark.parametrize("count", [0, 3], ids=["alone", "beside others"])
+def test_a_pod_that_goes_is_one_write(count: int) -> None:
+    """I24: it is marked and goes, whatever others have the server commit between the two."""
+
+    def life(more: int, *, goes: bool) -> History:
+        history = History()
+        history.run()
+        for number in range(more):
+            history.status(message=str(number))
+        if goes:
+            history.leave(0, beside=count)
+        return history
+
+    most = next(more for more in range(40) if told(life(more + 1, goes=False)) == {"I24"})
+    assert "I24" not in told(life(most - 1, goes=True))
+    assert "I24" in told(life(most, goes=True))
