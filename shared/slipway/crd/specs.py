@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from slipway.crd.facts import Understood, understood
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, ResourcePoolSpec
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.model import ids
 from slipway.model.lifecycle import Kind
 from slipway.model.ranklabels import ALLOCATION_UID
@@ -30,7 +30,6 @@ class Specs:
 
     def __init__(self) -> None:
         self._pools: dict[str, ResourcePool | None] = {}
-        self._all: dict[str, ResourcePoolSpec] = {}
         self._known: dict[tuple[str, bytes], Understood] = {}
 
     def of(self, allocation: Allocation, pool: ResourcePool | None) -> Understood:
@@ -48,10 +47,14 @@ class Specs:
                 self._known[key] = found
         return found
 
-    def are_other(self, pools: Mapping[str, ResourcePool]) -> bool:
-        """Whether any pool came, went or got another spec since the last call."""
-        before, self._all = self._all, {name: pool.spec for name, pool in pools.items()}
-        return before != self._all
+    def take_pools(self, pools: Mapping[str, ResourcePool]) -> bool:
+        """These are all pools now; whether any came, went or got another spec."""
+        before = {name: pool.spec for name, pool in self._pools.items() if pool is not None}
+        is_other = before != {name: pool.spec for name, pool in pools.items()}
+        if is_other:
+            self._known.clear()
+        self._pools = dict(pools)
+        return is_other
 
     def _follow(self, name: str, pool: ResourcePool | None) -> None:
         before = self._pools.get(name)

@@ -35,7 +35,7 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     pools = await kube.list(RESOURCE_POOLS)
     by_name = {pool.metadata.name: pool for pool in pools.items}
     # Else every fact of an allocation is made anew, also at the version that the table has.
-    are_same = not specs.are_other(by_name)
+    are_same = not specs.take_pools(by_name)
     taken = [_Taken(cluster, each, by_name, specs, keeps=are_same or each is not ALLOCATIONS) for each in LISTED]
     await asyncio.gather(*(each.read(kube) for each in taken))
     of_pools = _Taken(cluster, RESOURCE_POOLS, by_name, specs, keeps=True)
