@@ -110,7 +110,10 @@ def main() -> int:
         BUDGET.write_bytes(msgspec.json.format(msgspec.json.encode(budget)) + b"\n")
         print(f"{len(figures)} figures written to {BUDGET.name}")
         return 0
-    limits = comparable(read())
+    budget = read()
+    limits = comparable(budget)
+    if budget.build != sys.version:
+        print(f"instructions are not compared: the budget's are of Python {budget.build}")
     if not has_valgrind:
         print("valgrind is not installed: instructions are not counted")
         limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}
