@@ -237,11 +237,16 @@ class LeaseElector:
         held = self._lease
         if was_confirmed is None or held is None or held.spec.holder_identity != self.identity:
             return
-        now = format_time(self._clock.now(), "microseconds")
-        spec = msgspec.structs.replace(held.spec, holder_identity=None, lease_duration_seconds=1, renew_time=now)
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                self._observe(await self._api.replace(LEASES, msgspec.structs.replace(held, spec=spec)))
+                try:
+                    self._observe(await self._api.replace(LEASES, self._freed(held)))
+                except StaleError:
+                    # A renewal whose answer was not waited for may have come first: it is ours all the same.
+                    current = await self._read()
+                    if current is None or current.spec.holder_identity != self.identity:
+                        return
+                    self._observe(await self._api.replace(LEASES, self._freed(current)))
         except (ControlPlaneError, TimeoutError) as error:
             _log.warning("lease not released", lease=self.name, error=str(error))
         else:
@@ -321,6 +326,12 @@ class LeaseElector:
         terms = lease.spec.lease_transitions or 0
         is_ours = lease.spec.holder_identity == self.identity
         spec = self._spec(terms if is_ours else terms + 1, lease.spec.acquire_time if is_ours else None)
+        return msgspec.structs.replace(lease, spec=spec)
+
+    def _freed(self, lease: Lease) -> Lease:
+        """The lease without a holder."""
+        now = format_time(self._clock.now(), "microseconds")
+        spec = msgspec.structs.replace(lease.spec, holder_identity=None, lease_duration_seconds=1, renew_time=now)
         return msgspec.structs.replace(lease, spec=spec)
 
     def _spec(self, terms: int, acquired: str | None) -> LeaseSpec:

@@ -345,6 +345,33 @@ def test_a_lost_answer_is_not_a_lost_lease() -> None:
     in_world(check)
 
 
+def test_a_renewal_on_its_way_does_not_keep_the_lease_from_being_given_up() -> None:
+    """Nobody waits for the answer of the last renewal; the server has it all the same, and the release comes after."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a")
+        await asyncio.sleep(1)
+        second, _ = world.join("b")
+
+        async def answer_never(verb: Verb, _plural: str) -> None:
+            if verb is Verb.UPDATE:
+                first.kube.after = answer_at_once
+                await asyncio.Event().wait()
+
+        async def answer_at_once(_verb: Verb, _plural: str) -> None:
+            await asyncio.sleep(0)
+
+        first.kube.after = answer_never
+        while first.kube.after is answer_never:
+            await asyncio.sleep(0.1)
+        first.stop.set()
+        await asyncio.sleep(LOOK_S + 0.01)
+        assert not first.leads
+        assert second.leads
+
+    in_world(check)
+
+
 def test_leading_work_that_returns_gives_the_lease_up() -> None:
     """Its error is raised after the release; another may lead at once."""
 
