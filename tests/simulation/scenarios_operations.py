@@ -12,6 +12,9 @@ from tests.support.kubelet import Script
 from tests.support.world import Setup, World
 
 THREE = {"scheduler": 3, "podworker": 3, "watcher": 3}
+SNAPSHOTS = {"snapshot_objects": 1}
+SNAPSHOT_S = 2.0
+"""The publisher has made one by then."""
 LOST = 6
 """Additions that the replica of a Redis lacks."""
 
@@ -40,6 +43,40 @@ async def _stopped(world: World) -> None:
     await world.when(_is_admitted, name="first")
     await world.restart("scheduler")
     await world.launch("second", ranks=2)
+    for name in ("first", "second"):
+        await world.when(has_ended, name=name)
+
+
+async def _from_snapshots(world: World) -> None:
+    """The scheduler is started anew twice while work runs, fails and waits: beside a cluster of any size, as beside a
+    large one, it knows again from a snapshot of the feed; the second time of another publisher's."""
+    world.kubelets.script = _fails_once
+    await world.launch("first", ranks=2, maxRestarts=1)
+    await world.when(has_begun, name="first")
+    await asyncio.sleep(SNAPSHOT_S)
+    await world.launch("second")
+    await world.restart("scheduler")
+    await world.restart("watcher")
+    await asyncio.sleep(SNAPSHOT_S)
+    await world.launch("third", ranks=2, maxRestarts=1)
+    await world.restart("scheduler")
+    for name in ("first", "second", "third"):
+        await world.when(has_ended, name=name)
+
+
+async def _snapshots_and_redis(world: World) -> None:
+    """A snapshot goes back in time with Redis, and is gone with it, and the scheduler starts anew beside each."""
+    world.server.is_replicated = lambda: True
+    world.kubelets.script = _fails_once
+    await world.launch("first", ranks=2, maxRestarts=1)
+    await world.when(has_begun, name="first")
+    await asyncio.sleep(SNAPSHOT_S)
+    world.server.fail_over(LOST)
+    await world.restart("scheduler")
+    await world.launch("second")
+    await asyncio.sleep(SNAPSHOT_S)
+    world.server.flush()
+    await world.restart("scheduler")
     for name in ("first", "second"):
         await world.when(has_ended, name=name)
 
@@ -154,6 +191,22 @@ OPERATIONS = (
         story=_stopped,
         ends={name: ended(Result.SUCCEEDED) for name in ("first", "second")},
         setup=Setup(replicas={"scheduler": 2}),
+    ),
+    Scenario(
+        name="from-snapshots",
+        story=_from_snapshots,
+        ends={
+            "first": ended(Result.SUCCEEDED, 2),
+            "second": ended(Result.SUCCEEDED),
+            "third": ended(Result.SUCCEEDED, 2),
+        },
+        setup=Setup(watcher=SNAPSHOTS),
+    ),
+    Scenario(
+        name="snapshots-and-redis",
+        story=_snapshots_and_redis,
+        ends={"first": ended(Result.SUCCEEDED, 2), "second": ended(Result.SUCCEEDED)},
+        setup=Setup(watcher=SNAPSHOTS),
     ),
     Scenario(name="three-of-each", story=_three, ends=AGAIN, setup=Setup(replicas=THREE)),
     Scenario(name="redis-replaced", story=_redis_replaced, ends=AGAIN),

@@ -134,6 +134,7 @@ def pod_fact(pod: Pod) -> PodFact:
     """What a pod uses, and whose it is; foreign pods count too."""
     labels = pod.metadata.labels
     requests, uid = _asked(pod, NOTHING), labels.get(LABEL_ALLOCATION_UID, "")
+    is_live = pod.status.phase not in _ENDED_PHASES
     devices = _devices(pod) if uid else ()
     return PodFact(
         namespace=pod.metadata.namespace,
@@ -141,7 +142,7 @@ def pod_fact(pod: Pod) -> PodFact:
         uid=pod.metadata.uid,
         node=pod.spec.node_name,
         requests=requests + _of_devices(pod, devices),
-        live=pod.status.phase not in _ENDED_PHASES,
+        live=is_live,
         allocation_uid=uid,
         attempt=_number(labels.get(LABEL_ATTEMPT), 0),
         rank=_number(labels.get(LABEL_RANK), -1),
@@ -152,7 +153,7 @@ def pod_fact(pod: Pod) -> PodFact:
         role=labels.get(LABEL_ROLE, ""),
         affinity={kind: pod.spec.affinity[kind] for kind in _BESIDE if pod.spec.affinity.get(kind)},
         scored=scored_requests(requests, _asked(pod, UNSTATED)),
-        leaving=pod.metadata.deletion_timestamp is not None,
+        leaving=is_live and pod.metadata.deletion_timestamp is not None,
     )
 
 

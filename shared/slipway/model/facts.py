@@ -74,7 +74,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scored: Resources = Resources()
     """cpu and memory as scores count them, where a container states no request; empty when it is the requests"""
     leaving: bool = False
-    """is being deleted"""
+    """it lives, and is being deleted"""
 
 
 class TopologyFact(msgspec.Struct, frozen=True):

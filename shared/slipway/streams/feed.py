@@ -9,7 +9,8 @@ a lease, and each lease term owns a range of epochs, so a publisher whose term i
 Whenever it can not be sure what the feed holds (its end is gone, its buffer overflowed), it begins a new epoch.
 
 Reader promises: between `start` and a `FeedBroken` it has given every entry published after the position of `start`.
-So LIST after `start`, then apply what `read` gives. Not promised: that the feed is there; `is_fresh` says so.
+So LIST after `start`, then apply what `read` gives. Or `resume` at a snapshot (`snapshot.py`), take in its pages, and
+apply what `read` gives. Not promised: that the feed is there; `is_fresh` says so.
 """
 
 import asyncio
@@ -22,8 +23,9 @@ import msgspec
 
 from slipway.errors import ExpiredError, InvalidError, InvariantError, StaleError, TransientError
 from slipway.runtime.clock import Clock
-from slipway.streams import codec, keys
+from slipway.streams import codec, keys, snapshot
 from slipway.streams.ports import Feed, FeedEntry, FeedOp
+from slipway.streams.snapshot import Snapshot, SnapshotPosition
 
 EPOCHS_PER_TERM: Final = 1 << 20
 BUFFER_MAX: Final = 20_000
@@ -58,11 +60,24 @@ class FeedPublisher:
         self._sent: Sequence[Delta] = ()
         """what the entries in flight were made of"""
         self._beat_at_s = 0.0
+        self._appends = 0
 
     @property
     def epoch(self) -> int:
         """The epoch that is being published; 0 before the start."""
         return self._epoch
+
+    @property
+    def appends(self) -> int:
+        """How often something was appended."""
+        return self._appends
+
+    @property
+    def stands(self) -> SnapshotPosition | None:
+        """Up to where it is known what was published; None before anything of this epoch was."""
+        if self._end is None:
+            return None
+        return SnapshotPosition(epoch=self._epoch, number=self._number, cursor=self._end)
 
     def offer(self, delta: Delta) -> None:
         """Take a delta, without waiting. A buffer that is full is dropped whole, and a new epoch begins."""
@@ -162,6 +177,7 @@ class FeedPublisher:
             if self._buffer.get(place) is delta:
                 del self._buffer[place]
         self._number, self._end, self._in_flight = self._in_flight[-1].number, end, ()
+        self._appends += 1
 
     async def _settle(self) -> None:
         """An append ended without an answer: look whether it took effect."""
@@ -209,6 +225,8 @@ class FeedReader:
         self._versions: dict[str, str] = {}
         self._heard_at_s = 0.0
         self._has_heard = False
+        self._past = 0
+        """entries up to this number were there before the reader: they do not say that anybody publishes"""
         self._broken: FeedBroken | None = FeedBroken(reason=BreakReason.SILENCE)
 
     @property
@@ -235,7 +253,22 @@ class FeedReader:
     async def start(self) -> None:
         """Stand at the end of the feed. LIST afterwards. Raises `TransientError` when there is no feed to read."""
         position = await self._feed.position()
-        self._cursor, self._epoch, self._number = position.cursor, position.epoch, position.number
+        self._stand(position.cursor, position.epoch, position.number, past=position.number)
+
+    async def resume(self) -> Snapshot | None:
+        """Stand at the latest snapshot that the feed can be read on from; None when there is none: `start` then.
+
+        Raises `TransientError` when there is no feed to read.
+        """
+        end = await self._feed.position()
+        found = await snapshot.find(self._feed, end)
+        if found is None or found.stands.number > end.number:
+            return None
+        self._stand(found.stands.cursor, found.stands.epoch, found.stands.number, past=end.number)
+        return found
+
+    def _stand(self, cursor: str | None, epoch: int, number: int, *, past: int) -> None:
+        self._cursor, self._epoch, self._number, self._past = cursor, epoch, number, past
         self._versions, self._has_heard, self._broken = {}, False, None
         self._heard_at_s = self._clock.monotonic()
 
@@ -279,7 +312,8 @@ class FeedReader:
                 self._break(BreakReason.GAP)
                 break
             self._cursor, self._number = cursor, entry.number
-            self._heard_at_s, self._has_heard = self._clock.monotonic(), True
+            if entry.number > self._past:
+                self._heard_at_s, self._has_heard = self._clock.monotonic(), True
             if entry.op is FeedOp.BEAT:
                 self._take_beat(entry.data)
             else:

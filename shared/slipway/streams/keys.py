@@ -41,6 +41,9 @@ BELL = KeyFamily(prefix="slipway:bell", type="stream", length_max=128)
 """Rung after hints were sent on a Redis Cluster, where no command can wait for all shards of the work queue."""
 CLUSTER = KeyFamily(prefix="slipway:cluster", type="stream", length_max=4_000)
 """An entry holds what was published together; readers are seconds behind, or LIST."""
+SNAPSHOT = KeyFamily(prefix="slipway:snapshot:", type="hash", ttl_s=DAY_S)
+"""What the feed had told up to a moment, in pages; the last one and the one before it, in turn in two keys."""
+SNAPSHOT_SLOTS = 2
 WAKE = KeyFamily(prefix="slipway:wake", type="stream", length_max=128)
 LOGS = KeyFamily(prefix="slipway:logs:", type="stream", length_max=10_000, ttl_s=7 * DAY_S)
 DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
@@ -61,7 +64,23 @@ HEALTH = KeyFamily(prefix="slipway:health", type="stream", length_max=1)
 DECISIONS = KeyFamily(prefix="slipway:decisions:", type="stream", length_max=4_096)
 """An entry holds one tick that decided something; the scheduler's settings cap their bytes besides."""
 
-TABLE = (ALLOCATION, EVENTS, WORK, BELL, CLUSTER, WAKE, LOGS, DEAD, TRACE, ACTIVITY, GATHER, WEBHOOK, DECISIONS, HEALTH)
+TABLE = (
+    ALLOCATION,
+    EVENTS,
+    WORK,
+    BELL,
+    CLUSTER,
+    SNAPSHOT,
+    WAKE,
+    LOGS,
+    DEAD,
+    TRACE,
+    ACTIVITY,
+    GATHER,
+    WEBHOOK,
+    DECISIONS,
+    HEALTH,
+)
 
 DEAD_DELIVERY = "webhook"
 """The source of a dead letter that was meant for a webhook; which one is among its fields."""
@@ -148,6 +167,11 @@ def webhook(name: str) -> str:
 def decisions(pool: str) -> str:
     """The decision log of one pool."""
     return f"{DECISIONS.prefix}{{{pool}}}"
+
+
+def snapshot(slot: int) -> str:
+    """The hash of one snapshot of the feed."""
+    return f"{SNAPSHOT.prefix}{{{slot}}}"
 
 
 EVENT_KEYS = tuple(events(shard) for shard in range(SHARDS))

@@ -338,6 +338,20 @@ class MemoryFeed:
         epoch, number = codec.feed_end(last[0][1])
         return FeedPosition(cursor=id_text(last[0][0]), epoch=epoch, number=number)
 
+    async def keep(self, slot: int, parts: Mapping[str, bytes], *, anew: bool) -> None:
+        await self._server.enter("feed.keep")
+        key = keys.snapshot(slot)
+        calls: list[Callable[[], object]] = [
+            partial(self._server.hash_set, key, parts),
+            partial(self._server.expire, key, keys.SNAPSHOT.ttl_s),
+        ]
+        pipeline([partial(self._server.drop, key), *calls] if anew else calls)
+
+    async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
+        await self._server.enter("feed.kept")
+        found = self._server.hash_get(keys.snapshot(slot))
+        return [found.get(part) for part in parts]
+
 
 class MemoryLogs:
     """The `LogLines` in memory."""

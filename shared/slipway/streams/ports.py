@@ -269,6 +269,14 @@ class Feed(Protocol):
         """Where the feed ends now."""
         ...
 
+    async def keep(self, slot: int, parts: Mapping[str, bytes], *, anew: bool) -> None:
+        """Put parts of a snapshot into one of the `SNAPSHOT_SLOTS`; `anew` forgets first what was there."""
+        ...
+
+    async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
+        """Those parts of the snapshot in a slot, None for each that is not there."""
+        ...
+
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a task; `time` is RFC 3339 as the container runtime gave it."""

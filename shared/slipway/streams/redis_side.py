@@ -97,6 +97,14 @@ class RedisFeed:
         epoch, number = codec.feed_end(newest[0][1])
         return FeedPosition(cursor=pages.id_text(newest[0][0]), epoch=epoch, number=number)
 
+    async def keep(self, slot: int, parts: Mapping[str, bytes], *, anew: bool) -> None:
+        key = keys.snapshot(slot)
+        commands = [command("HSET", key, *rows.flat(parts)), command("EXPIRE", key, keys.SNAPSHOT.ttl_s)]
+        rows.checked(await self._client.pipeline([command("DEL", key), *commands] if anew else commands))
+
+    async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
+        return list(await self._client.run(command("HMGET", keys.snapshot(slot), *parts)))
+
 
 class RedisLogs:
     """The `LogLines` on Redis."""

@@ -87,6 +87,20 @@ async def test_a_lost_end_is_noticed(streams: Streams, backend: Backend) -> None
     assert await streams.feed.position() == FeedPosition(cursor=None, epoch=0, number=0)
 
 
+async def test_a_snapshot_is_kept_in_parts(streams: Streams, backend: Backend) -> None:
+    """Two slots that do not touch each other; one that is begun anew holds nothing of what was there; both expire."""
+    feed = streams.feed
+    assert await feed.kept(0, ["head", "0"]) == [None, None]
+    await feed.keep(0, {"0": b"\x00a", "1": b""}, anew=True)
+    await feed.keep(0, {"head": b"h"}, anew=False)
+    await feed.keep(1, {"0": b"other"}, anew=True)
+    assert await feed.kept(0, ["1", "head", "2", "0"]) == [b"", b"h", None, b"\x00a"]
+    assert await backend.ttl_s(keys.snapshot(0)) == pytest.approx(keys.SNAPSHOT.ttl_s, abs=10)
+    await feed.keep(0, {"0": b"b"}, anew=True)
+    assert await feed.kept(0, ["head", "0", "1"]) == [None, b"b", None]
+    assert await feed.kept(1, ["0"]) == [b"other"]
+
+
 async def test_a_blocked_reader_of_the_feed_is_served_at_once(backend: Backend) -> None:
     """The scheduler waits on the feed, not on a timer."""
     writer, reader = backend.connect(), backend.connect()

@@ -353,17 +353,19 @@ def test_a_renewal_on_its_way_does_not_keep_the_lease_from_being_given_up() -> N
         await asyncio.sleep(1)
         second, _ = world.join("b")
 
+        is_under_way = asyncio.Event()
+
         async def answer_never(verb: Verb, _plural: str) -> None:
             if verb is Verb.UPDATE:
                 first.kube.after = answer_at_once
+                is_under_way.set()
                 await asyncio.Event().wait()
 
         async def answer_at_once(_verb: Verb, _plural: str) -> None:
             await asyncio.sleep(0)
 
         first.kube.after = answer_never
-        while first.kube.after is answer_never:
-            await asyncio.sleep(0.1)
+        await is_under_way.wait()
         first.stop.set()
         await asyncio.sleep(LOOK_S + 0.01)
         assert not first.leads

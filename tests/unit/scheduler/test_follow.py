@@ -4,15 +4,21 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from slipway.kube.answers import Verb
+from slipway.kube.factpages import Told, encode_page
+from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.follow import CATCH_UP_S, Follower
 from slipway.streams import keys
-from slipway.streams.feed import FeedPublisher
+from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import FeedOp
+from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
 
@@ -24,11 +30,13 @@ class Desk:
     """A follower beside a cluster that is slow to LIST, and the publisher of its feed."""
 
     publishing: asyncio.Task[None]
+    following: asyncio.Task[None]
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.kube = a_client(a_core(self.clock.now))
-        streams = MemoryStreams(MemoryServer(self.clock))
+        self.server = MemoryServer(self.clock)
+        self.streams = streams = MemoryStreams(self.server)
         self.publisher = FeedPublisher(streams.feed, self.clock, term=1)
         self.lists = 0
         self.list_s = LIST_S
@@ -44,6 +52,40 @@ class Desk:
             self.lists += 1
             await self.clock.sleep(self.list_s)
 
+    def newcomer(self) -> Follower:
+        """Another process, which knows nothing yet."""
+        its = a_client(self.kube.core, seed=4)
+        its.before, self.lists = self._slow, 0
+        self.cluster = Cluster(self.clock.now)
+        return Follower(
+            its,
+            self.cluster,
+            MemoryStreams(self.server).feed,
+            clock=self.clock,
+            random=SeededRandom(5),
+            list_pause_s=lambda: 2.0,
+        )
+
+    async def keep(self, *names: str) -> SnapshotPosition:
+        """A snapshot that tells of these allocations, as they are."""
+        stands = self.publisher.stands
+        assert stands is not None
+        writer = SnapshotWriter(self.streams.feed, 0, stands)
+        await writer.add(encode_page("allocations", [await self.told(name) for name in names]))
+        await writer.finish()
+        return stands
+
+    async def told(self, name: str) -> Told:
+        """What is told of one."""
+        found = await self.kube.get(ALLOCATIONS, name, namespace="default")
+        return object_key(found.metadata), found.metadata.version, fact_of(found, {})
+
+    async def tell_of(self, name: str) -> None:
+        """The watcher has seen one."""
+        key, version, fact = await self.told(name)
+        self.publisher.offer(Delta(kind="allocations", op=FeedOp.PUT, key=key, rv=str(version), data=encode_fact(fact)))
+        self.tell(version)
+
     def tell(self, version: int) -> None:
         """The watcher has published every allocation up to `version`; its next heartbeat says so."""
         self.publisher.reached(ALLOCATIONS.plural, str(version))
@@ -57,7 +99,8 @@ def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
         await desk.publisher.step()
         async with asyncio.TaskGroup() as tasks:
             desk.publishing = tasks.create_task(desk.publisher.run())
-            running = [desk.publishing, tasks.create_task(desk.follower.follow())]
+            desk.following = tasks.create_task(desk.follower.follow())
+            running = [desk.publishing, desk.following]
             await desk.clock.sleep(LIST_S + 2 * keys.FEED_BEAT_S)
             await test(desk)
             for task in running:
@@ -142,5 +185,83 @@ def test_a_list_that_was_under_way_is_not_made_again() -> None:
             await desk.clock.sleep(LIST_S / 2)
             assert not await desk.follower.reach(desk.kube.core.store.version)
         assert desk.lists == 2
+
+    at_a_desk(test)
+
+
+async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> Follower:
+    """A newcomer, after it has followed for a while."""
+    newcomer = desk.newcomer()
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(newcomer.follow())
+        await desk.clock.sleep(within_s)
+        following.cancel()
+    return newcomer
+
+
+def test_who_starts_takes_a_snapshot_and_what_was_told_since() -> None:
+    """Nothing is listed, and the tables show as much as a LIST would; a term needs no LIST either."""
+
+    async def test(desk: Desk) -> None:
+        await desk.keep("one")
+        await desk.kube.create(ALLOCATIONS, a_manifest("two"))
+        await desk.tell_of("two")
+        newcomer = desk.newcomer()
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(newcomer.follow())
+            await desk.clock.sleep(0.1)
+            assert not await newcomer.reach(desk.kube.core.store.version)
+            following.cancel()
+        assert newcomer.is_fresh
+        assert {fact.name for fact in desk.cluster.allocations.values()} == {"one", "two"}
+        assert not desk.lists
+
+    at_a_desk(test)
+
+
+def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:
+    """It may be of any age: LIST. Nothing of it is in the tables before."""
+
+    async def test(desk: Desk) -> None:
+        await desk.keep("one")
+        for task in (desk.publishing, desk.following):
+            task.cancel()
+        await begin(desk, CATCH_UP_S + 0.5)
+        assert not len(desk.cluster.allocations)
+        await begin(desk, CATCH_UP_S + LIST_S + 0.5)
+        assert {fact.name for fact in desk.cluster.allocations.values()} == {"one"}
+        assert desk.lists == 1
+
+    at_a_desk(test)
+
+
+def test_a_snapshot_that_the_feed_does_not_reach_back_to_is_not_started_from() -> None:
+    """What is missing between the two is missed: LIST."""
+
+    async def test(desk: Desk) -> None:
+        await desk.keep("one")
+        await desk.clock.sleep((keys.CLUSTER.length_max + 2) * keys.FEED_BEAT_S)
+        newcomer = await begin(desk, LIST_S + 2 * keys.FEED_BEAT_S)
+        assert desk.lists == 1
+        assert newcomer.is_fresh
+
+    at_a_desk(test)
+
+
+@pytest.mark.parametrize("part", [b"", b"not a page"], ids=["gone", "of another version"])
+def test_a_snapshot_that_can_not_be_read_is_not_started_from(part: bytes) -> None:
+    """It is being made anew, or somebody else's: LIST."""
+
+    async def test(desk: Desk) -> None:
+        stands = await desk.keep("one")
+        writer = SnapshotWriter(desk.streams.feed, 0, stands)
+        if part:
+            await writer.add(part)
+        await writer.finish()
+        if not part:
+            await SnapshotWriter(desk.streams.feed, 0, stands).add(encode_page("pods", []))
+        newcomer = await begin(desk, LIST_S + 2 * keys.FEED_BEAT_S)
+        assert desk.lists == 1
+        assert newcomer.is_fresh
 
     at_a_desk(test)

@@ -3,16 +3,24 @@
 import asyncio
 from typing import Any
 
+import msgspec
+
+from slipway.kube.factpages import PageReader
 from slipway.kube.facts import FEED_KINDS, decode_fact, fact_of, object_key
 from slipway.kube.resources import LEASES, PODS, RESOURCE_POOLS
 from slipway.model.facts import AllocationFact, PodFact
 from slipway.model.lifecycle import Phase
-from slipway.streams.feed import BreakReason, FeedBroken, FeedReader
-from slipway.streams.ports import FeedOp
+from slipway.streams import codec, keys
+from slipway.streams.feed import EPOCHS_PER_TERM, BreakReason, FeedBatch, FeedBroken, FeedReader
+from slipway.streams.ports import FeedEntry, FeedOp, FeedPosition
+from slipway.streams.snapshot import pages_of
+from slipway.watcher.snapshots import APPENDS_MAX, PAUSE_S
 from tests.support.small_cluster import add_node
-from tests.support.watch_post import Post, play
+from tests.support.watch_post import SETTINGS, Post, play
 
 READ_S = 0.05
+KEEPS = msgspec.structs.replace(SETTINGS, snapshot_objects=1)
+"""Snapshots also of so small a cluster."""
 
 
 class Reader:
@@ -44,6 +52,37 @@ class Reader:
     @property
     def is_fresh(self) -> bool:
         return self._reader.is_fresh
+
+
+async def from_snapshot(post: Post) -> dict[tuple[str, str], Any]:
+    """What a reader knows that begins at a snapshot, once it hears of the publisher."""
+    reader, pages, facts = FeedReader(post.streams.feed, post.clock), PageReader(), dict[tuple[str, str], Any]()
+    versions: dict[tuple[str, str], int] = {}
+    found = await reader.resume()
+    assert found is not None
+    async for page in pages_of(post.streams.feed, found):
+        kind, told = pages.read(page)
+        for key, version, fact in told:
+            facts[kind, key], versions[kind, key] = fact, version
+    while not reader.is_fresh:
+        batch = await reader.read(timeout_s=2 * keys.FEED_BEAT_S)
+        assert isinstance(batch, FeedBatch), batch
+        for delta in batch.deltas:
+            place = delta.kind, delta.key
+            if int(delta.rv) < versions.get(place, 0):
+                continue
+            versions[place] = int(delta.rv)
+            if delta.op is FeedOp.DELETE:
+                facts.pop(place, None)
+            else:
+                facts[place] = decode_fact(delta.kind, delta.data)
+    return facts
+
+
+def _foreign(end: FeedPosition) -> FeedEntry:
+    """What a publisher of a later term would begin with."""
+    epoch = end.epoch + EPOCHS_PER_TERM
+    return FeedEntry(epoch=epoch, number=1, kind="", op=FeedOp.BEAT, data=codec.encode_beat({}))
 
 
 async def listed(post: Post) -> dict[tuple[str, str], Any]:
@@ -78,6 +117,70 @@ def test_a_reader_knows_what_a_list_shows() -> None:
         assert not any(isinstance(fact, PodFact) for fact in reader.facts.values())
         assert any(isinstance(fact, AllocationFact) for fact in reader.facts.values())
         reading.cancel()
+
+    play(story)
+
+
+def test_a_snapshot_and_what_was_told_since_are_what_a_list_shows() -> None:
+    """Whenever somebody begins: while allocations come, run and go, and nodes come."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 3.0}
+        await asyncio.sleep(3)
+        for number in range(6):
+            await post.launch(name=f"job{number}")
+            await add_node(post.kube, f"more{number}")
+            await asyncio.sleep(1.7)
+            # What changes between the two looks is in the later one only.
+            tries = 0
+            while await from_snapshot(post) != await listed(post):
+                tries += 1
+                assert tries < 3
+        await asyncio.sleep(20)
+        assert await from_snapshot(post) == await listed(post)
+
+    play(story, settings=KEEPS)
+
+
+def test_a_snapshot_is_of_its_epoch() -> None:
+    """After a new beginning the old one is none; a new one follows soon."""
+
+    async def story(post: Post) -> None:
+        await asyncio.sleep(3)
+        assert await from_snapshot(post) == await listed(post)
+        await post.streams.feed.append([_foreign(await post.streams.feed.position())], after=None)
+        reader = FeedReader(post.streams.feed, post.clock)
+        assert await reader.resume() is None
+        await asyncio.sleep(10 + PAUSE_S)
+        assert await from_snapshot(post) == await listed(post)
+
+    play(story, settings=KEEPS)
+
+
+def test_a_snapshot_is_made_anew_before_the_feed_forgets_where_it_stands() -> None:
+    """Heartbeats alone carry it out of the feed within an hour or so; and no more of them are made than that takes."""
+
+    async def story(post: Post) -> None:
+        reader = FeedReader(post.streams.feed, post.clock)
+        await asyncio.sleep(3)
+        stood: set[int] = set()
+        for _ in range(11):
+            await asyncio.sleep(APPENDS_MAX / 4 * keys.FEED_BEAT_S)
+            found = await reader.resume()
+            assert found is not None
+            stood.add(found.stands.number)
+            assert await from_snapshot(post) == await listed(post)
+        assert len(stood) == 3
+
+    play(story, settings=KEEPS)
+
+
+def test_a_small_cluster_has_no_snapshot() -> None:
+    """A LIST of it is as quick, so nothing is made and nothing kept."""
+
+    async def story(post: Post) -> None:
+        await asyncio.sleep(5)
+        assert await FeedReader(post.streams.feed, post.clock).resume() is None
 
     play(story)
 
@@ -119,6 +222,26 @@ def test_a_feed_begins_again_after_a_flush_and_after_its_lease_was_deleted() -> 
         await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
         await asyncio.sleep(2)
         assert reader.facts == await listed(post)
+        reading.cancel()
+
+    play(story)
+
+
+def test_that_a_pod_is_to_go_is_told() -> None:
+    """Where pods are spread, one that is on its way out does not count, for whoever follows as for whoever LISTs."""
+
+    async def story(post: Post) -> None:
+        await post.launch()
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        reader = Reader(post)
+        reading = asyncio.ensure_future(reader.run())
+        await asyncio.sleep(2)
+        pod = (await post.pods())[0]
+        post.kubelet.is_away.add(pod.spec.node_name)
+        await post.kube.delete(PODS, pod.metadata.name, namespace="default")
+        await asyncio.sleep(2)
+        facts = [fact for fact in reader.facts.values() if isinstance(fact, PodFact)]
+        assert [(fact.live, fact.leaving) for fact in facts] == [(True, True)]
         reading.cancel()
 
     play(story)

@@ -1,6 +1,6 @@
-"""Keeps the leader's tables current: a LIST first, then the feed; LISTs again whenever the feed can not be trusted.
+"""Keeps the leader's tables current: a LIST or a snapshot first, then the feed; LISTs whenever that can not be trusted.
 
-Owns the choice between the two. Promises: after `reach` the tables hold every allocation up to a version that is asked
+Owns the choice between them. Promises: after `reach` the tables hold every allocation up to a version that is asked
 for, and everything else as it was moments ago; every change published after it reaches them, by the feed or by the next
 LIST, at most `list_pause_s()` (and a LIST) late. Not promised: that intermediate states are seen.
 """
@@ -12,14 +12,15 @@ from collections.abc import Callable
 import msgspec
 
 from slipway.crd.specs import Specs
-from slipway.errors import ControlPlaneError, InvariantError, TransientError
+from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
+from slipway.kube.factpages import PageReader, Told
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import log, memory, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.observe import list_everything, take
+from slipway.scheduler.observe import list_everything, take, take_pages
 from slipway.scheduler.ports import Kube
-from slipway.streams import keys
+from slipway.streams import keys, snapshot
 from slipway.streams.feed import BreakReason, Delta, FeedBatch, FeedReader
 from slipway.streams.ports import Feed
 
@@ -54,6 +55,7 @@ class Follower:
         """`list_pause_s` says how far LISTs are apart while there is no feed."""
         self._kube = kube
         self._cluster = cluster
+        self._feed = feed
         self._reader = FeedReader(feed, clock)
         self._clock = clock
         self._random = random
@@ -98,6 +100,9 @@ class Follower:
             await self._catch_up(version)
         listed_at = self._listed_at
         async with self._listing:
+            if version and not self._has_listed:
+                # What it has started from is as good as the heartbeat that follows.
+                await self._catch_up(version)
             # A LIST that ended while it was waited for is as recent as it gets, however long it took.
             is_recent = self._is_recent or self._listed_at > listed_at
             is_reached = bool(version) and is_recent and self.position >= version
@@ -110,8 +115,12 @@ class Follower:
         return not is_reached
 
     async def follow(self) -> None:
-        """For ever: LIST, then apply what the feed gives, and LIST when it breaks."""
-        await self._list_since(self._clock.monotonic())
+        """For ever: know all, then apply what the feed gives, and LIST when it breaks."""
+        begun_at = self._clock.monotonic()
+        async with self._listing:
+            is_known = await self._start_from_snapshot()
+        if not is_known:
+            await self._list_since(begun_at)
         while True:
             batch = await self._reader.read(timeout_s=keys.FEED_SILENCE_S)
             if isinstance(batch, FeedBatch):
@@ -171,6 +180,47 @@ class Follower:
                     await self._heard.wait()
             except TimeoutError:
                 return
+
+    @property
+    def _has_listed(self) -> bool:
+        return self._listed_at > -math.inf
+
+    async def _start_from_snapshot(self) -> bool:
+        """Begin with what the feed had told up to a snapshot of it, and all that it has told since; False: LIST.
+
+        The tables take all of it in one step, once the publisher is heard of: what nobody publishes any more may be
+        of any age.
+        """
+        begun_at = self._clock.monotonic()
+        reading, told, deltas = PageReader(), list[tuple[str, list[Told]]](), list[Delta]()
+        with memory.loading():
+            try:
+                found = await self._reader.resume()
+                if found is None:
+                    return False
+                async for page in snapshot.pages_of(self._feed, found):
+                    told.append(reading.read(page))
+                until_s = self._clock.monotonic() + CATCH_UP_S
+                while not (self.is_fresh and self.position):
+                    left_s = until_s - self._clock.monotonic()
+                    batch = await self._reader.read(timeout_s=max(0.0, left_s)) if left_s > 0 else None
+                    if not isinstance(batch, FeedBatch):
+                        _log.info("the snapshot of the feed does not reach until now", reason=batch and batch.reason)
+                        return False
+                    deltas += batch.deltas
+            except (TransientError, InvalidError, msgspec.ValidationError) as exc:
+                _log.info("no start from a snapshot of the feed", error=str(exc))
+                return False
+            count = take_pages(self._cluster, told)
+            self._take(tuple(deltas))
+        now = self._clock.monotonic()
+        # A LIST of as much would take longer than that.
+        self._told_at, self._list_took_s = now, max(CATCH_UP_S, now - begun_at)
+        _log.info(
+            "started from a snapshot of the feed", objects=count, since=len(deltas), took_s=round(now - begun_at, 3)
+        )
+        self._changed.set()
+        return True
 
     def _take(self, deltas: tuple[Delta, ...]) -> bool:
         """Apply deltas; one that can not be read is another version's, so the next LIST brings the object."""

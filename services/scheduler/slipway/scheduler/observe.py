@@ -5,11 +5,13 @@ only makes it quick. Must not decide anything.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ExpiredError
+from slipway.kube.factpages import Told
 from slipway.kube.facts import Fact, decode_fact, fact_of, object_key
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
 from slipway.kube.rest import LIST_STARTS_MAX, PAGE_SIZE
@@ -73,6 +75,18 @@ def _is_expected(cluster: Cluster, fact: Fact) -> bool:
     if known is None or (known.uid, known.attempt) != (fact.allocation_uid, fact.attempt):
         return False
     return known.placements.get(fact.rank) == fact.node
+
+
+def take_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int:
+    """Take in what a snapshot of the feed tells; how many objects that is."""
+    count = 0
+    for kind, told in pages:
+        table = cluster.table(kind)
+        if table is not None:
+            for key, version, fact in told:
+                table.put(key, fact, version)
+            count += len(told)
+    return count
 
 
 class _Taken:

@@ -8,18 +8,21 @@ after a gap in our own view (a LIST again) a new epoch begins, so that readers L
 ends the term.
 """
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
+from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import StaleError, TransientError
-from slipway.kube.facts import encode_fact, fact_of, object_key
+from slipway.kube.facts import Fact, encode_fact, fact_of, object_key
 from slipway.kube.lease import Leadership
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS, Resource
+from slipway.kube.scope import only
 from slipway.kube.wire import metadata_of
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
@@ -27,6 +30,7 @@ from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
 from slipway.streams.ports import Feed, FeedOp
+from slipway.watcher.snapshots import Snapshots
 from slipway.watcher.world import World
 
 WATCH_S = 0.5
@@ -51,7 +55,9 @@ class ClusterFeed:
         gaps: Callable[[], int],
         is_stale: Callable[[], bool],
         lost: Callable[[], None],
+        snapshot_objects: int,
     ) -> None:
+        """`snapshot_objects`: beside so many objects snapshots of the feed are kept."""
         self._feed = feed
         self._world = world
         self._clock = clock
@@ -60,6 +66,8 @@ class ClusterFeed:
         self._lost = lost
         self._resolved: dict[str, AllocationFact] = {}
         """{uid of a living allocation: its last fact}, of the spec and the pool as they stand"""
+        self._specs = Specs()
+        self._snapshots = Snapshots(feed, world, clock, self._fact_now, objects_min=snapshot_objects)
 
     async def publish(self, leadership: Leadership) -> None:
         """Publish for as long as the lease is held; begins a new epoch after each gap."""
@@ -86,7 +94,7 @@ class ClusterFeed:
         gaps, epoch = self._gaps(), 0
         stores = [(resource.plural, store) for resource, store in self._world.stores()]
 
-        def goes_on() -> bool:
+        def goes_on(tasks: asyncio.TaskGroup) -> bool:
             nonlocal epoch
             for plural, store in stores:
                 publisher.reached(plural, str(store.version))
@@ -94,9 +102,15 @@ class ClusterFeed:
                 _log.info("what was published is gone", epoch=publisher.epoch)
                 self._lost()
             epoch = publisher.epoch
+            self._snapshots.look(publisher, tasks)
             return leadership.is_valid() and self._gaps() == gaps and not self._is_stale()
 
-        await publisher.run(goes_on)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await publisher.run(lambda: goes_on(tasks))
+                self._snapshots.stop()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
 
     async def _term_in_feed(self) -> int:
         try:
@@ -131,6 +145,15 @@ class ClusterFeed:
         if is_same and not (isinstance(old, Pod) and not _is_visible(old)):
             return []
         return [_put(kind, new, encode_fact(fact))]
+
+    def _fact_now(self, obj: Any) -> Fact | None:
+        """What the feed has told of an object, or will have: what is not for it is None."""
+        if isinstance(obj, Pod) and not _is_visible(obj):
+            return None
+        if isinstance(obj, Allocation):
+            pool = self._world.pools.get(obj.spec.pool)
+            return allocation_fact(obj, pool, known=self._resolved.get(obj.metadata.uid) or self._specs.of(obj, pool))
+        return fact_of(obj, self._pools())
 
     def _allocation_fact(self, old: Allocation | None, new: Allocation) -> AllocationFact:
         """The fact; the costly part, which follows from the spec alone, is kept while the spec stays."""
@@ -168,11 +191,18 @@ def _is_visible(pod: Pod) -> bool:
 
 
 def _uses_the_same(old: Pod | None, new: Pod) -> bool:
-    """Whether a pod that was visible uses what it used: most changes are of its status only."""
+    """Whether a pod that was visible uses what it used: most changes are of its status only.
+
+    One that is to go is not counted any more where pods are spread.
+    """
     if old is None or old.metadata.uid != new.metadata.uid or not _is_visible(old):
         return False
-    is_ended = [pod.status.phase in _ENDED for pod in (old, new)]
-    return is_ended[0] == is_ended[1] and old.spec == new.spec and old.metadata.labels == new.metadata.labels
+    states = [(pod.status.phase in _ENDED, _is_leaving(pod)) for pod in (old, new)]
+    return states[0] == states[1] and old.spec == new.spec and old.metadata.labels == new.metadata.labels
+
+
+def _is_leaving(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None and pod.status.phase not in _ENDED
 
 
 def _changes_defaults(old: ResourcePool | None, new: ResourcePool | None) -> bool:

@@ -85,6 +85,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     log_drain_s: Annotated[
         float, Meta(ge=0, le=300, description="seconds that the last read of a log may keep an ended pod's object")
     ] = 10.0
+    snapshot_objects: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="beside so many objects (nodes, pods, allocations, ...) a snapshot of what is known of them is "
+            "kept in Redis, from which a scheduler starts without a LIST; a smaller cluster is listed as quickly",
+        ),
+    ] = 2_000
     lease_duration_s: Annotated[float, Meta(gt=0, le=600, description="seconds a dead leader holds its lease")] = 15.0
     lease_renew_deadline_s: Annotated[
         float, Meta(gt=0, le=600, description="seconds without a renewal after which a leader stops")

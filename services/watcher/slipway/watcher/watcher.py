@@ -274,6 +274,7 @@ class Watcher:
                 gaps=lambda: sum(reflector.restarts["expired"] for reflector in self.reflectors),
                 is_stale=self._is_stale,
                 lost=self._streams_lost,
+                snapshot_objects=settings.snapshot_objects,
             ),
             logs=self._logs,
             events=PodEvents(

@@ -1,0 +1,119 @@
+"""Snapshots of what the feed has told: so that a scheduler that starts beside a large cluster need not LIST it.
+
+Owns when one is worth making and that making it disturbs nobody: the LIST of a small cluster is quicker, so there is
+none; a large one is made page by page, and takes a twentieth of the time at most. What a snapshot is to a reader, and
+why it may be made while things change, is said in `streams/snapshot.py`.
+
+Invariant: a page is made of the stores as they are, no earlier than where the snapshot stands. Whatever the feed has
+told up to there, the stores had before.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from slipway.errors import ControlPlaneError, InvariantError
+from slipway.kube.factpages import Told, encode_page
+from slipway.kube.facts import Fact, object_key
+from slipway.kube.wire import metadata_of
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.streams import keys
+from slipway.streams.feed import FeedPublisher
+from slipway.streams.ports import Feed
+from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
+from slipway.watcher.world import World
+
+PAGE_OBJECTS = 250
+"""Facts made in one piece: some milliseconds of the loop."""
+APPENDS_MAX = keys.CLUSTER.length_max * 3 // 8
+"""After so many a snapshot is made anew: well before the feed forgets where it stands."""
+AGE_MAX_S = keys.SNAPSHOT.ttl_s / 2
+REST = 20
+"""Nothing is made for so many times longer than making the last one has taken."""
+PAUSE_S = 5.0
+"""The same, after one that could not be made, or was made at once."""
+
+_log = log.get_logger(__name__)
+
+FactOf = Callable[[Any], Fact | None]
+"""What the feed would tell of an object of the stores now; None for what it leaves out."""
+
+
+class Snapshots:
+    """Makes them, one after the other, while a publisher publishes. `objects_min`: the size from which on."""
+
+    def __init__(self, feed: Feed, world: World, clock: Clock, fact_of: FactOf, *, objects_min: int) -> None:
+        self._feed = feed
+        self._world = world
+        self._clock = clock
+        self._fact_of = fact_of
+        self._objects_min = objects_min
+        self._slot = 0
+        self._made: SnapshotPosition | None = None
+        self._appends = 0
+        """of the publisher, where the last one stands"""
+        self._made_at_s = -math.inf
+        self._not_before_s = -math.inf
+        self._task: asyncio.Task[None] | None = None
+
+    def look(self, publisher: FeedPublisher, tasks: asyncio.TaskGroup) -> None:
+        """Begin to make one, if it is time to."""
+        stands, now_s = publisher.stands, self._clock.monotonic()
+        if self._task is not None or stands is None or now_s < self._not_before_s:
+            return
+        is_known = self._made is not None and self._made.epoch == stands.epoch
+        is_good = is_known and publisher.appends - self._appends < APPENDS_MAX and now_s - self._made_at_s < AGE_MAX_S
+        if is_good or sum(len(store) for _, store in self._world.stores()) < self._objects_min:
+            return
+        self._task = tasks.create_task(self._make(publisher, stands, publisher.appends))
+
+    def stop(self) -> None:
+        """Leave what is being made."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _make(self, publisher: FeedPublisher, stands: SnapshotPosition, appends: int) -> None:
+        begun_s = self._clock.monotonic()
+        try:
+            if await self._write(publisher, stands):
+                self._made, self._appends, self._made_at_s = stands, appends, begun_s
+                # The next one leaves this one alone, for whoever reads it.
+                self._slot = (self._slot + 1) % keys.SNAPSHOT_SLOTS
+        except InvariantError:
+            raise
+        except ControlPlaneError as error:
+            _log.info("no snapshot of the feed", error=str(error))
+        finally:
+            took_s = self._clock.monotonic() - begun_s
+            self._not_before_s = self._clock.monotonic() + max(PAUSE_S, REST * took_s)
+            self._task = None
+
+    async def _write(self, publisher: FeedPublisher, stands: SnapshotPosition) -> bool:
+        """Whether it is one: not if a new epoch has begun meanwhile."""
+        writer = SnapshotWriter(self._feed, self._slot, stands)
+        count = 0
+        for kind, told in self._pages():
+            if publisher.epoch != stands.epoch:
+                return False
+            await writer.add(encode_page(kind, told))
+            count += len(told)
+        await writer.finish()
+        _log.debug("snapshot of the feed", epoch=stands.epoch, number=stands.number, objects=count)
+        return True
+
+    def _pages(self) -> Iterator[tuple[str, list[Told]]]:
+        for resource, store in self._world.stores():
+            items = store.items()
+            for start in range(0, len(items), PAGE_OBJECTS):
+                told = [self._told(item) for item in items[start : start + PAGE_OBJECTS]]
+                yield resource.plural, [each for each in told if each is not None]
+
+    def _told(self, item: Any) -> Told | None:
+        fact = self._fact_of(item)
+        if fact is None:
+            return None
+        meta = metadata_of(item)
+        return object_key(meta), meta.version, fact

@@ -1,0 +1,142 @@
+"""Snapshots of the feed: found where the feed can be read on from, and never mixed of two."""
+
+import pytest
+
+from slipway.errors import InvalidError
+from slipway.streams import keys, snapshot
+from slipway.streams.feed import Delta, FeedBatch, FeedPublisher, FeedReader
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import FeedOp, FeedPosition
+from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
+from tests.support.clock import FakeClock
+
+PAGES = [b"a", b"", b"c" * 1_000, *(bytes([number]) for number in range(20))]
+
+
+class Desk:
+    """A server and a publisher that has begun."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.server = MemoryServer(self.clock)
+        self.feed = MemoryStreams(self.server).feed
+        self.publisher = FeedPublisher(self.feed, self.clock, term=1)
+
+    async def make(self, slot: int = 0, pages: list[bytes] = PAGES) -> SnapshotPosition:
+        """One that stands where the publisher is."""
+        stands = self.publisher.stands
+        assert stands is not None
+        writer = SnapshotWriter(self.feed, slot, stands)
+        for page in pages:
+            await writer.add(page)
+        await writer.finish()
+        return stands
+
+    async def beat(self) -> None:
+        self.clock.advance(keys.FEED_BEAT_S)
+        await self.publisher.step()
+
+    async def tell(self, number: int) -> None:
+        self.publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key=f"ns/{number}", rv=str(number), data=b"{}"))
+        await self.publisher.step()
+
+    def reader(self) -> FeedReader:
+        return FeedReader(MemoryStreams(self.server).feed, self.clock)
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    desk = Desk()
+    await desk.publisher.step()
+    return desk
+
+
+async def read_all(desk: Desk, found: snapshot.Snapshot) -> list[bytes]:
+    return [page async for page in snapshot.pages_of(desk.feed, found)]
+
+
+async def test_pages_come_back_in_their_order(desk: Desk) -> None:
+    """As many as there were, also none."""
+    assert await snapshot.find(desk.feed, await desk.feed.position()) is None
+    for pages in (PAGES, []):
+        await desk.make(pages=pages)
+        found = await desk.reader().resume()
+        assert found is not None
+        assert await read_all(desk, found) == pages
+
+
+async def test_the_later_of_two_is_taken_and_the_other_left_alone(desk: Desk) -> None:
+    """Whoever reads the one before is not disturbed while the next one is made."""
+    await desk.make(0, [b"first"])
+    before = await desk.reader().resume()
+    await desk.beat()
+    await desk.make(1, [b"second"])
+    after = await desk.reader().resume()
+    assert before is not None
+    assert after is not None
+    assert (await read_all(desk, before), await read_all(desk, after)) == ([b"first"], [b"second"])
+
+
+async def test_one_that_is_not_finished_is_none(desk: Desk) -> None:
+    """Also where a finished one was before."""
+    await desk.make()
+    stands = desk.publisher.stands
+    assert stands is not None
+    await SnapshotWriter(desk.feed, 0, stands).add(b"half")
+    assert await desk.reader().resume() is None
+
+
+async def test_one_of_another_epoch_is_none(desk: Desk) -> None:
+    """Between two epochs anything may have been missed."""
+    await desk.make()
+    await FeedPublisher(desk.feed, desk.clock, term=2).step()
+    assert await desk.reader().resume() is None
+
+
+async def test_one_that_stands_beyond_the_end_is_none(desk: Desk) -> None:
+    """The feed went back in time, its snapshot did not."""
+    stands = await desk.make()
+    end = FeedPosition(cursor=stands.cursor, epoch=stands.epoch, number=stands.number)
+    later = SnapshotPosition(epoch=stands.epoch, number=stands.number + 1, cursor=stands.cursor)
+    await SnapshotWriter(desk.feed, 1, later).finish()
+    assert await desk.feed.position() == end
+    assert await desk.reader().resume() is None
+
+
+async def test_a_page_that_is_gone_or_is_anothers_is_noticed(desk: Desk) -> None:
+    """A writer whose term is over may write among the pages of another."""
+    await desk.make()
+    found = await desk.reader().resume()
+    assert found is not None
+    other = SnapshotPosition(epoch=1, number=1, cursor="1-1")
+    await SnapshotWriter(desk.feed, 0, other).add(b"alien")
+    with pytest.raises(InvalidError):
+        await read_all(desk, found)
+    await desk.make()
+    await desk.feed.keep(0, {"4": b"\xff"}, anew=False)
+    with pytest.raises(InvalidError):
+        await read_all(desk, found)
+
+
+async def test_a_head_that_can_not_be_read_is_none(desk: Desk) -> None:
+    """Whoever wrote it: LIST."""
+    for head in (b"", b"\xff", b"{}"):
+        await desk.feed.keep(0, {"head": head}, anew=True)
+        assert await desk.reader().resume() is None
+
+
+async def test_what_was_told_before_the_reader_says_nothing_of_who_publishes_now(desk: Desk) -> None:
+    """Entries after the snapshot are given in order; fresh is the reader with the first one that is newer than it."""
+    await desk.make()
+    await desk.tell(1)
+    await desk.tell(2)
+    reader = desk.reader()
+    assert await reader.resume() is not None
+    batch = await reader.read(timeout_s=0)
+    assert isinstance(batch, FeedBatch)
+    assert [delta.key for delta in batch.deltas] == ["ns/1", "ns/2"]
+    assert not reader.is_fresh
+    await desk.beat()
+    await reader.read(timeout_s=0)
+    assert reader.is_fresh
