@@ -23,9 +23,9 @@ import msgspec
 
 from bench.bare import ALLOCATIONS, CONNECTIONS, BareClient, Copied
 from bench.kube_scheduler import many
-from bench.real import Bound, Ground, a_real_stand
+from bench.real import KUBE_CALLS, Bound, Ground, a_real_stand
 from bench.runner import Row, Target, percentile, row
-from bench.stand import LINE_LIMIT, launch_through
+from bench.stand import LINE_LIMIT, launch_through, metrics_of
 from slipway.local.stack import SERVICES, Stack, StackOptions
 
 NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "5000"))
@@ -35,6 +35,7 @@ IS_REAL = os.environ.get("SLIPWAY_BENCH_REAL", "") == "1"
 SIZE = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": "8"}
 GPUS_EACH = 4
 SETTLE_S = 15.0
+QUIET_S, QUIET_WRITES = 5.0, 20
 DEADLINE_S = 600.0
 PROBE = {
     "kind": "command",
@@ -85,6 +86,7 @@ class Site:
             await self.stack.resume(name)
         await asyncio.sleep(SETTLE_S)
         await self._until_assigned()
+        await self._until_quiet()
 
     async def took_s(self) -> tuple[float, float]:
         """Seconds from the start of the process to (ready, the first decision)."""
@@ -98,6 +100,20 @@ class Site:
             ready_s = time.perf_counter()
         await asyncio.sleep(SETTLE_S)
         return ready_s - started_s, decided_s - started_s
+
+    async def _until_quiet(self) -> None:
+        """Until all that wait have been told why: the scheduler writes no more."""
+        writes, until_s = -1.0, time.perf_counter() + DEADLINE_S
+        while (found := await self._writes()) - writes >= QUIET_WRITES:
+            if time.perf_counter() > until_s:
+                raise RuntimeError("the scheduler goes on writing")
+            writes = found
+            await asyncio.sleep(QUIET_S)
+
+    async def _writes(self) -> float:
+        told = await metrics_of(self._web, self.stack.children["scheduler"].url)
+        wanted = {("verb", "update"), ("resource", "allocations")}
+        return sum(value for (name, labels), value in told.items() if name == KUBE_CALLS and wanted <= labels)
 
     async def _until_assigned(self) -> None:
         async with self._assigned.counting():

@@ -23,6 +23,7 @@ _CONTENT = {
     keys.EVENTS.prefix: "the same entries of all allocations, for integrations; at least once",
     keys.WORK.prefix: "work hints: the key of an allocation",
     keys.CLUSTER.prefix: "compact changes of nodes, pods and allocations, for the scheduler",
+    keys.SNAPSHOT.prefix: "what the cluster feed had told up to a moment, in pages, for a scheduler that starts",
     keys.BELL.prefix: "rung after work hints, on a Redis Cluster only",
     keys.WAKE.prefix: "wake-ups for the scheduler",
     keys.HEALTH.prefix: "written to see whether writes are taken",
@@ -65,6 +66,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
         name += "{<webhook>}"
     elif family is keys.DECISIONS:
         name += "{<pool>}"
+    elif family is keys.SNAPSHOT:
+        name += f"{{0}}`..`{{{keys.SNAPSHOT_SLOTS - 1}}}"
     elif family in _SHARDED:
         name += f"{{00}}`..`{{{keys.SHARDS - 1}}}"
     return (
@@ -72,10 +75,15 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
         family.type,
         _CONTENT[family.prefix],
         f"{family.length_max:,} entries" if family.length_max else "",
-        f"{family.ttl_s // keys.DAY_S} days" if family.ttl_s else "",
+        _kept(family.ttl_s),
         family.trimmed_by if family.type == "stream" else "",
         code(family.group),
     )
+
+
+def _kept(seconds: int) -> str:
+    count, word = (seconds // keys.DAY_S, "day") if seconds >= keys.DAY_S else (seconds // 3_600, "hour")
+    return f"{count} {word}{'s' * (count != 1)}" if count else ""
 
 
 def _example() -> str:
