@@ -4,8 +4,11 @@ Both sides use one API server in turn; whoever is not measured is ended. W3e: on
 they are bound; ours are gangs of 8. The rate is from the first request to the last binding. W5b: gangs of 64; ours from
 the POST as before, while kube-scheduler finds pods and pod groups there when it starts, and its clock begins with its
 first binding, so that neither its start nor one create is counted. Its gangs are its own alpha ones (GenericWorkload,
-GangScheduling). Its client may send 5,000 requests a second, as in its own benchmark. A pod of theirs is one request
-and a binding; ours have an allocation, a ledger, a ConfigMap, a Service and a release besides.
+GangScheduling). Its client may send 5,000 requests a second, as in its own benchmark. A pod of theirs is a request,
+a binding and an event; ours have an allocation, a ledger, a ConfigMap, a Service and a release besides.
+
+What could be reached here at most is measured beside them: a bare client that writes what our gangs write, and neither
+plans nor watches.
 
 SLIPWAY_BENCH_NODES (1000), SLIPWAY_BENCH_PODS (6400) make a short run.
 """
@@ -21,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from bench.bare import CONNECTIONS, JSON_HEADERS, PODS
+from bench.bare import CONNECTIONS, JSON_HEADERS, PODS, Copied
 from bench.real import GPU_NODE, Ground, RealStand, a_real_stand, cpu_of
 from bench.runner import Row, Target, row
 
@@ -29,6 +32,8 @@ NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "1000"))
 PODS_COUNT = int(os.environ.get("SLIPWAY_BENCH_PODS", "6400"))
 SMALL_GANG, LARGE_GANG = 8, 64
 WARM_UP = 16
+BARE_PART = 4
+"""The bare client writes one in so many of the gangs: its rate does not depend on how many there are."""
 POD_GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 GROUND = Ground(
@@ -66,9 +71,9 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 async def measure(runs: int) -> list[Row]:
     """Rows of this benchmark."""
     works = {"W3e": (SMALL_GANG, False), "W5b": (LARGE_GANG, True)}
-    ours, theirs = ({work: Side() for work in works} for _ in range(2))
+    ours, theirs, bare = ({work: Side() for work in works} for _ in range(3))
     async with a_real_stand(GROUND) as stand:
-        await stand.halt()
+        copies = await _copies(stand, [ranks for ranks, _ in works.values()])
         for number in range(runs):
             for work, (ranks, is_found) in works.items():
                 turns = [(ours[work], True), (theirs[work], False)]
@@ -83,12 +88,39 @@ async def measure(runs: int) -> list[Row]:
                     side.cpu_s.append(shown.cpu_s)
                     await stand.clean()
                     await stand.call("DELETE", POD_GROUPS)
-                _say(f"{work}: ours {ours[work].rates[-1]:.0f}, kube-scheduler {theirs[work].rates[-1]:.0f} pods/s")
-    return [each for work in works for each in _rows(work, works[work][0], ours[work], theirs[work])]
+                shown = await _written(stand, copies[ranks], PODS_COUNT // BARE_PART // ranks)
+                bare[work].rates.append(shown.rate)
+                bare[work].cpu_s.append(shown.cpu_s)
+                await stand.clean()
+                rates = [side[work].rates[-1] for side in (ours, theirs, bare)]
+                _say(f"{work}: ours {rates[0]:.0f}, kube-scheduler {rates[1]:.0f}, bare {rates[2]:.0f} pods/s")
+    return [each for work in works for each in _rows(work, works[work][0], ours[work], theirs[work], bare[work])]
 
 
 def _servers(stand: RealStand) -> float:
     return sum(cpu_of(stand.cluster.pid(part)) for part in ("apiserver", "etcd"))
+
+
+async def _copies(stand: RealStand, sizes: Sequence[int]) -> dict[int, Copied]:
+    """{ranks: what a gang of so many has us write}; leaves nothing, and the services halted."""
+    async with stand.bound.counting():
+        ids = {ranks: await stand.post(_launch(ranks)) for ranks in sizes}
+        await stand.bound.until(sum(sizes))
+    copies = {ranks: await Copied.of(stand.read, id_) for ranks, id_ in ids.items()}
+    await stand.halt()
+    await stand.clean()
+    return copies
+
+
+async def _written(stand: RealStand, copied: Copied, gangs: int) -> Shown:
+    """The same writes by a bare client: first request to last binding."""
+    count, servers_s, own_s = gangs * len(copied.nodes), _servers(stand), cpu_of(os.getpid())
+    async with stand.bound.counting():
+        started_s = time.perf_counter()
+        await stand.bare.burst(copied, gangs, CONNECTIONS)
+        ended_s = await stand.bound.until(count)
+    spent_s = _servers(stand) - servers_s + cpu_of(os.getpid()) - own_s
+    return Shown(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
 
 
 async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
@@ -115,10 +147,14 @@ async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
 
 async def _post(stand: RealStand, ranks: int, count: int) -> None:
     """Launches by `CONNECTIONS` clients."""
+    body = _launch(ranks)
+    await many(count, lambda _number: stand.post(body))
+
+
+def _launch(ranks: int) -> bytes:
     kind = "command" if ranks == 1 else "training"
     role = {"name": "worker", "count": ranks, "resources": ONE_GPU}
-    body = msgspec.json.encode({"kind": kind, "image": "local", "command": ["true"], "ranks": [role]})
-    await many(count, lambda _number: stand.post(body))
+    return msgspec.json.encode({"kind": kind, "image": "local", "command": ["true"], "ranks": [role]})
 
 
 async def _created(stand: RealStand, count: int) -> Shown:
@@ -201,7 +237,7 @@ def _group(name: str, ranks: int) -> dict[str, Any]:
     }
 
 
-def _rows(work: str, ranks: int, ours: Side, theirs: Side) -> list[Row]:
+def _rows(work: str, ranks: int, ours: Side, theirs: Side, bare: Side) -> list[Row]:
     gangs = f"{PODS_COUNT // ranks} gangs of {ranks} one-GPU pods on {NODES:,} nodes"
     pairs = ", ".join(f"{left:.0f}/{right:.0f}" for left, right in zip(ours.rates, theirs.rates, strict=True))
     how = "from its first binding, pods found there" if work == "W5b" else "single pods, from their first create"
@@ -219,6 +255,16 @@ def _rows(work: str, ranks: int, ours: Side, theirs: Side) -> list[Row]:
             peer_name=PEER,
             target=TARGETS[work],
             note=note,
+        ),
+        row(
+            f"P2-{work}-bare",
+            f"{gangs}: a bare client's writes of {PODS_COUNT // BARE_PART // ranks} of them",
+            bare.rates,
+            "pods/s",
+            peer=theirs.rates,
+            peer_name=PEER,
+            note=f"what our protocol allows at most here: no services at all; {statistics.median(bare.cpu_s):.2f} s of "
+            f"CPU per 1,000 pods, its own with it",
         ),
         row(
             f"P2-{work}-cpu",

@@ -51,6 +51,19 @@ def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "follow", follow)
 
 
+def _nothing_was_told_since_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """Who starts takes the snapshot in, and goes on where the feed ends."""
+    resume = FeedReader.resume
+
+    async def at_the_end(self: Any) -> Any:
+        found = await resume(self)
+        if found is not None:
+            await self.start()
+        return found
+
+    patch.setattr(FeedReader, "resume", at_the_end)
+
+
 def _explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
     """The text says when it was found."""
     explain: Any = Applier.explain
@@ -102,6 +115,13 @@ BUGS: tuple[Bug, ...] = (
         install=_a_broken_feed_is_joined_again,
         hunts=(("compete", "flush@watcher:*:after"),),
         told_by=("I10", "I18"),
+    ),
+    Bug(
+        name="nothing was told since the snapshot",
+        breaks="who starts from a snapshot of the feed reads all that was told since",
+        install=_nothing_was_told_since_the_snapshot,
+        hunts=(("from-snapshots", ""),),
+        told_by=("I18",),
     ),
     Bug(
         name="explained again and again",
