@@ -63,7 +63,8 @@ async def measure(runs: int) -> list[Row]:
             "launches/s",
             peer=theirs,
             peer_name="bare client, same writes",
-            target=Target(must=0.6, moonshot=0.85, better="higher"),
+            target=Target(better="higher"),
+            note="P3 is bounded on a real API server (P3-real): this one is in Python, and shares two cores with us",
         ),
         row("T-gangs8", f"{GANGS} gangs of {GANG}, POST to last bind", [rate * GANG for rate in gangs], "pods/s"),
         row(
