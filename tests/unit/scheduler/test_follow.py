@@ -219,6 +219,26 @@ def test_who_starts_takes_a_snapshot_and_what_was_told_since() -> None:
     at_a_desk(test)
 
 
+def test_however_much_was_told_since_is_read() -> None:
+    """More than one read of the feed gives, while the publisher goes on."""
+
+    async def test(desk: Desk) -> None:
+        await desk.keep("one")
+        kind, version, fact = ALLOCATIONS.plural, *(await desk.told("one"))[1:]
+        for number in range(5_000):
+            key = f"default/more{number}"
+            desk.publisher.offer(
+                Delta(kind=kind, op=FeedOp.PUT, key=key, rv=str(version + number), data=encode_fact(fact))
+            )
+        desk.tell(version + 5_000)
+        await desk.clock.sleep(keys.FEED_BEAT_S)
+        await begin(desk)
+        assert not desk.lists
+        assert len(desk.cluster.allocations) == 5_001
+
+    at_a_desk(test)
+
+
 def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:
     """It may be of any age: LIST. Nothing of it is in the tables before."""
 

@@ -31,6 +31,8 @@ RECENT_S = 4.0
 """A LIST that began so long ago is as good as what a leader without a feed works with."""
 CATCH_UP_S = 1.5 * keys.FEED_BEAT_S
 """A feed that has not told how far it has come for so long is not waited for."""
+START_S = 15.0
+"""A snapshot that the feed has gone so far beyond that reading it takes longer is no gain."""
 _AT_ONCE = (BreakReason.NEW_EPOCH, BreakReason.GAP)
 """Breaks after which the feed is there: a LIST mends them now."""
 _SILENT = (BreakReason.SILENCE, BreakReason.AWAY)
@@ -202,12 +204,14 @@ class Follower:
                     told.append(reading.read(page))
                 until_s = self._clock.monotonic() + CATCH_UP_S
                 while not (self.is_fresh and self.position):
-                    left_s = until_s - self._clock.monotonic()
-                    batch = await self._reader.read(timeout_s=max(0.0, left_s)) if left_s > 0 else None
-                    if not isinstance(batch, FeedBatch):
-                        _log.info("the snapshot of the feed does not reach until now", reason=batch and batch.reason)
+                    now = self._clock.monotonic()
+                    batch = await self._reader.read(timeout_s=until_s - now) if now < until_s else None
+                    if not isinstance(batch, FeedBatch) or now - begun_at > START_S:
+                        _log.info("the snapshot of the feed does not reach until now", since=len(deltas))
                         return False
-                    deltas += batch.deltas
+                    if batch.deltas:
+                        deltas += batch.deltas
+                        until_s = self._clock.monotonic() + CATCH_UP_S
             except (TransientError, InvalidError, msgspec.ValidationError) as exc:
                 _log.info("no start from a snapshot of the feed", error=str(exc))
                 return False
