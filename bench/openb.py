@@ -215,7 +215,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10, help="runs, each with its own arrivals (default 10)")
     options = parser.parse_args()
     found = rows(read(options.folder), options.seeds)
-    write("openb", found)
+    write("openb", found, command="python -m bench.openb FOLDER")
     print(table(found))
     print(machine_line())
     return 0

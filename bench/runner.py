@@ -133,13 +133,14 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return ordered[place]
 
 
-def write(name: str, rows: Sequence[Row], *, beside: str = "") -> Path:
+def write(name: str, rows: Sequence[Row], *, beside: str = "", command: str = "") -> Path:
     """The result file of one benchmark, complete with what it was measured on, and what ran `beside` it.
 
-    What the file says already stays in it: other days of the same command, and rows of other commands.
+    What the file says already stays in it: other days of the same command, and rows of other commands. Where that is
+    not `--only` of the benchmark's name, `command` says it.
     """
     commit, versions, machine = _commit(), _versions(), machine_line()
-    command, today = command_of(name, os.environ), datetime.now(UTC).date().isoformat()
+    command, today = command or command_of(name, os.environ), datetime.now(UTC).date().isoformat()
     full = [
         msgspec.structs.replace(
             each,
