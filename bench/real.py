@@ -54,6 +54,8 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """{part of the control plane: more flags}"""
     env: Mapping[str, str] = {}
     """more environment of our services"""
+    replicas: Mapping[str, int] = {}
+    """{service: processes} where there are more than one"""
 
 
 DEFAULT_GROUND = Ground()
@@ -246,6 +248,7 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
                     kubeconfig=str(kubeconfig),
                     keep=True,
                     env=ground.env,
+                    replicas=dict(ground.replicas),
                 )
             )
             await stack.start()

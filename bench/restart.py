@@ -5,12 +5,15 @@ starts. The scheduler is told to stop, a rank that needs no GPU is launched, and
 process until that rank is Assigned, as a watch is told of it. The local cluster; SLIPWAY_BENCH_REAL=1 takes a real
 kube-apiserver with etcd. What is there is written through the Kubernetes API: the objects of one launch, over and over.
 
+Then a second scheduler stands by, and the leading one is killed, or told to stop: until another such rank is Assigned.
+
 SLIPWAY_BENCH_NODES (5000), SLIPWAY_BENCH_LIVE (10000), SLIPWAY_BENCH_QUEUED (50000) make a smaller run.
 """
 
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -37,6 +40,15 @@ GPUS_EACH = 4
 SETTLE_S = 15.0
 QUIET_S, QUIET_WRITES = 5.0, 20
 DEADLINE_S = 600.0
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/slipway-system/leases/slipway-scheduler-default"
+LEASE_S = 15.0
+SECOND = "scheduler-1"
+PAIR = ("scheduler", SECOND)
+TWO = {"scheduler": 2}
+WAYS = {
+    "kill": (signal.SIGKILL, "kill -9 of the leading scheduler to the next decision", LEASE_S + 1.0),
+    "stop": (signal.SIGTERM, "SIGTERM of the leading scheduler to the next decision", 1.0),
+}
 PROBE = {
     "kind": "command",
     "image": "local",
@@ -72,7 +84,7 @@ class Site:
             original = await self.post({**PROBE, "ranks": [{"name": "worker", "count": 1, "resources": asked}]})
             await bound.until(1)
         copied = await Copied.of(self._read, original)
-        await asyncio.gather(*(self.stack.halt(name) for name in SERVICES))
+        await asyncio.gather(*(self.stack.halt(name) for name in (*SERVICES, SECOND)))
         bare = BareClient(self._session, self._url)
         taken = copied.nodes[0]
         # The original takes one place itself.
@@ -100,6 +112,33 @@ class Site:
             ready_s = time.perf_counter()
         await asyncio.sleep(SETTLE_S)
         return ready_s - started_s, decided_s - started_s
+
+    async def begin_pair(self) -> None:
+        """A second scheduler stands by."""
+        await self.stack.resume(SECOND)
+        await asyncio.sleep(SETTLE_S)
+
+    async def failover_s(self, number: signal.Signals) -> float:
+        """Seconds from the signal to the leader until the next decision; the stack starts again whoever has ended."""
+        for name in PAIR:
+            await self.stack.children[name].answers("/readyz", DEADLINE_S)
+        await self._until_assigned()
+        leader = await self._leader()
+        async with self._assigned.counting():
+            begun_s = time.perf_counter()
+            os.kill(leader, number)
+            await self.post(PROBE)
+            decided_s = await self._assigned.until(1, DEADLINE_S)
+        # Who has ended is noticed, and started again.
+        await asyncio.sleep(SETTLE_S)
+        return decided_s - begun_s
+
+    async def _leader(self) -> int:
+        holder = str((await self._read(LEASE))["spec"].get("holderIdentity") or "")
+        pid = int(holder.rpartition("-")[2] or 0)
+        if pid not in [self.stack.children[name].pid for name in PAIR]:
+            raise RuntimeError(f"the lease is held by {holder!r}, which is none of ours")
+        return pid
 
     async def _until_quiet(self) -> None:
         """Until all that wait have been told why: the scheduler writes no more."""
@@ -153,6 +192,8 @@ async def measure(runs: int) -> list[Row]:
         await site.fill()
         print(f"  filled and settled after {time.perf_counter() - begun_s:.0f} s", file=sys.stderr, flush=True)
         found = [await site.took_s() for _ in range(runs)]
+        await site.begin_pair()
+        ways = {way: [await site.failover_s(number) for _ in range(runs)] for way, (number, _, _) in WAYS.items()}
     where = "a real kube-apiserver" if IS_REAL else "the local API server"
     size = f"{NODES:,} nodes, {LIVE:,} live, {QUEUED:,} queued on {where}"
     id_ = "P12-real" if IS_REAL else "P12"
@@ -161,13 +202,23 @@ async def measure(runs: int) -> list[Row]:
     return [
         row(id_, f"scheduler: start of the process to its first decision; {size}", decided, "s", target=target),
         row(f"{id_}-max", "the slowest of them", [percentile(decided, 100)], "s"),
+        *(row_ for way, samples in ways.items() for row_ in _failovers(way, samples, size)),
+    ]
+
+
+def _failovers(way: str, samples: list[float], size: str) -> list[Row]:
+    _, work, must = WAYS[way]
+    id_, target = f"FAILOVER-{way}-{'real' if IS_REAL else 'size'}", Target(must=must)
+    return [
+        row(id_, f"{work}; {size}", samples, "s", target=target),
+        row(f"{id_}-max", "the slowest of them", [percentile(samples, 100)], "s", target=target),
     ]
 
 
 @contextlib.asynccontextmanager
 async def _a_local_site() -> AsyncGenerator[Site]:
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
-        stack = Stack(StackOptions(folder=Path(folder) / "stack", port=0, nodes=0))
+        stack = Stack(StackOptions(folder=Path(folder) / "stack", port=0, nodes=0, replicas=TWO))
         await stack.start()
         try:
             timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
@@ -180,5 +231,5 @@ async def _a_local_site() -> AsyncGenerator[Site]:
 
 @contextlib.asynccontextmanager
 async def _a_real_site() -> AsyncGenerator[Site]:
-    async with a_real_stand(Ground(nodes=0)) as stand:
+    async with a_real_stand(Ground(nodes=0, replicas=TWO)) as stand:
         yield Site(stand.stack, stand.kube, stand.web, stand.cluster.url)
