@@ -24,6 +24,8 @@ Json = dict[str, Any]
 
 PODS = 10
 """Two of each service, the Valkey, the setup."""
+GONE_S = 120.0
+"""A busy API server takes its time to see that there are no instances of a definition that goes."""
 ADMISSION = "apis/admissionregistration.k8s.io/v1"
 THEIRS = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
 """Kinds of others, whose definitions are not installed here: test_kinds_of_others.py has them."""
@@ -96,7 +98,7 @@ class Ground:
                 break
         for name in self.names("CustomResourceDefinition"):
             self.client.delete(f"{CRDS.path()}/{name}")
-        wait_until(lambda: not self.names("CustomResourceDefinition"), "the definitions are gone")
+        wait_until(lambda: not self.names("CustomResourceDefinition"), "the definitions are gone", timeout_s=GONE_S)
 
 
 @pytest.fixture(scope="module")
