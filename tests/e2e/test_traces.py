@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -46,8 +47,9 @@ def stack(collected: Collected, tmp_path_factory: pytest.TempPathFactory) -> Gen
         yield running
 
 
-def launched(stack: RunningStack, trace: str, **body: Any) -> str:
-    """A launch by a client that has a trace of its own; the id."""
+def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any) -> str:
+    """A launch by a client that has a trace of its own; the id. Its name is new each time a test comes."""
+    body["name"] = f"{name}-{uuid4().hex[:8]}"
     headers = {"traceparent": f"00-{trace}-{CLIENT_SPAN}-01"}
     answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)
     answer.raise_for_status()
