@@ -171,7 +171,7 @@ def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collecte
     """A client that does not record its trace causes no span of ours, in no service."""
     trace = f"{'8' * 31}{collected.requests % 10}"
     headers = {"traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
-    body = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}
+    body: Json = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}
     answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)
     id_ = str(answer.json()["id"])
     stack.wait_for(id_, "Terminated")
