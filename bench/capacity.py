@@ -58,7 +58,7 @@ async def measure(_runs: int) -> list[Row]:
     """Rows of this benchmark: one run, however many are asked for."""
     async with (
         a_stand(nodes=0) as stand,
-        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS),
+        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS, local=True),
     ):
         # What is loaded with the first launch is no cost of a launch.
         await _launch(stand, 20, runs_s=0.1)

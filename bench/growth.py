@@ -21,7 +21,7 @@ from bench.planner_scale import PER_TICK, shaped, ticked
 from bench.runner import RESULTS, Row, Target, row
 from slipway.model.facts import PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
-from slipway.runtime.service import settle_memory
+from slipway.runtime import memory
 from slipway.scheduler.plan.columns import Columns
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
@@ -57,7 +57,7 @@ def by_queued(count: int) -> float:
     for fact in facts.values():
         columns.set_allocation(fact)
     columns.snapshot()
-    settle_memory()
+    memory.settle_process()
     placed, start_s = 0, time.process_time()
     for _ in range(TICKS):
         decided = ticked(columns)

@@ -17,10 +17,13 @@ MEMORY = "1024Gi"
 
 
 @contextlib.asynccontextmanager
-async def simulated_nodes(kubeconfig: Path, nodes: int, cpus: int, pods: int = 1000) -> AsyncGenerator[int]:
-    """So many nodes, ready; the process that plays them."""
+async def simulated_nodes(
+    kubeconfig: Path, nodes: int, cpus: int, pods: int = 1000, *, local: bool = False
+) -> AsyncGenerator[int]:
+    """So many nodes, ready; the process that plays them. `local`: for the local cluster's API server."""
     argv = [sys.executable, "-m", "tests.conformance.kubelets", "--kubeconfig", str(kubeconfig), "--no-heartbeat"]
     argv += ["--nodes", str(nodes), "--cpu", str(cpus), "--memory", MEMORY, "--pods", str(pods)]
+    argv += ["--local"] if local else []
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, env=env)
     try:

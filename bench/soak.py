@@ -59,7 +59,7 @@ async def measure(_runs: int) -> list[Row]:
     shown = Shown()
     async with (
         a_stand(nodes=0, env={"SLIPWAY_RETENTION_COUNT_MAX": str(KEPT)}) as stand,
-        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS),
+        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS, local=True),
     ):
         sampling = asyncio.ensure_future(_sample(stand, shown))
         try:

@@ -105,10 +105,10 @@ async def node_world(
     folder: Path, *, core: ClusterCore | None = None, nodes: int = 2
 ) -> AsyncGenerator[NodeWorld, None]:
     """The world, its nodes ready; every process is ended with it. `core`: of another world, instead of a new one."""
-    clock, random, logs = SystemClock(), SeededRandom(5), NodeLogSource()
+    clock, random = SystemClock(), SeededRandom(5)
     core = core or ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
     core.bootstrap()
-    kube = CoreKube(core, random=random, logs=logs, accounts=Accounts(core, b"the key of this cluster"))
+    kube = CoreKube(core, random=random, logs=NodeLogSource(), accounts=Accounts(core, b"the key of this cluster"))
     kubelet = Kubelet(kube, folder, nodes=nodes, shape=SHAPE, clock=clock, random=random)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -118,7 +118,6 @@ async def node_world(
             yield NodeWorld(core, kube, folder)
         finally:
             stop.set()
-            await logs.close()
 
 
 def is_alive(pid: int) -> bool:

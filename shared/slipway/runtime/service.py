@@ -11,7 +11,6 @@ again; a failure is exit 1; `--once` does what there is to do and exits 0, or 1 
 import argparse
 import asyncio
 import contextlib
-import gc
 import importlib.metadata
 import os
 import signal
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
-from slipway.runtime import log, settings, telemetry
+from slipway.runtime import log, memory, settings, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import Address, bind, parse_listen
@@ -38,7 +37,6 @@ _LOOP_DEADLINE_S = 120.0
 CERTIFICATE_S = 10.0
 """How often a certificate is looked at again."""
 _BACKOFF_FIRST_S = 0.1
-_GC_THRESHOLDS = (20_000, 20, 20)
 
 _log = log.get_logger(__name__)
 
@@ -301,7 +299,7 @@ async def _serve(
                 listen = str(context.address) if listener is not None else ""
                 _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
-                settle_memory()
+                memory.settle_process()
                 if not once:
                     await stop.wait()
                 begin_drain()
@@ -331,16 +329,6 @@ async def _http(
         tls=certificate.context if certificate is not None else None,
     )
     await server.serve(context.stop.wait)
-
-
-def settle_memory() -> None:
-    """Take what start-up made, and most of what comes and goes with each message, out of the collector's way.
-
-    Our objects form few cycles: the default of a look at every 700 new ones costs a tenth of a busy process.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 @contextlib.contextmanager

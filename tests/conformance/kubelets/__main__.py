@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--records", type=Path, help="every start and end of a container goes there, as JSON lines")
     parser.add_argument("--no-heartbeat", action="store_true", help="no leases: for a cluster without controllers")
     parser.add_argument("--no-status", action="store_true", help="write no status: for measuring the rest")
+    parser.add_argument("--local", action="store_true", help="the API server is the local cluster's: how it gets logs")
     parser.add_argument("--commands", action="store_true", help="read commands from standard input")
     options = parser.parse_args()
     if not options.kubeconfig:
@@ -56,6 +57,7 @@ async def _serve(options: argparse.Namespace) -> None:
         script=msgspec.json.decode(options.script, type=Script),
         heartbeat=not options.no_heartbeat,
         reports=not options.no_status,
+        local=options.local,
         records=options.records,
     )
     async with kubelets:

@@ -1,7 +1,8 @@
 """The HTTPS endpoint of all kubelets: where the API server fetches the logs of containers.
 
 Owns one listener on the loopback and just enough HTTP: `GET /containerLogs/<namespace>/<pod>/<container>` and
-`/healthz`. Knows no pods: it asks a `Shelf`. Clients are not authenticated: it is the loopback of a test.
+`/healthz`. A local API server asks in plain HTTP for `/logs/<namespace>/<uid>?container=...` instead. Knows no pods: it
+asks a `Shelf`. Clients are not authenticated: it is the loopback of a test.
 """
 
 import asyncio
@@ -27,23 +28,25 @@ class Shelf(Protocol):
     """Where the logs are."""
 
     def log(self, pod: str, container: str, query: Query) -> AsyncIterator[bytes]:
-        """The log of a container of `namespace/name`. Raises: LogError, before the first chunk."""
+        """The log of a container of a pod (uid or `namespace/name`). Raises: LogError, before the first chunk."""
         ...
 
 
 class Endpoint:
-    """Open it with `start`, which gives the port."""
+    """Open it with `start`, which gives the port; `plain` is without TLS."""
 
-    def __init__(self, shelf: Shelf, clock: Clock, certificate: Path | None) -> None:
+    def __init__(self, shelf: Shelf, clock: Clock, certificate: Path | None, *, plain: bool = False) -> None:
         self._shelf = shelf
         self._clock = clock
         self._certificate = certificate
+        self._plain = plain
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> int:
         """Listens on a free port."""
-        self._server = await asyncio.start_server(self._serve, HOST, 0, ssl=_context(self._certificate))
+        tls = None if self._plain else _context(self._certificate)
+        self._server = await asyncio.start_server(self._serve, HOST, 0, ssl=tls)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -80,11 +83,17 @@ class Endpoint:
             return await _say(writer, 405, "only GET")
         if parts == ["healthz"]:
             return await _say(writer, 200, "ok")
-        if len(parts) != 4 or parts[0] != "containerLogs":
-            return await _say(writer, 404, "404 page not found")
+        given = dict(parse_qsl(url.query))
+        match parts:
+            case ["containerLogs", namespace, name, container] if not self._plain:
+                pod = f"{namespace}/{name}"
+            case ["logs", _, pod] if self._plain:
+                container = given.get("container", "")
+            case _:
+                return await _say(writer, 404, "404 page not found")
         try:
-            query = query_of(dict(parse_qsl(url.query)), self._clock.now())
-            chunks = self._shelf.log(f"{parts[1]}/{parts[2]}", parts[3], query)
+            query = query_of(given, self._clock.now())
+            chunks = self._shelf.log(pod, container, query)
             first = await anext(chunks, b"")
         except LogError as error:
             return await _say(writer, error.code, str(error))

@@ -16,7 +16,7 @@ from tests.conformance.kubelets.admission import Room
 from tests.conformance.kubelets.announcer import Announcer
 from tests.conformance.kubelets.connections import Connections
 from tests.conformance.kubelets.desk import WORKERS, Desk
-from tests.conformance.kubelets.endpoint import Endpoint
+from tests.conformance.kubelets.endpoint import HOST, Endpoint
 from tests.conformance.kubelets.feed import BOUND_PODS, Feed
 from tests.conformance.kubelets.hands import Post, Rules
 from tests.conformance.kubelets.logbook import Logbook
@@ -36,7 +36,10 @@ EVICTED_WORDS = "The node was low on resource: memory. Threshold quantity: 100Mi
 
 
 class Kubelets:
-    """Open it with `async with`; when that returns, the nodes are ready and every bound pod is known."""
+    """Open it with `async with`; when that returns, the nodes are ready and every bound pod is known.
+
+    `local`: the API server is the local one, which fetches logs in its own way.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Kubelets:
         renew_s: float | None = None,
         reports: bool = True,
         logs: bool = True,
+        local: bool = False,
         certificate: Path | None = None,
         events: bool = False,
         records: Path | None = None,
@@ -74,10 +78,11 @@ class Kubelets:
         self._logbook = Logbook(self._desk, self._clock)
         self._announcer = Announcer(self._wire) if events else None
         self._endpoint: Endpoint | None = None
+        self._is_local = local
         if logs:
             beside = Path(kubeconfig).parent / CERTIFICATE
             found = certificate or (beside if beside.exists() else None)
-            self._endpoint = Endpoint(self._logbook, self._clock, found)
+            self._endpoint = Endpoint(self._logbook, self._clock, found, plain=local)
             self._desk.on_note.append(self._logbook.note)
         if self._announcer is not None:
             self._desk.on_note.append(self._announcer.note)
@@ -100,7 +105,8 @@ class Kubelets:
 
     async def _open(self) -> None:
         if self._endpoint is not None:
-            self._registrar.site = Site(port=await self._endpoint.start())
+            port = await self._endpoint.start()
+            self._registrar.site = Site(port=port, log_url=f"http://{HOST}:{port}" if self._is_local else "")
         await self.add_nodes()
         # One task for all: a fixture may be left by another task than it was entered by.
         self._main = asyncio.get_running_loop().create_task(self._run())

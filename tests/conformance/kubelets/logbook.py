@@ -46,8 +46,12 @@ class Logbook:
             self._wake(pod.uid)
 
     async def log(self, pod: str, container: str, query: Query) -> AsyncIterator[bytes]:
-        """The log of a container of `namespace/name`. Raises: LogError, before the first chunk."""
+        """The log of a container (else the first main one) of a pod (uid or `namespace/name`).
+
+        Raises: LogError, before the first chunk.
+        """
         life = self._life(pod)
+        container = container or life.pod.spec.containers[0].name
         box, stretch = stretch_of(life, container, previous=query.previous)
         added = self._added.setdefault((life.pod.uid, container), [])
         lines = lines_of(box, stretch, added, self._clock.now())
@@ -65,9 +69,10 @@ class Logbook:
             yield chunk
 
     def _life(self, pod: str) -> Life:
-        hands = [hand for hand in self._desk.hands.values() if hand.pod.key == pod]
+        known = self._desk.hands.get(pod)
+        hands = [known] if known is not None else [hand for hand in self._desk.hands.values() if hand.pod.key == pod]
         if not hands:
-            raise LogError(404, f'pod "{pod.partition("/")[2]}" does not exist')
+            raise LogError(404, f'pod "{pod.partition("/")[2] or pod}" does not exist')
         hand: Hand = hands[-1]
         if hand.life is None:
             raise LogError(400, f'container in pod "{hand.pod.metadata.name}" is not available')

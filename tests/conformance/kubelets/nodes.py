@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from slipway.local.apiserver.logs import LOG_ENDPOINT
 from slipway.model.resources import PODS, Resources
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
@@ -63,6 +64,13 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     ip: str = "127.0.0.1"
     port: int = 10250
+    log_url: str = ""
+    """where a local API server asks for logs"""
+
+    def annotations(self) -> dict[str, str]:
+        """Of every node."""
+        attached = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+        return attached | ({LOG_ENDPOINT: self.log_url} if self.log_url else {})
 
 
 def labels_of(name: str, index: int, shape: Shape) -> dict[str, str]:
@@ -86,7 +94,7 @@ def manifest(name: str, index: int, shape: Shape, site: Site, now: float) -> Jso
         "metadata": {
             "name": name,
             "labels": labels_of(name, index, shape),
-            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+            "annotations": site.annotations(),
         },
         "spec": {"taints": [msgspec.to_builtins(taint) for taint in shape.taints]} if shape.taints else {},
         "status": status(name, shape, site, now),
@@ -166,7 +174,7 @@ class Registrar:
         except RefusedError as error:
             if error.code != 409:
                 raise
-            metadata = {"labels": made["metadata"]["labels"]}
+            metadata = {"labels": made["metadata"]["labels"], "annotations": made["metadata"]["annotations"]}
             await self._wire.call("PATCH", f"{NODES}/{name}", _encode({"metadata": metadata}), MERGE)
             await self._wire.call("PATCH", f"{NODES}/{name}/status", _encode({"status": made["status"]}), MERGE)
             return

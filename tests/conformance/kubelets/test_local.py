@@ -33,6 +33,10 @@ class World:
             del body["metadata"]["annotations"]
         await self._wire.call("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
 
+    async def log(self, name: str) -> str:
+        """What the container has written."""
+        return (await self._wire.call("GET", f"/api/v1/namespaces/default/pods/{name}/log")).decode()
+
     async def delete(self, name: str) -> None:
         await self._wire.call("DELETE", f"/api/v1/namespaces/default/pods/{name}")
 
@@ -52,7 +56,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with serve_app(app, before_stop=app.state.server.close) as url:
         kubeconfig = Path(write_kubeconfig(tmp_path, url))
         wire = Connections(read_access(kubeconfig))
-        async with Kubelets(kubeconfig, nodes=2, logs=False, script=Script(starts_s=0)) as kubelets:
+        async with Kubelets(kubeconfig, nodes=2, local=True, script=Script(starts_s=0)) as kubelets:
             yield World(core, kubelets, wire)
         wire.close()
 
@@ -70,6 +74,17 @@ async def test_a_pod_runs_to_its_end(world: World) -> None:
     await world.until("a", "Failed")
     assert [run.code for run in world.kubelets.runs] == [4]
     await wait_until(lambda: world.kubelets.count.status_writes == 2, "two writes")
+
+
+async def test_the_log_comes_from_the_node(world: World) -> None:
+    """Where the Node says that it is: while the container runs, and when it has ended."""
+    await world.run("a", Script(starts_s=0, runs_s=60))
+    await world.until("a", "Running")
+    world.kubelets.write("default/a", "hello")
+    assert await world.log("a") == "hello\n"
+    world.kubelets.exit("default/a", 0)
+    await world.until("a", "Succeeded")
+    assert await world.log("a") == "hello\n"
 
 
 async def test_a_deleted_pod_ends_and_goes(world: World) -> None:

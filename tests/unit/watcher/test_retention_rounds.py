@@ -1,4 +1,4 @@
-"""A round of retention deletes so many at most, and says whether more are due."""
+"""A round of retention deletes so many at most, of what has been counted, and says whether more are due."""
 
 import msgspec
 
@@ -24,6 +24,35 @@ class NoBooks:
 
     def is_added(self, allocation: Allocation) -> bool:
         return True
+
+
+class SlowBooks(NoBooks):
+    """What is offered is added when a test says so."""
+
+    def __init__(self) -> None:
+        self.offered: set[str] = set()
+        self.added: set[str] = set()
+
+    def offer(self, allocation: Allocation) -> None:
+        self.offered.add(allocation.metadata.uid)
+
+    def is_settled(self, allocation: Allocation) -> bool:
+        return allocation.metadata.uid in self.added
+
+
+async def test_a_round_that_waits_for_the_books_is_behind() -> None:
+    """Four are due and none is counted: all of them are offered at once, and the next round comes soon."""
+    clock = FakeClock(T0 + 100)
+    kube, world, books = a_client(a_core(clock.now)), World(), SlowBooks()
+    await furnish(kube)
+    for number in range(5):
+        await launch(kube, f"run-{number}")
+    listed = await kube.list(ALLOCATIONS)
+    world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
+    retention = Retention(kube, world, books, clock, age_s=1e9, count_max=1, deletes_max=2)
+    assert (await retention.step(), retention.is_behind, len(books.offered)) == (0, True, 4)
+    books.added = books.offered
+    assert (await retention.step(), retention.is_behind) == (2, True)
 
 
 async def test_a_round_that_leaves_some_is_behind() -> None:

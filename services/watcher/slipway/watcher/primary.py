@@ -24,6 +24,8 @@ from slipway.watcher.world import World
 
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
+RETENTION_MORE_S = 5.0
+"""After a round that deleted some: more will be due soon, and many at once are felt by those who launch."""
 RETENTION_BUSY_S = 1.0
 """After a round that left some that were due: else what ends faster than a round a minute deletes would pile up."""
 ARCHIVES_S = 60.0
@@ -125,8 +127,10 @@ class Primary:
     async def _forget(self) -> float:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
-        await self._errands.retention.step()
-        return RETENTION_BUSY_S if self._errands.retention.is_behind else RETENTION_S
+        deleted = await self._errands.retention.step()
+        if self._errands.retention.is_behind:
+            return RETENTION_BUSY_S
+        return RETENTION_MORE_S if deleted else RETENTION_S
 
     async def _sweep_archives(self) -> float:
         if not self._world.is_synced:

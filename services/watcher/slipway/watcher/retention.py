@@ -4,6 +4,7 @@ Owns which. The object is the record: once it is gone, so are its exits, and its
 stays: nothing is deleted that does not stand in the daily totals.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -20,6 +21,7 @@ from slipway.watcher.world import World
 
 DELETES_MAX = 500
 """Deletes of one round."""
+AT_ONCE = 8
 
 _log = log.get_logger(__name__)
 
@@ -46,31 +48,41 @@ class Retention:
         self._count_max = count_max
         self._deletes_max = deletes_max
         self.is_behind = False
-        """the last round deleted as many as one may, and there are more"""
+        """the last round left some that are due: there were too many for one, or they are not counted yet"""
+        self._is_refused = False
 
     async def step(self) -> int:
         """One round; answers how many were deleted."""
         due = expired(
             self._world.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
         )
-        deleted = 0
-        for allocation in due[: self._deletes_max]:
-            meta = allocation.metadata
+        # What is counted by the next round is offered now: a day's totals take many at once.
+        for allocation in due:
             self._accounts.offer(allocation)
-            if not self._accounts.is_settled(allocation):
-                continue
-            try:
-                await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
-            except (NotFoundError, StaleError):
-                continue
-            except TransientError as error:
-                _log.warning("not deleted yet", allocation=meta.name, error=str(error))
+        settled = [allocation for allocation in due if self._accounts.is_settled(allocation)][: self._deletes_max]
+        deleted, self._is_refused = 0, False
+        for start in range(0, len(settled), AT_ONCE):
+            some = settled[start : start + AT_ONCE]
+            deleted += sum(await asyncio.gather(*(self._delete(allocation) for allocation in some)))
+            if self._is_refused:
                 break
-            deleted += 1
-        self.is_behind = len(due) > deleted >= self._deletes_max
+        self.is_behind = len(due) > deleted and not self._is_refused
         if deleted:
             _log.info("ended allocations deleted", count=deleted)
         return deleted
+
+    async def _delete(self, allocation: Allocation) -> bool:
+        """Whether it was there and is deleted."""
+        meta = allocation.metadata
+        try:
+            await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
+        except (NotFoundError, StaleError):
+            return False
+        except TransientError as error:
+            _log.warning("not deleted yet", allocation=meta.name, error=str(error))
+            self._is_refused = True
+            return False
+        return True
 
 
 def expired(allocations: Iterable[Allocation], *, now: float, age_s: float, count_max: int) -> list[Allocation]:

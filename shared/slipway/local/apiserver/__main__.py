@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.local.apiserver.journal import Journal
+from slipway.runtime import memory
 
 _GRACE_S = 2
 
@@ -81,6 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,
         ssl_keyfile=options.tls_private_key_file,
     )  # fmt: skip
+    memory.settle_process()
     try:
         _Server(config, app).run()
     finally:

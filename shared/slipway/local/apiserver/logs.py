@@ -7,7 +7,7 @@ log. Invariant: chunks are passed on as they come; the caller ends the stream by
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-import httpx
+import aiohttp
 
 from slipway.local.apiserver.objects import Json, mapping, metadata
 from slipway.local.apiserver.status import StatusError, bad_request
@@ -23,10 +23,7 @@ class LogSource(Protocol):
 
 
 class NodeLogSource:
-    """Reads from `GET <endpoint>/logs/<namespace>/<pod uid>` with the query passed on."""
-
-    def __init__(self) -> None:
-        self._client: httpx.AsyncClient | None = None
+    """Reads from `GET <endpoint>/logs/<namespace>/<pod uid>` with the query passed on, each over its own connection."""
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         endpoint = str(mapping(metadata(node), "annotations").get(LOG_ENDPOINT) or "")
@@ -37,23 +34,21 @@ class NodeLogSource:
             )
         meta = metadata(pod)
         url = f"{endpoint.rstrip('/')}/logs/{meta['namespace']}/{meta['uid']}"
-        if self._client is None:
-            self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S), trust_env=False)
+        # A node's answer ends with its connection, and one that is followed takes as long as its container runs.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            async with self._client.stream("GET", url, params=dict(query)) as answer:
-                if answer.status_code >= 400:
-                    words = (await answer.aread()).decode(errors="replace")
-                    raise _refused(answer.status_code, words)
+            async with (
+                aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+                session.get(url, params=dict(query)) as answer,
+            ):
+                if answer.status >= 400:
+                    words = (await answer.read()).decode(errors="replace")
+                    raise _refused(answer.status, words)
                 yield b""
-                async for chunk in answer.aiter_raw():
+                async for chunk in answer.content.iter_any():
                     yield chunk
-        except httpx.TransportError as exc:
+        except (aiohttp.ClientError, TimeoutError) as exc:
             raise StatusError(502, "InternalError", f"the node's log endpoint did not answer: {exc}") from exc
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
 
 
 def _refused(code: int, words: str) -> StatusError:

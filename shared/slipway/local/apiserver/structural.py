@@ -51,6 +51,8 @@ class Schema(msgspec.Struct):
     one_of: tuple["Schema", ...] = ()
     negated: "Schema | None" = None
     source: Json = {}
+    defaulted: "tuple[tuple[str, Schema], ...] | None" = None
+    """the properties with a default, once somebody asked for them"""
 
 
 _LIMITS = (
@@ -153,25 +155,26 @@ def fill_defaults(schema: Schema, value: Any) -> None:
 def _shape_map(schema: Schema, value: Json, path: str, pruned: list[str], *, is_root: bool, keeps_nulls: bool) -> None:
     _default(schema, value)
     keeps_meta = is_root or schema.embedded
-    for name in list(value):
-        where = f"{path}.{name}" if path else name
+    for name, item in list(value.items()):
         node = schema.properties.get(name) or schema.additional
         if keeps_meta and name in ("apiVersion", "kind", "metadata"):
             continue
         if node is not None:
-            if value[name] is None and not node.nullable and not keeps_nulls:
+            if item is None and not node.nullable and not keeps_nulls:
                 del value[name]
-            else:
-                pruned += shape(node, value[name], where, keeps_nulls=keeps_nulls)
+            elif is_map(item) or is_list(item):
+                pruned += shape(node, item, f"{path}.{name}" if path else name, keeps_nulls=keeps_nulls)
         elif not schema.preserve:
             del value[name]
-            pruned.append(where)
+            pruned.append(f"{path}.{name}" if path else name)
 
 
 def _default(schema: Schema, value: Json) -> None:
-    for name, node in schema.properties.items():
-        if node.default is msgspec.UNSET:
-            continue
+    if schema.defaulted is None:
+        schema.defaulted = tuple(
+            (name, node) for name, node in schema.properties.items() if node.default is not msgspec.UNSET
+        )
+    for name, node in schema.defaulted:
         if name not in value or (value[name] is None and not node.nullable):
             value[name] = clone(node.default)
 

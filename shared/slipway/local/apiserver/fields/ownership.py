@@ -242,7 +242,7 @@ def _taken(claims: Claims, writer: Author | None, difference: Difference, *, for
         lost = claim.fields.intersection(changed)
         conflicts += [(claim.writer, path) for path in lost.paths()]
         left = claim.fields.difference(lost).difference(removed)
-        after[key] = claim if left == claim.fields else Claim(claim.writer, claim.time, left)
+        after[key] = claim if left is claim.fields else Claim(claim.writer, claim.time, left)
     if conflicts and not force:
         raise ConflictError(sorted(conflicts, key=lambda each: each[0].show()))
     return {key: claim for key, claim in after.items() if claim.fields}

@@ -52,6 +52,8 @@ def _fits(shape: Shape, value: Json) -> bool:
             if (item or field.keeps_zero) and (field.plain is not int or -_SMALL <= item < _SMALL):
                 continue
             return False
+        if item is None and (name, None) in _always(shape):
+            continue
         inner = field.shape
         if not (
             _fits_value(inner, item) and (inner.sort == "struct" or field.keeps_zero or inner.sort == "any" or item)
