@@ -9,11 +9,14 @@ import asyncio
 from collections import Counter
 
 from slipway.api.lookup import HOMES_MAX
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Phase
 from slipway.podworker.bundles import BUNDLES_MAX
 from slipway.podworker.teardown import ASKED_MAX
 from slipway.podworker.worker import BOUND_MAX
 from slipway.scheduler.cluster import TOMBSTONES_MAX
 from slipway.watcher.books import KNOWN_MAX
+from slipway.watcher.primary import RETENTION_MORE_S, RETENTION_S
 from tests.support.api_clients import Client
 from tests.support.census import TYPE, census
 from tests.support.kubelet import Script
@@ -99,3 +102,27 @@ def test_what_has_gone_is_forgotten() -> None:
         assert not grown, f"{role} holds more with every life: {grown}"
         for name, most in BOUNDED.items():
             assert third[role][name] <= most
+
+
+RATE = 1.0
+"""launches/s"""
+LIFE_S = 6.0
+"""More than a life of one second takes in all, with what is written of it, and less than the half of `RETENTION_S`."""
+
+
+async def _steady(world: World) -> list[int]:
+    """How many have ended and are still there, each second from when the first have been deleted."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=1.0)
+    seen = list[int]()
+    for number in range(int(1.75 * RETENTION_S * RATE)):
+        await world.launch(f"run-{number}", cpu="100m")
+        await asyncio.sleep(1 / RATE)
+        found = await world.kube.list(ALLOCATIONS)
+        seen.append(sum(each.status.phase is Phase.TERMINATED for each in found.items))
+    return seen[int(1.25 * RETENTION_S * RATE) :]
+
+
+def test_what_ends_goes_as_fast_as_it_ends() -> None:
+    """Once there are too many, rounds of retention come as often as there is something to delete."""
+    seen = run_world(_steady, SETUP, seed=1)
+    assert max(seen) <= RATE * (RETENTION_MORE_S + LIFE_S)

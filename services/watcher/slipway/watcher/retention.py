@@ -49,7 +49,6 @@ class Retention:
         self._deletes_max = deletes_max
         self.is_behind = False
         """the last round left some that are due: there were too many for one, or they are not counted yet"""
-        self._is_refused = False
 
     async def step(self) -> int:
         """One round; answers how many were deleted."""
@@ -60,19 +59,20 @@ class Retention:
         for allocation in due:
             self._accounts.offer(allocation)
         settled = [allocation for allocation in due if self._accounts.is_settled(allocation)][: self._deletes_max]
-        deleted, self._is_refused = 0, False
+        deleted, is_refused = 0, False
         for start in range(0, len(settled), AT_ONCE):
             some = settled[start : start + AT_ONCE]
-            deleted += sum(await asyncio.gather(*(self._delete(allocation) for allocation in some)))
-            if self._is_refused:
+            answers = await asyncio.gather(*(self._delete(allocation) for allocation in some))
+            deleted += answers.count(True)
+            if is_refused := None in answers:
                 break
-        self.is_behind = len(due) > deleted and not self._is_refused
+        self.is_behind = len(due) > deleted and not is_refused
         if deleted:
             _log.info("ended allocations deleted", count=deleted)
         return deleted
 
-    async def _delete(self, allocation: Allocation) -> bool:
-        """Whether it was there and is deleted."""
+    async def _delete(self, allocation: Allocation) -> bool | None:
+        """Whether it was there and is deleted; None when the API server did not take it now."""
         meta = allocation.metadata
         try:
             await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
@@ -80,8 +80,7 @@ class Retention:
             return False
         except TransientError as error:
             _log.warning("not deleted yet", allocation=meta.name, error=str(error))
-            self._is_refused = True
-            return False
+            return None
         return True
 
 

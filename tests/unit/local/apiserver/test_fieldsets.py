@@ -1,0 +1,44 @@
+"""The algebra of claimed fields is that of sets of paths, and a set that nothing is taken from is itself."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.local.apiserver.fields.paths import FieldSet, Path, of_json
+
+PATHS = st.sets(st.lists(st.sampled_from(["f:a", "f:b", 'k:{"name":"x"}']), min_size=1, max_size=3).map(tuple))
+
+
+def a_set(paths: set[Path]) -> FieldSet:
+    made = FieldSet()
+    for path in paths:
+        made.insert(path)
+    return made
+
+
+def is_above(path: Path, other: Path) -> bool:
+    return path[: len(other)] == other
+
+
+@given(PATHS, PATHS)
+def test_sets_are_sets_of_paths(one: set[Path], other: set[Path]) -> None:
+    """Union, intersection and difference look at a path alone; `without` takes what is below one too."""
+    left, right = a_set(one), a_set(other)
+    assert set(left.union(right).paths()) == one | other
+    assert set(left.intersection(right).paths()) == one & other
+    assert set(left.difference(right).paths()) == one - other
+    assert set(left.without(right).paths()) == {path for path in one if not any(is_above(path, up) for up in other)}
+    assert (set(left.paths()), set(right.paths())) == (one, other)
+
+
+@given(PATHS, PATHS)
+def test_only_a_set_that_loses_something_is_made_anew(one: set[Path], other: set[Path]) -> None:
+    """Who asks whether a claim is as it was asks whether it is the same object."""
+    left = a_set(one)
+    assert (left.difference(a_set(other)) is left) == one.isdisjoint(other)
+
+
+@given(PATHS, PATHS)
+def test_what_is_left_reads_back_as_itself(one: set[Path], other: set[Path]) -> None:
+    """FieldsV1 and back, with no empty branch in it."""
+    for made in (a_set(one).difference(a_set(other)), a_set(one).intersection(a_set(other))):
+        assert of_json(made.to_json()) == made
