@@ -60,8 +60,8 @@ def test_pods_are_gated_until_the_release() -> None:
         await desk.handle()
         assert [f"{verb} {plural}" for verb, plural in desk.calls.writes] == [
             "create configmaps",
-            "create services",
             *["create pods"] * 3,
+            "create services",
             "update allocations",
             *["patch pods"] * 3,
         ]

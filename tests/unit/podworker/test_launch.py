@@ -52,8 +52,8 @@ def test_a_gang_gets_a_service_and_is_released_before_it_is_bound() -> None:
         order = [f"{verb} {plural}" for verb, plural in desk.calls.writes]
         assert order == [
             "create configmaps",
-            "create services",
             *["create pods"] * 3,
+            "create services",
             "update allocations",
             *["bind pods"] * 3,
         ]

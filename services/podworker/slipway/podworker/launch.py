@@ -1,4 +1,4 @@
-"""The launch of one attempt: ConfigMap, Service, pods, then the release; and after it the bindings.
+"""The launch of one attempt: ConfigMap, pods and Service, then the release; and after it the bindings.
 
 Owns the order of these effects and what each answer means. Must not decide whether to launch (`intent.py`) nor how
 often to try (`worker.py`): every method may be called again at any time, by any replica, and goes on where things
@@ -7,6 +7,9 @@ stand.
 Promises: no pod is bound before the release that lists its uid is committed; the release lists exactly the pods of all
 placed ranks; a pod that exists already is adopted only when it is ours, of the same content, unbound and not on its
 way out. Not promised: that a pod of a failed launch is gone (the teardown sees to it; unbound, it runs nowhere).
+
+The Service is asked for after the pods, which need it once they run: for each pod that comes to one that is there
+already, two controllers of the cluster go through all of its pods.
 """
 
 from collections.abc import Sequence
@@ -63,7 +66,8 @@ class Made:
         self.uid = uid
         self.attempt = attempt
         self.manifests: Manifests | None = None
-        self.is_shared_made = False
+        self.is_config_made = False
+        self.is_service_made = False
         self.pod_uids: dict[int, str] = {}
         self.fresh_until_s = 0.0
 
@@ -113,14 +117,17 @@ class Launcher:
                 await check_claims(self._kube, allocation.metadata.namespace, pods)
             made.manifests = manifests
         manifests = made.manifests
-        if not made.is_shared_made:
+        if not made.is_config_made:
             with step("configmap", self._clock):
-                await self._shared(allocation, manifests, made)
+                await self._make_config(allocation, manifests, made)
         missing = [pod for pod in manifests.pods if pod.position not in made.pod_uids]
+        creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
+        if manifests.service is not None and not made.is_service_made:
+            creates.append(partial(self._create_service, allocation, manifests.service, made))
         if missing:
             made.fresh_until_s = self._clock.monotonic() + FRESH_S
+        if creates:
             with step("pods", self._clock, count=len(missing)):
-                creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
                 await self._lanes.all(creates, Stage.RANKS)
         uids = [made.pod_uids[pod.position] for pod in manifests.pods]
         with step("release", self._clock):
@@ -147,18 +154,14 @@ class Launcher:
             await self._lanes.all([partial(self._bind, namespace, target, binder) for target in targets])
         return len(targets)
 
-    async def _shared(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
-        """The ConfigMap, then the Service. When the ConfigMap was there, somebody has begun: see what else is."""
+    async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
+        """The ConfigMap. When it was there, somebody has begun: see which pods are."""
         create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
         config_map, is_new = await self._lanes.one(create, Stage.FIRST)
         self._bundles.note(CONFIG_MAPS, config_map)
-        if manifests.service is not None:
-            create = partial(self._ensure, SERVICES, manifests.service, allocation)
-            service, _ = await self._lanes.one(create, Stage.RANKS)
-            self._bundles.note(SERVICES, service)
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
-        made.is_shared_made = True
+        made.is_config_made = True
 
     async def _find_pods(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         found = {pod.metadata.name: pod for pod in await self._pods(allocation)}
@@ -172,6 +175,11 @@ class Launcher:
         made.pod_uids[pod.position] = found.uid
         if pod.position < POD_EVENTS_MAX:
             telemetry.add_event("pod created", semconv.pod(found.namespace, found.name, found.uid, ""))
+
+    async def _create_service(self, allocation: Allocation, body: RawObject, made: Made) -> None:
+        service, _ = await self._ensure(SERVICES, body, allocation)
+        self._bundles.note(SERVICES, service)
+        made.is_service_made = True
 
     async def _ensure(
         self, resource: Resource[Any], body: RawObject, allocation: Allocation
