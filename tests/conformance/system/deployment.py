@@ -103,10 +103,18 @@ class Installation:
         process.start()
 
     def await_ready(self) -> None:
-        """Wait until every process that runs can do its work."""
+        """Wait until every process can do its work, but for those that a test has ended.
+
+        One that ended by itself is started again as a kubelet would, and makes this fail all the same.
+        """
+        crashed = [process for process in self.processes.values() if process.has_crashed]
+        ends = [process.how_it_ended() for process in crashed]
+        for process in crashed:
+            process.start()
         for process in self.processes.values():
             if process.is_running:
                 process.await_ready()
+        assert not ends, "\n".join(ends)
 
     def run(self, component: str, *words: str, more: Mapping[str, str] | None = None, timeout_s: float = ONCE_S) -> Ran:
         """Run the container of a component to its end: the setup, or a service with `--once`."""

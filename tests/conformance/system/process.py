@@ -56,6 +56,11 @@ class ServiceProcess:
         process = self._process
         return process is not None and process.poll() is not None
 
+    def how_it_ended(self) -> str:
+        """Its exit code, or minus the signal that ended it, and the end of its log."""
+        code = self._process.poll() if self._process is not None else None
+        return f"{self.name} ended by itself with {code}; the end of its log:\n{self.tail()}"
+
     def start(self) -> None:
         """Start it; see `await_ready`."""
         guard = shutil.which("setpriv")
@@ -77,7 +82,7 @@ class ServiceProcess:
             wait_until(lambda: self.is_ready() or not self.is_running, f"{self.name} is ready", timeout_s=READY_S)
         except AssertionError as error:
             raise AssertionError(f"{error}; the end of its log:\n{self.tail()}") from None
-        assert self.is_running, f"{self.name} ended at its start; the end of its log:\n{self.tail()}"
+        assert self.is_running, self.how_it_ended()
 
     def is_ready(self) -> bool:
         """What its probe says now."""
