@@ -54,6 +54,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[WHOLE] = collected >= set(FOLDER.glob("test_*.py")) and not config.getoption("keyword")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What fails shows the end of each service's log: a folder of a run is not kept for long."""
+    report = yield
+    system: System | None = getattr(item, "funcargs", {}).get("system")
+    if report.failed and system is not None:
+        for name, process in system.installation.processes.items():
+            state = "runs" if process.is_running else "does not run"
+            report.sections.append((f"{name} {state}; the end of its log", process.tail()))
+    return report
+
+
 @pytest.fixture(scope="session")
 def system(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
     """The chart on a real API server, its services as processes under their own accounts, simulated nodes, Redis 7."""
