@@ -77,10 +77,13 @@ class WorkConsumer:
         settings: ConsumerSettings | None = None,
         tally: Tally | None = None,
         troubled: Callable[[], object] = lambda: None,
+        moved: Callable[[], object] = lambda: None,
     ) -> None:
-        """`troubled` is told whenever the queue can not be reached."""
+        """`troubled` is told whenever the queue can not be reached; `moved` whenever a run ended, and whenever hints
+        are asked for while none is in hand. So who hears nothing of it for long knows a consumer that stands still from
+        one that rests."""
         self._queue, self._handler, self._clock = queue, handler, clock
-        self._troubled = troubled
+        self._troubled, self._moved = troubled, moved
         self._claiming: asyncio.Timeout | None = None
         self._settings = settings if settings is not None else ConsumerSettings()
         self._tally: Tally = tally if tally is not None else NoTally()
@@ -138,6 +141,8 @@ class WorkConsumer:
     async def _take_in(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         failures = 0
         while not stop.is_set():
+            if not self._running:
+                self._moved()
             room = self._settings.concurrency - len(self._running)
             if room <= 0:
                 self._changed.clear()
@@ -261,6 +266,7 @@ class WorkConsumer:
                 break
             await self._clock.sleep(_STALE_PAUSE_S * run)
         self._tally.took(self._clock.monotonic() - started_s, hint.traceparent)
+        self._moved()
         return ended
 
     async def _settle(self, claimed: Claimed, ended: BaseException | None) -> None:

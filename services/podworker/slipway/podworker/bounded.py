@@ -37,10 +37,10 @@ class Stage(IntEnum):
 
 
 class Lanes:
-    """At most `limit` calls at once; further ones wait for a free lane."""
+    """At most `limit` calls at once; further ones wait for a free lane. `moved` is told of each that ended."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, moved: Callable[[], object] = lambda: None) -> None:
+        self._limit, self._moved = limit, moved
         self._left = limit
         self._waiting: list[tuple[Stage, int, asyncio.Future[None]]] = []
         self._numbers = count()
@@ -99,6 +99,7 @@ class Lanes:
 
     def _pass_on(self) -> None:
         """A lane has become free: the next in turn has it, or nobody."""
+        self._moved()
         while self._waiting:
             turn = heapq.heappop(self._waiting)[2]
             if not turn.done():

@@ -24,7 +24,7 @@ from slipway.podworker.teardown import Remover
 from slipway.podworker.worker import Worker
 from slipway.runtime import log, retry, service, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.service import Context, Stop
+from slipway.runtime.service import Context
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
@@ -34,6 +34,10 @@ NAME = "podworker"
 BACKOFF_MAX_S = 10.0
 READS_MAX = 64
 """Connections beyond those of the bounded writes, for the reads that precede them."""
+POLL, CONSUMER = "poll", "consumer"
+STILL_S = 120.0
+"""How long nothing may move, beyond the patience of a hint, before the process is not alive: whatever holds it up,
+another one has what it holds after its idle time, and a launch is never pending because of us."""
 
 _log = log.get_logger(__name__)
 
@@ -71,14 +75,27 @@ async def build(context: Context[Settings]) -> None:
 
 def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
     """Start working on these clients: real ones in a process, models in the simulation."""
-    settings = context.settings
-    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context))
+    settings, health = context.settings, context.health
+
+    def moved() -> None:
+        health.progress(POLL)
+        health.progress(CONSUMER)
+
+    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context), moved=moved)
     pinger = streams.health if settings.redis_url else None
     poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
-    context.loop("poll", poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
+    context.loop(POLL, poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
     if settings.redis_url:
-        consumer = make_consumer(streams, worker, settings, context.clock, troubled=poller.hurry)
-        context.tasks.create_task(_consume(consumer, poller, context.stop), name="consumer")
+        consumer = make_consumer(
+            streams,
+            worker,
+            settings,
+            context.clock,
+            troubled=poller.hurry,
+            moved=partial(health.progress, CONSUMER),
+        )
+        health.register_loop(CONSUMER, deadline_s=STILL_S + settings.worker_patience_s)
+        context.tasks.create_task(_consume(consumer, poller, context), name=CONSUMER)
 
 
 def _extenders(context: Context[Settings]) -> ExtenderClient:
@@ -88,10 +105,16 @@ def _extenders(context: Context[Settings]) -> ExtenderClient:
 
 
 def make_worker(
-    kube: Kube, settings: Settings, clock: Clock, random: Random, *, extenders: Posts | None = None
+    kube: Kube,
+    settings: Settings,
+    clock: Clock,
+    random: Random,
+    *,
+    extenders: Posts | None = None,
+    moved: Callable[[], object] = lambda: None,
 ) -> Worker:
-    """A worker on these clients."""
-    lanes, pools, bundles = Lanes(settings.worker_calls), Pools(kube, clock), Bundles()
+    """A worker on these clients. `moved` is told of each write that ended."""
+    lanes, pools, bundles = Lanes(settings.worker_calls, moved), Pools(kube, clock), Bundles()
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
@@ -135,9 +158,10 @@ def make_consumer(
     clock: Clock,
     *,
     is_patient: bool = True,
-    troubled: Callable[[], None] = lambda: None,
+    troubled: Callable[[], object] = lambda: None,
+    moved: Callable[[], object] = lambda: None,
 ) -> WorkConsumer:
-    """The consumer of the work stream that feeds a worker. `troubled` is told when the stream can not be reached."""
+    """The consumer of the work stream that feeds a worker. `troubled` and `moved`: what a WorkConsumer tells."""
     return WorkConsumer(
         streams.work_queue(settings.worker_identity or f"{socket.gethostname()}-{os.getpid()}"),
         partial(worker.handle, is_patient=is_patient),
@@ -145,17 +169,21 @@ def make_consumer(
         settings=ConsumerSettings(concurrency=settings.worker_hints),
         tally=MetricTally(),
         troubled=troubled,
+        moved=moved,
     )
 
 
-async def _consume(consumer: WorkConsumer, poller: Poller, stop: Stop) -> None:
+async def _consume(consumer: WorkConsumer, poller: Poller, context: Context[Settings]) -> None:
     """Until the stop, then the hints in hand are finished."""
     ended = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(consumer.run(ended))
-        await stop.wait()
-        ended.set()
-        poller.hurry()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(ended))
+            await context.stop.wait()
+            ended.set()
+            poller.hurry()
+    finally:
+        context.health.remove_loop(CONSUMER)
 
 
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:

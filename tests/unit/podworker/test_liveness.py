@@ -1,0 +1,167 @@
+"""When a pod worker says that it is alive: while anything moves or nothing is there to do, and else not for long."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from slipway.errors import UnavailableError
+from slipway.kube.answers import Verb
+from slipway.podworker.main import CONSUMER, STILL_S, compose
+from slipway.podworker.settings import Settings
+from slipway.runtime.clock import SeededRandom
+from slipway.runtime.health import Health
+from slipway.runtime.listen import Address
+from slipway.runtime.service import Context, Stop
+from slipway.runtime.settings import load
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from tests.support.podworker_desk import Calls, Desk, at_a_desk, hint_for
+from tests.support.small_cluster import a_client, look
+
+REDIS = "redis://127.0.0.1:1"
+"""Never dialled: what is behind it is a model."""
+LONG_S = 5 * STILL_S
+
+Story = Callable[["Running"], Awaitable[None]]
+
+
+class Running:
+    """A composed pod worker at a desk: `calls` are its own, `server` is its Redis."""
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self.desk, self.settings = desk, settings
+        self.kube = a_client(desk.core, seed=3)
+        self.calls = Calls(self.kube)
+        self.server = MemoryServer(desk.clock)
+        self.streams = MemoryStreams(self.server)
+        self.health = Health(desk.clock)
+        self.stop = Stop()
+
+    async def live(self) -> None:
+        """Until the stop."""
+        async with asyncio.TaskGroup() as tasks:
+            context: Context[Settings] = Context(
+                service="podworker",
+                settings=self.settings,
+                once=False,
+                clock=self.desk.clock,
+                random=SeededRandom(9),
+                health=self.health,
+                stop=self.stop,
+                tasks=tasks,
+                resources=AsyncExitStack(),
+                address=Address("", 0),
+            )
+            compose(context, self.kube, self.streams)
+            await self.stop.wait()
+
+
+def while_it_runs(story: Story, **environment: str) -> None:
+    """Tells the story beside a pod worker that ends with it."""
+    settings = load(Settings, {"SLIPWAY_REDIS_URL": REDIS, "SLIPWAY_WORKER_IDENTITY": "w", **environment})
+
+    async def at_desk(desk: Desk) -> None:
+        running = Running(desk, settings)
+        process = asyncio.ensure_future(running.live())
+        try:
+            await story(running)
+        finally:
+            process.cancel()
+            await asyncio.gather(process, return_exceptions=True)
+
+    at_a_desk(at_desk)
+
+
+def test_at_rest_it_is_alive() -> None:
+    """Nobody has to send hints for that."""
+
+    async def story(running: Running) -> None:
+        await running.desk.clock.sleep(LONG_S)
+        assert running.health.liveness().ok
+
+    while_it_runs(story)
+
+
+def test_without_its_redis_it_is_alive() -> None:
+    """Another start would not bring it back."""
+
+    async def story(running: Running) -> None:
+        async def away(_operation: str) -> None:
+            raise UnavailableError("not now")
+
+        running.server.on_call = away
+        await running.desk.clock.sleep(LONG_S)
+        assert running.health.liveness().ok
+
+    while_it_runs(story)
+
+
+def test_a_launch_that_stands_still_ends_it() -> None:
+    """A call without an end, against every deadline: the probe fails, and another process takes the hint over."""
+
+    async def story(running: Running) -> None:
+        forever = asyncio.Event()
+
+        async def hang(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.CREATE, "pods"):
+                await forever.wait()
+
+        running.calls.hook = hang
+        allocation = await running.desk.assign()
+        await running.streams.hints.send([hint_for(allocation)])
+        await running.desk.clock.sleep(STILL_S / 2)
+        assert running.health.liveness().ok
+        await running.desk.clock.sleep(STILL_S)
+        assert list(running.health.liveness().problems) == [CONSUMER]
+
+    while_it_runs(story)
+
+
+def test_a_queue_that_stands_still_ends_it() -> None:
+    """A claim without an end, while the server answers whatever else is asked."""
+
+    async def story(running: Running) -> None:
+        forever = asyncio.Event()
+
+        async def hang(operation: str) -> None:
+            if operation == "queue.claim":
+                await forever.wait()
+
+        running.server.on_call = hang
+        await running.desk.clock.sleep(2 * STILL_S)
+        assert list(running.health.liveness().problems) == [CONSUMER]
+
+    while_it_runs(story)
+
+
+def test_a_long_launch_is_no_standstill() -> None:
+    """One write after the other, none of them soon: as long as one ends now and then, the process lives."""
+
+    async def story(running: Running) -> None:
+        async def slow(verb: Verb, _plural: str) -> None:
+            if verb is not Verb.GET:
+                await running.desk.clock.sleep(STILL_S / 4)
+
+        running.calls.hook = slow
+        allocation = await running.desk.assign(*(["n0"] * 8))
+        await running.streams.hints.send([hint_for(allocation)])
+        looks = 0
+        while (await look(running.desk.kube)).status.release is None:
+            await running.desk.clock.sleep(1)
+            assert running.health.liveness().ok
+            looks += 1
+        assert looks > STILL_S
+
+    while_it_runs(story, SLIPWAY_WORKER_CALLS="1")
+
+
+def test_once_stopped_it_promises_nothing() -> None:
+    """What ends on purpose is not said to stand still."""
+
+    async def story(running: Running) -> None:
+        await running.desk.clock.sleep(1)
+        running.stop.set()
+        await running.desk.clock.sleep(LONG_S)
+        assert running.health.liveness().ok
+
+    while_it_runs(story)
