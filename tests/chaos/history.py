@@ -17,7 +17,9 @@ import msgspec
 
 from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, SERVICES, Version
 from slipway.audit.rest import OURS, leftovers
+from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import SystemClock
 
 PREFIX = "/registry/"
@@ -101,6 +103,18 @@ class History:
             (version.resource, version.obj["metadata"]) for version in self._last.values() if version.resource in OURS
         ]
         return [f"{name}: {why}" for name, why in leftovers(owners, objects)]
+
+    def beyond(self, count: int) -> list[str]:
+        """What ended and is torn down, beyond so many of its workspace, the oldest first: what retention is to delete."""
+        ended: dict[str, list[tuple[str, str]]] = {}
+        for version in self._last.values():
+            if version.resource != ALLOCATIONS:
+                continue
+            allocation = msgspec.convert(version.obj, Allocation)
+            meta, status = allocation.metadata, allocation.status
+            if status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in meta.finalizers:
+                ended.setdefault(meta.namespace, []).append((status.ended_at or "", meta.name))
+        return [f"{namespace}/{name}" for namespace, found in ended.items() for _, name in sorted(found)[:-count]]
 
     async def catch_up(self) -> None:
         """Waits until everything is recorded that is stored now. Raises TimeoutError."""

@@ -36,7 +36,7 @@ from tests.chaos.history import History
 from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.pace import Pace
-from tests.chaos.stage import Stage
+from tests.chaos.stage import ENDED_MAX, Stage
 from tests.chaos.table import Outcome, Suffered
 from tests.conformance.system.system import a_body
 
@@ -48,6 +48,8 @@ REST_S = 60.0
 """I18: everything is as desired so long after the last fault."""
 QUIET_S = 8.0
 CALM_S = 2.0
+RETENTION_S = 90.0
+"""Retention looks once a minute when its last look found nothing due."""
 """How long nobody may write then."""
 POLL_S = 0.1
 SAID_MAX = 5
@@ -244,6 +246,10 @@ class Run:
         if leftovers:
             self._tell("I11", "rest", f"left over: {leftovers[:SAID_MAX]}")
         await self._until(self._pending)
+        # What ended last may be one too many at the next look only, which is no write of somebody who should rest.
+        surplus = await self._until(lambda: self._history.beyond(ENDED_MAX), limit_s=RETENTION_S)
+        if surplus:
+            self._tell("I18", "rest", f"kept beyond {ENDED_MAX} that ended: {surplus[:SAID_MAX]}")
         await self._calm()
         position = self._log.position()
         await asyncio.sleep(QUIET_S)
@@ -286,9 +292,9 @@ class Run:
         if left:
             self._tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
 
-    async def _until(self, left: Callable[[], list[str]]) -> list[str]:
+    async def _until(self, left: Callable[[], list[str]], *, limit_s: float = REST_S) -> list[str]:
         """Waits until nothing is left, for so long as rest may take; what is left then."""
-        deadline = self._pace.now() + REST_S
+        deadline = self._pace.now() + limit_s
         while (found := left()) and self._pace.now() < deadline:
             await self._history.moved(POLL_S)
         return found

@@ -28,10 +28,12 @@ from tests.support.redis import free_port
 NODES = 6
 REPLICAS = 2
 LEASES = {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}
+ENDED_MAX = 60
+"""So many that ended are kept of a workspace."""
 VALUES: dict[str, Any] = {
     "valkey": {"enabled": False},
     "scheduler": {"settings": LEASES},
-    "watcher": {"settings": {**LEASES, "retentionCountMax": 60}},
+    "watcher": {"settings": {**LEASES, "retentionCountMax": ENDED_MAX}},
 }
 """Everything else is the chart's own: the promises are about those values. Shorter leases fit more faults in a run, and
 with a short memory for what has ended retention has work, too."""
