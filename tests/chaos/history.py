@@ -105,7 +105,7 @@ class History:
         return [f"{name}: {why}" for name, why in leftovers(owners, objects)]
 
     def beyond(self, count: int) -> list[str]:
-        """What ended and is torn down, beyond so many of its workspace, the oldest first: what retention is to delete."""
+        """What ended and is torn down, beyond so many of its workspace: what retention is to delete, oldest first."""
         ended: dict[str, list[tuple[str, str]]] = {}
         for version in self._last.values():
             if version.resource != ALLOCATIONS:
