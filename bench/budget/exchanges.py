@@ -19,7 +19,8 @@ from slipway.local.valkey import ValkeyProcess
 from slipway.model.ids import allocation_id
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.streams.client import RedisSettings
-from slipway.streams.ports import FeedEntry, FeedOp, LogLine, WorkHint
+from slipway.streams.logpacks import LogPack, LogPosition, LogSource
+from slipway.streams.ports import FeedEntry, FeedOp, WorkHint
 from slipway.streams.redis_streams import RedisStreams, connect
 
 BATCH = 10
@@ -84,8 +85,19 @@ class Sequence:
         raise RuntimeError(f"{len(self._claimed)} of {BATCH} hints claimed")
 
     async def _log(self) -> None:
-        line = LogLine(attempt=1, rank=0, stream="stdout", time="2026-01-02T03:04:05Z", text="epoch 1")
-        await self._streams.logs.append({allocation_id(name, UID): [line] for name in self._names(BATCH)})
+        packs = [
+            LogPack(
+                allocation=allocation_id(name, UID),
+                source=LogSource(attempt=1, rank=0),
+                after=0,
+                first=1,
+                lines=[b"2026-01-02T03:04:05Z epoch 1"],
+                position=LogPosition(number=1, second="2026-01-02T03:04:05Z", seen=1),
+                share_bytes=1_048_576,
+            )
+            for name in self._names(BATCH)
+        ]
+        await self._streams.logs.append(packs)
 
 
 async def measure() -> dict[str, float]:

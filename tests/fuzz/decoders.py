@@ -46,9 +46,11 @@ from slipway.runtime.traceparent import parse_traceparent
 from slipway.scheduler.decisions import logfile, record
 from slipway.scheduler.simulate import changes, scenario
 from slipway.scheduler.simulate.reader import parse as parse_yaml
-from slipway.streams import codec, pages, routes
+from slipway.streams import codec, logpacks, pages, routes
 from slipway.streams.decisions import DecisionEntry
-from slipway.streams.ports import FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
+from slipway.streams.logpacks import LogLine
+from slipway.streams.ports import FeedEntry, FeedOp, SpanRecord, WorkHint
+from tests.support.logs import a_pack
 from tests.support.redis import an_event
 
 Json = dict[str, Any]
@@ -163,8 +165,8 @@ _SOUND = {
         [FeedEntry(epoch=1, number=2, kind="nodes", op=FeedOp.PUT, key="n", rv="7", data=b'{"name":"n"}')]
     ),
     "recorded tick": codec.encode_decision(_TICK),
-    "log line": codec.encode_line(
-        LogLine(attempt=1, rank=0, stream="stdout", time="2026-01-02T03:04:05Z", text="hello")
+    "log lines": logpacks.encode_pack(
+        a_pack(_TRAINING, [LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="hello")])
     ),
     "spans": codec.encode_spans(
         [SpanRecord(trace_id="a" * 32, span_id="b" * 16, name="bind", service="podworker", start_ns=1, end_ns=2)]
@@ -191,7 +193,7 @@ DECODERS: tuple[Decoder, ...] = (
         call=lambda data: list(logfile.entries_of(data.split(b"\n"))),
         seeds=(logfile.line_of("default", _TICK),),
     ),
-    Decoder(name="log line", call=_entry(codec.decode_line), seeds=_SEEDS["log line"]),
+    Decoder(name="log lines", call=_entry(logpacks.decode_pack), seeds=_SEEDS["log lines"]),
     Decoder(name="spans", call=_entry(codec.decode_spans), seeds=_SEEDS["spans"]),
     Decoder(
         name="dead letter", call=lambda data: codec.decode_dead("1-1", entry_of(data)), seeds=_SEEDS["dead letter"]

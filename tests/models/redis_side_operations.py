@@ -10,7 +10,8 @@ from typing import Any
 from slipway.streams import keys
 from slipway.streams.decisions import Caps, DecisionEntry
 from slipway.streams.gatherings import GatherKey, Seat
-from slipway.streams.ports import LogLine, SpanRecord
+from slipway.streams.logpacks import LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.ports import SpanRecord
 from tests.models.redis_player import CONSUMERS, HOOKS, NAMES, Operation, Player, alloc, some
 from tests.support.redis import an_id
 
@@ -19,15 +20,28 @@ POOLS = ("default", "gpu")
 
 
 async def log_append(player: Player, chance: random.Random) -> Any:
-    """Lines of several allocations, of some none."""
-    lines = {
-        an_id(name): [
-            LogLine(attempt=1, rank=rank, stream="stdout", time="t", text=chance.choice(("said", "\x00\n€", "")))
-            for rank in range(chance.choice((0, 1, 5, 30)))
-        ]
-        for name in chance.sample(NAMES, 2)
-    }
-    return await player.streams.logs.append(lines)
+    """Packs of several logs, behind the line that they end with or another one; small shares, so that some are cut."""
+    packs: list[LogPack] = []
+    for name in chance.sample(NAMES, 2):
+        source = LogSource(attempt=chance.choice((1, 2, 3)), rank=chance.choice((0, 1)))
+        position = await player.streams.logs.position(an_id(name), source)
+        after = chance.choice((position.number, position.number, position.number, 0, 7))
+        count, left_out = chance.choice((0, 1, 5, 30)), chance.choice((0, 0, 3))
+        is_event = chance.random() < 0.2
+        pack = LogPack(
+            allocation=an_id(name),
+            source=source,
+            after=after,
+            first=after + 1 + left_out,
+            lines=[chance.choice((b"t said", b"t \x00\xff\xe2", b"t")) for _ in range(count)],
+            position=LogPosition(second="s", seen=count, time="t", is_ended=chance.random() < 0.1),
+            share_bytes=chance.choice((400, 4_000)),
+            key=f"event-{chance.choice((1, 2))}" if is_event else "",
+            count=chance.choice((1, 2)) if is_event else 0,
+        )
+        packs.append(pack)
+    answers = await player.streams.logs.append(packs)
+    return answers, [await player.streams.logs.positions(pack.allocation) for pack in packs]
 
 
 async def log_read(player: Player, chance: random.Random) -> Any:
@@ -41,7 +55,10 @@ async def log_read(player: Player, chance: random.Random) -> Any:
     elif chance.random() < 0.3:
         following = logs.follow(allocation, after=after)
         try:
-            found = [await anext(following) for _ in found]
+            met: list[StoredLine] = []
+            while len(met) < len(found):
+                met += await anext(following)
+            found = met[: len(found)]
         finally:
             await following.aclose()
     return [(player.label(scope, each.cursor), each.line) for each in found]

@@ -17,7 +17,7 @@ from slipway.kube import wire
 from slipway.kube.answers import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
 from slipway.kube.resources import CRDS, PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
-from slipway.kube.rest import BODY_BYTES_MAX, LOG_LINE_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
+from slipway.kube.rest import BODY_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
 from slipway.local.apiserver.events import WatchEvent as Seen
@@ -186,17 +186,9 @@ class CoreKube:
     async def follow_log(
         self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
     ) -> AsyncIterator[bytes]:
-        held = b""
         query = {"container": container, "sinceTime": since_time, "follow": "true"}
         async for chunk in self._log(namespace, pod, query):
-            *lines, held = (held + chunk).split(b"\n")
-            for line in lines:
-                yield line
-            if len(held) > LOG_LINE_BYTES_MAX:
-                yield held
-                held = b""
-        if held:
-            yield held
+            yield chunk
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False

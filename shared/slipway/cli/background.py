@@ -111,12 +111,15 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
     path = f"/allocations/{id_}"
     asking = api.again()
     told, replayed = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
+    numbers: dict[tuple[Any, ...], int] = {}
     opened = 0
     try:
         wanted = {**(query or {}), "follow": "true"}
         for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: words.has_ended(asking.get(path))):
             if api.streams_opened != opened:
                 opened, replayed = api.streams_opened, told.copy()
+            if _is_told(entry.data, numbers):
+                continue
             mark = _mark(entry.data)
             if replayed[mark] > 0:
                 replayed[mark] -= 1
@@ -126,6 +129,18 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
             yield entry
     finally:
         asking.close()
+
+
+def _is_told(line: Json, numbers: dict[tuple[Any, ...], int]) -> bool:
+    """Whether a line with a number, or a later one of its log, was told before; notes that it is now."""
+    number = int(line.get("number") or 0)
+    if not number or line.get("missing"):
+        return False
+    source = (line.get("attempt"), line.get("rank"), line.get("container"))
+    if number <= numbers.get(source, 0):
+        return True
+    numbers[source] = number
+    return False
 
 
 def _mark(line: Json) -> tuple[Any, ...]:

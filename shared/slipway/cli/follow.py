@@ -134,7 +134,7 @@ def line_text(session: Session, line: Json, *, prefix: bool) -> str:
 
 def is_event(line: Json) -> bool:
     """Whether it is no line of the rank itself."""
-    return line.get("stream") == "event"
+    return line.get("stream") == "event" or bool(line.get("missing"))
 
 
 def progress_of(why: Json) -> str:

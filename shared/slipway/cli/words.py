@@ -70,15 +70,25 @@ def waits_for(view: Json) -> str:
     return f"{condition.get('reason', '')}: {condition.get('message', '')}"
 
 
+SHOWN_MAX = 3
+"""Ranks that are named in one line."""
+STOPPED = "PodDeleted"
+"""The reason of a rank that was ended because its gang was."""
+
+
 def failures_of(view: Json) -> list[str]:
-    """One text per rank that failed, with its exit code."""
+    """One text per rank that failed by itself, with its exit code; those that were stopped for it are counted, last."""
     texts: list[str] = []
+    stopped: list[str] = []
     for number, rank in enumerate(ranks_of(view)):
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
             how = f"exited with {code}" if code is not None else str(rank.get("reason") or "failed")
-            texts.append(f"rank {number} {how}")
-    return texts
+            (stopped if rank.get("reason") == STOPPED else texts).append(f"rank {number} {how}")
+    if texts and stopped:
+        others = "1 other rank was" if len(stopped) == 1 else f"{len(stopped)} other ranks were"
+        return [*texts[:SHOWN_MAX], f"{others} stopped for it"]
+    return texts or stopped
 
 
 def note_of(view: Json) -> str:

@@ -106,7 +106,7 @@ class ReadsLogs(Protocol):
     def follow_log(
         self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
     ) -> AsyncIterator[bytes]:
-        """A pod's log lines with timestamps as they come; ends with the container."""
+        """A pod's log with timestamps, in chunks as they come; ends with the container."""
         ...
 
 

@@ -31,7 +31,6 @@ LIST_STARTS_MAX = 3
 BODY_BYTES_MAX = 3 * 1024 * 1024
 """What an API server reads of a request."""
 EVENT_BYTES_MAX = 16 * 1024 * 1024
-LOG_LINE_BYTES_MAX = 256 * 1024
 LOG_BYTES_MAX = 8 * 1024 * 1024
 WATCH_S_MIN = 15.0
 WATCH_S_MAX = 25.0
@@ -135,7 +134,7 @@ class RestApi:
             accept=_accept(resource),
         )
         codec = wire.codec_of(resource)
-        async with self._lines(request, self._timeouts.silence_s, EVENT_BYTES_MAX, keep_tail=False) as lines:
+        async with self._lines(request, self._timeouts.silence_s, EVENT_BYTES_MAX) as lines:
             async for line in lines:
                 if len(line) > EVENT_BYTES_MAX:
                     raise UnavailableError(f"the watch of {resource.plural} sent a line over {EVENT_BYTES_MAX} B")
@@ -155,9 +154,12 @@ class RestApi:
         query = {"container": container, "sinceTime": since_time, "timestamps": "true", "follow": "true"}
         target = _target(_path(PODS, namespace, pod, "log"), query)
         request = Request(verb=Verb.LOG, resource=PODS.plural, method="GET", target=target)
-        async with self._lines(request, self._timeouts.log_silence_s, LOG_LINE_BYTES_MAX, keep_tail=True) as lines:
-            async for line in lines:
-                yield line
+        stream = self._transport.stream(
+            request, timeout_s=self._timeouts.request_s, silence_s=self._timeouts.log_silence_s
+        )
+        async with aclosing(stream) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
@@ -261,10 +263,10 @@ class RestApi:
 
     @asynccontextmanager
     async def _lines(
-        self, request: Request, silence_s: float, line_bytes_max: int, *, keep_tail: bool
+        self, request: Request, silence_s: float, line_bytes_max: int
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         stream = self._transport.stream(request, timeout_s=self._timeouts.request_s, silence_s=silence_s)
-        async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max, keep_tail=keep_tail)) as lines:
+        async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max)) as lines:
             yield lines
 
 
@@ -299,10 +301,8 @@ def _is_segment(text: str) -> bool:
     return _SEGMENT.fullmatch(text) is not None and text.strip(".") != ""
 
 
-async def _lines(
-    chunks: AsyncGenerator[bytes, None], line_bytes_max: int, *, keep_tail: bool
-) -> AsyncGenerator[bytes, None]:
-    """Lines without their ends; a line that outgrows the limit comes in pieces; a last one without an end is a tail."""
+async def _lines(chunks: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[bytes, None]:
+    """Lines without their ends; a line that outgrows the limit comes in pieces; a last one without an end is left."""
     held: list[bytes] = []
     held_bytes = 0
     async for chunk in chunks:
@@ -315,5 +315,3 @@ async def _lines(
         if held_bytes > line_bytes_max:
             yield b"".join(held)
             held, held_bytes = [], 0
-    if held_bytes and keep_tail:
-        yield b"".join(held)

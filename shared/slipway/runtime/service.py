@@ -217,6 +217,17 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
         health.remove_loop(name)
 
 
+async def guarded(name: str, work: Awaitable[None]) -> bool:
+    """Waits for `work`, whose fault must not end its siblings: it is logged and counted, and the answer is False."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - see the module's docstring
+        telemetry.LOOP_ERRORS.labels(loop=name, error=type(_leaves(error)[0]).__name__).inc()
+        _log.error("task failed", exc_info=error, loop=name)
+        return False
+    return True
+
+
 async def pause(seconds: float, *, clock: Clock, stop: Stop) -> None:
     """Sleeps, or less when `stop` is set meanwhile."""
     if seconds <= 0 or stop.is_set():

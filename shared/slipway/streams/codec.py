@@ -19,14 +19,13 @@ from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.lifecycle import Event, Phase
 from slipway.streams import keys
 from slipway.streams.decisions import Caps, DecisionEntry
-from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
+from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, SpanRecord, WorkHint
 from slipway.streams.webhooks import Delivery
 
 Fields = Mapping[str, bytes]
 
 SOURCE_PREFIX: Final = "/slipway/"
 FIELD_BYTES_MAX: Final = 65_536
-LINE_BYTES_MAX: Final = 16_384
 _CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
 _TRUNCATED = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
@@ -227,24 +226,6 @@ def check_decision(entry: DecisionEntry, caps: Caps) -> None:
     """Raises `InvalidError` for one that could only stand alone in its log, or not at all."""
     if len(entry.data) * 2 > caps.size:
         raise InvalidError(f"{len(entry.data)} bytes are too many for a decision log of {caps.size}")
-
-
-def encode_line(line: LogLine) -> dict[str, bytes]:
-    """The fields of a log line; text beyond the limit is cut."""
-    text = line.text.encode("utf-8", "replace")[:LINE_BYTES_MAX]
-    rank, attempt = b"%d" % line.rank, b"%d" % line.attempt
-    return {"a": attempt, "r": rank, "s": line.stream.encode(), "t": line.time.encode(), "x": text}
-
-
-def decode_line(fields: Fields) -> LogLine:
-    """The log line of an entry; a text that is not UTF-8 is read with replacement characters."""
-    return LogLine(
-        attempt=_number(_text(fields, "a"), "a"),
-        rank=_number(_text(fields, "r"), "r"),
-        stream=_text(fields, "s"),
-        time=_text(fields, "t"),
-        text=fields.get("x", b"").decode("utf-8", "replace"),
-    )
 
 
 def encode_spans(spans: Sequence[SpanRecord]) -> dict[str, bytes]:

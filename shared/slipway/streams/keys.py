@@ -45,7 +45,12 @@ SNAPSHOT = KeyFamily(prefix="slipway:snapshot:", type="hash", ttl_s=DAY_S)
 """What the feed had told up to a moment, in pages; the last one and the one before it, in turn in two keys."""
 SNAPSHOT_SLOTS = 2
 WAKE = KeyFamily(prefix="slipway:wake", type="stream", length_max=128)
-LOGS = KeyFamily(prefix="slipway:logs:", type="stream", length_max=10_000, ttl_s=7 * DAY_S)
+LOGS = KeyFamily(prefix="slipway:logs:", type="stream", ttl_s=7 * DAY_S, trimmed_by="the share of each log in bytes")
+"""An entry holds lines of one rank that follow each other."""
+LOG_STATE = KeyFamily(prefix="slipway:logstate:", type="hash", ttl_s=7 * DAY_S)
+"""How far each log of an allocation is stored."""
+LOG_PACKS = KeyFamily(prefix="slipway:logpacks:", type="hash", ttl_s=7 * DAY_S)
+"""The entries of each log that may be removed, oldest first."""
 DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
 TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=256, ttl_s=7 * DAY_S)
 """An entry holds the spans of one process that ended at about the same time."""
@@ -73,6 +78,8 @@ TABLE = (
     SNAPSHOT,
     WAKE,
     LOGS,
+    LOG_STATE,
+    LOG_PACKS,
     DEAD,
     TRACE,
     ACTIVITY,
@@ -106,7 +113,6 @@ FEED_SILENCE_S = 3.0
 FEED_BEAT_S = 1.0
 
 COUNTERS = (
-    "log_lines_dropped",
     "spans_dropped",
     "activity_dropped",
     "hints_dropped",
@@ -122,6 +128,16 @@ COUNTERS = (
 def allocation(allocation_id: AllocationId) -> str:
     """The stream of one allocation's transitions."""
     return f"{ALLOCATION.prefix}{{{allocation_id}}}"
+
+
+def log_state(allocation_id: AllocationId) -> str:
+    """The positions of one allocation's logs."""
+    return f"{LOG_STATE.prefix}{{{allocation_id}}}"
+
+
+def log_packs(allocation_id: AllocationId) -> str:
+    """The removable entries of one allocation's logs."""
+    return f"{LOG_PACKS.prefix}{{{allocation_id}}}"
 
 
 def logs(allocation_id: AllocationId) -> str:

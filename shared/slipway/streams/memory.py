@@ -24,10 +24,8 @@ from slipway.streams.ports import (
     FeedEntry,
     FeedPosition,
     FirehoseEvent,
-    LogLine,
     Outcome,
     StoredEvent,
-    StoredLine,
     Tally,
     WakeUp,
     WorkHint,
@@ -351,36 +349,3 @@ class MemoryFeed:
         await self._server.enter("feed.kept")
         found = self._server.hash_get(keys.snapshot(slot))
         return [found.get(part) for part in parts]
-
-
-class MemoryLogs:
-    """The `LogLines` in memory."""
-
-    def __init__(self, server: MemoryServer, tally: Tally) -> None:
-        self._server, self._tally = server, tally
-
-    async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
-        await self._server.enter("logs.append")
-        add, cap = self._server.add, keys.LOGS.length_max
-        calls: list[Callable[[], object]] = []
-        for allocation, said in lines.items():
-            key = keys.logs(allocation)
-            calls += [partial(add, key, codec.encode_line(line), length_max=cap) for line in said]
-            calls.append(partial(self._server.expire, key, keys.LOGS.ttl_s))
-        pipeline(calls)
-
-    async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
-        start = pages.start_of(after)
-        await self._server.enter("logs.read")
-        return pages.lines(self._server.after(keys.logs(allocation), start, limit), self._tally)
-
-    async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
-        await self._server.enter("logs.tail")
-        return pages.lines(self._server.newest(keys.logs(allocation), limit), self._tally)
-
-    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredLine]:
-        position = pages.start_of(after)
-        async with aclosing(_pages(self._server, keys.logs(allocation), position)) as found:
-            async for page in found:
-                for stored in pages.lines(page, self._tally):
-                    yield stored

@@ -14,12 +14,12 @@ from slipway.streams.memory import (
     MemoryFeed,
     MemoryFirehose,
     MemoryHints,
-    MemoryLogs,
     MemoryWake,
     MemoryWorkQueue,
 )
 from slipway.streams.memory_decisions import MemoryDecisions
 from slipway.streams.memory_gather import MemoryGatherings
+from slipway.streams.memory_logs import MemoryLogs
 from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.memory_webhooks import MemoryWebhooks
 from slipway.streams.pages import id_text

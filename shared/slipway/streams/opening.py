@@ -23,7 +23,6 @@ _DELIVERIES = {
     "hints_failed": ("work", "failed"),
     "hints_dropped": ("work", "dropped"),
     "hints_dead": ("work", "dead"),
-    "log_lines_dropped": ("logs", "dropped"),
     "activity_dropped": ("activity", "dropped"),
     "entries_undecodable": ("any", "undecodable"),
 }

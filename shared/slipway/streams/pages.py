@@ -4,13 +4,14 @@ Owns the rule for what can not be decoded in streams without a consumer group: s
 reader for somebody else's entry. Must not know Redis or IO.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from slipway.errors import InvalidError
-from slipway.streams import codec, keys
+from slipway.streams import codec, keys, logpacks
 from slipway.streams.decisions import StoredDecision
-from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, StoredLine, Tally
+from slipway.streams.logpacks import LogPosition, LogSource, StoredLine
+from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, Tally
 
 Id = tuple[int, int]
 Page = Sequence[tuple[Id, codec.Fields]]
@@ -33,9 +34,21 @@ def events(page: Page, tally: Tally) -> list[StoredEvent]:
     return [StoredEvent(cursor=cursor, event=event) for cursor, event in _readable(page, tally, codec.decode_event)]
 
 
-def lines(page: Page, tally: Tally) -> list[StoredLine]:
-    """The lines of a log."""
-    return [StoredLine(cursor=cursor, line=line) for cursor, line in _readable(page, tally, codec.decode_line)]
+def lines_after(page: Page, start: Id, tally: Tally) -> list[StoredLine]:
+    """The lines of packs that stand after `start`; an entry's id is that of its last line, the others count back."""
+    found: list[StoredLine] = []
+    for cursor, pack in _readable(page, tally, logpacks.decode_pack):
+        ms, seq = codec.cursor_parts(cursor)
+        for place, line in enumerate(pack, seq - len(pack) + 1):
+            if (ms, place) > start:
+                found.append(StoredLine(cursor=id_text((ms, place)), line=line))
+    return found
+
+
+def positions(states: Mapping[str, bytes]) -> dict[LogSource, LogPosition]:
+    """The position of each log, from the fields of the hash that holds them."""
+    named = ((logpacks.source_of(name), raw) for name, raw in states.items())
+    return {source: logpacks.decode_position(raw) for source, raw in named if source is not None}
 
 
 def spans(page: Page, tally: Tally) -> list[SpanRecord]:

@@ -28,6 +28,7 @@ from slipway.model.ids import AllocationId
 from slipway.streams.condition import Conditions
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.gatherings import Gatherings
+from slipway.streams.logpacks import LogAppended, LogPack, LogPosition, LogSource, StoredLine
 from slipway.streams.webhooks import Webhooks
 
 
@@ -278,40 +279,31 @@ class Feed(Protocol):
         ...
 
 
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a task; `time` is RFC 3339 as the container runtime gave it."""
-
-    attempt: int
-    rank: int
-    stream: str
-    time: str
-    text: str
-
-
-class StoredLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One log line as read; resume after `cursor`."""
-
-    cursor: str
-    line: LogLine
-
-
 class LogLines(Protocol):
-    """Task log lines per allocation, lossy beyond the cap."""
+    """The lines that containers print: first and last ones of each log, with the gaps between them (`logpacks.py`)."""
 
-    async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
-        """Append the lines of each allocation in order; of many allocations in one exchange."""
+    async def append(self, packs: Sequence[LogPack]) -> list[LogAppended]:
+        """Append each pack behind the line that it names, or say where its log stands instead. Idempotent."""
+        ...
+
+    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]:
+        """How far each log of the allocation is stored."""
+        ...
+
+    async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition:
+        """How far one log is stored; the beginning when nothing is."""
         ...
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
-        """Up to `limit` lines after the cursor, oldest first."""
+        """Up to `limit` lines of all logs after the cursor, oldest first."""
         ...
 
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
-        """The newest `limit` lines, oldest first."""
+        """The newest `limit` lines of all logs, oldest first."""
         ...
 
-    def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredLine]:
-        """Every line after the cursor, for ever."""
+    def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[list[StoredLine]]:
+        """Every line after the cursor, for ever, as many at once as there are."""
         ...
 
 

@@ -18,7 +18,7 @@ from slipway.errors import InvalidError, PermanentError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.runtime.clock import Clock
-from slipway.streams.ports import Activity, Entry, EventLog, LogLine, LogLines, Outcome, SpanRecord, Tally, TraceLog
+from slipway.streams.ports import Activity, Entry, EventLog, Outcome, SpanRecord, Tally, TraceLog
 
 T = TypeVar("T")
 
@@ -113,9 +113,10 @@ class _Offers(Generic[T]):
     async def flush(self, write: Callable[[dict[AllocationId, list[T]]], Awaitable[None]]) -> None:
         """Write everything that is here now, many allocations at once; what can not be written is dropped, counted."""
         left = len(self._buffer)
-        while left:
+        while left > 0 and self._buffer:
             groups: dict[AllocationId, list[T]] = {}
-            count = min(left, _WRITE_MAX)
+            # Whoever else writes at the same time has taken some: the buffer is looked at again after each await.
+            count = min(left, len(self._buffer), _WRITE_MAX)
             left -= count
             for _ in range(count):
                 allocation, value = self._buffer.popleft()
@@ -166,30 +167,22 @@ class LossySinks(Protocol):
     """The ports that best-effort offers end in."""
 
     @property
-    def logs(self) -> LogLines: ...
-    @property
     def traces(self) -> TraceLog: ...
     @property
     def activity(self) -> Activity: ...
 
 
 class BestEffort:
-    """Log lines, spans and activity, buffered and written behind; run `run` in the service's task group."""
+    """Spans and activity, buffered and written behind; run `run` in the service's task group."""
 
     def __init__(
         self, sinks: LossySinks, clock: Clock, tally: Tally, *, size: int = 10_000, every_s: float = 0.2
     ) -> None:
         self._sinks, self._clock, self._every_s = sinks, clock, every_s
         self._spans_at_s = 0.0
-        self._lines = _Offers[LogLine](size, "log_lines_dropped", tally)
         self._spans = _Offers[SpanRecord](size, "spans_dropped", tally)
         self._touches = _Touches(size, tally)
         self._something = asyncio.Event()
-
-    def offer_line(self, allocation: AllocationId, line: LogLine) -> bool:
-        """Take a log line; False when it was dropped."""
-        self._something.set()
-        return self._lines.offer(allocation, line)
 
     def offer_span(self, allocation: AllocationId, span: SpanRecord) -> bool:
         """Take a finished span; False when it was dropped."""
@@ -221,6 +214,5 @@ class BestEffort:
         await self._spans.flush(self._sinks.traces.append)
 
     async def _write(self) -> bool:
-        """Lines and activity; False when activity is kept for later."""
-        await self._lines.flush(self._sinks.logs.append)
+        """Activity; False when it is kept for later."""
         return await self._touches.flush(self._sinks.activity.touch)

@@ -1,10 +1,9 @@
-"""Wake-ups, the raw cluster feed, logs, traces, activity and dead letters on Redis.
+"""Wake-ups, the raw cluster feed, traces, activity and dead letters on Redis.
 
 Owns one small class per port. Must not know what the entries mean to anybody.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from slipway.errors import ExpiredError, InvalidError, StaleError
@@ -15,13 +14,10 @@ from slipway.streams.ports import (
     DeadLetter,
     FeedEntry,
     FeedPosition,
-    LogLine,
     SpanRecord,
-    StoredLine,
     Tally,
     WakeUp,
 )
-from slipway.streams.tail import Tail
 
 _FEED_WIDTH: Final = 6
 
@@ -104,37 +100,6 @@ class RedisFeed:
 
     async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
         return list(await self._client.run(command("HMGET", keys.snapshot(slot), *parts)))
-
-
-class RedisLogs:
-    """The `LogLines` on Redis."""
-
-    def __init__(self, client: RedisClient, tail: Tail, tally: Tally) -> None:
-        self._client, self._tail, self._tally = client, tail, tally
-
-    async def append(self, lines: Mapping[AllocationId, Sequence[LogLine]]) -> None:
-        commands: list[Command] = []
-        cap = ("MAXLEN", "~", keys.LOGS.length_max, "*")
-        for allocation, said in lines.items():
-            key = keys.logs(allocation)
-            commands += [command("XADD", key, *cap, *rows.flat(codec.encode_line(line))) for line in said]
-            commands.append(command("EXPIRE", key, keys.LOGS.ttl_s))
-        rows.checked(await self._client.pipeline(commands))
-
-    async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
-        start = pages.id_text(pages.start_of(after))
-        each = command("XRANGE", keys.logs(allocation), f"({start}", "+", "COUNT", limit)
-        return pages.lines(rows.entries(await self._client.run(each)), self._tally)
-
-    async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
-        each = command("XREVRANGE", keys.logs(allocation), "+", "-", "COUNT", limit)
-        return pages.lines(rows.entries(await self._client.run(each))[::-1], self._tally)
-
-    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredLine]:
-        async with aclosing(self._tail.pages(keys.logs(allocation), pages.start_of(after))) as found:
-            async for page in found:
-                for stored in pages.lines(page, self._tally):
-                    yield stored
 
 
 class RedisTraces:

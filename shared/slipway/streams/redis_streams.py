@@ -10,12 +10,12 @@ from slipway.streams.redis_condition import RedisConditions
 from slipway.streams.redis_decisions import RedisDecisions
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
+from slipway.streams.redis_logs import RedisLogs
 from slipway.streams.redis_side import (
     RedisActivity,
     RedisDead,
     RedisFeed,
     RedisHealth,
-    RedisLogs,
     RedisTraces,
     RedisWake,
 )

@@ -32,6 +32,10 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         """The same with a second key; for one server only, which has both."""
         return Command(key, ("EVALSHA", self.sha, 2, key, other, *args))
 
+    def call_on_all(self, of: Sequence[str], *args: Argument) -> Command:
+        """The same with several keys, all of one hash tag."""
+        return Command(of[0], ("EVALSHA", self.sha, len(of), *of, *args))
+
     def call_in_full(self, call: Command) -> Command:
         """The same call, carrying the source."""
         return Command(call.key, ("EVAL", self.source, *call.args[2:]))
@@ -50,6 +54,7 @@ TOUCH: Final = _load("touch")
 NEWEST: Final = _load("newest")
 GATHER: Final = _load("gather")
 DECISIONS: Final = _load("decisions")
+LOGS: Final = _load("logs")
 
 
 async def run_all(client: RedisClient, script: Script, calls: Sequence[Command]) -> list[Reply | ControlPlaneError]:

@@ -7,7 +7,9 @@ import pytest
 
 from slipway.errors import ExpiredError, InvalidError, StaleError
 from slipway.streams import keys
-from slipway.streams.ports import FeedEntry, FeedOp, FeedPosition, LogLine, SpanRecord, Streams
+from slipway.streams.logpacks import LogLine
+from slipway.streams.ports import FeedEntry, FeedOp, FeedPosition, SpanRecord, Streams
+from tests.support.logs import store_lines
 from tests.support.redis import Backend, an_id
 
 
@@ -119,18 +121,20 @@ async def test_a_batch_of_nothing_is_refused(streams: Streams) -> None:
 
 async def test_lines_come_back_with_cursors(streams: Streams, backend: Backend) -> None:
     """Logs resume by cursor, show their tail, and expire."""
-    await streams.logs.append({an_id(): [a_line(f"line {number}", rank=number % 2) for number in range(10)]})
+    await store_lines(streams, an_id(), [a_line(f"line {number}", rank=number % 2) for number in range(10)])
     first = await streams.logs.read(an_id(), limit=4)
     rest = await streams.logs.read(an_id(), after=first[-1].cursor)
     assert [each.line.text for each in (*first, *rest)] == [f"line {number}" for number in range(10)]
-    assert [each.line for each in await streams.logs.tail(an_id(), limit=2)] == [a_line("line 8"), a_line("line 9", 1)]
+    last = [each.line for each in await streams.logs.tail(an_id(), limit=2)]
+    assert [(line.text, line.rank, line.number) for line in last] == [("line 8", 0, 5), ("line 9", 1, 5)]
     assert await backend.ttl_s(keys.logs(an_id())) == pytest.approx(keys.LOGS.ttl_s, abs=10)
 
 
 async def test_many_allocations_are_written_together(streams: Streams) -> None:
     """Lines, spans and activity of each go to its own, in order."""
     names = [an_id(f"run-{number}") for number in range(20)]
-    await streams.logs.append({name: [a_line(f"{name} {number}") for number in range(3)] for name in names})
+    for name in names:
+        await store_lines(streams, name, [a_line(f"{name} {number}") for number in range(3)])
     await streams.activity.touch({name: {"proxy": float(place)} for place, name in enumerate(names)})
     await streams.traces.append({name: [a_span(name)] for name in names})
     for place, name in enumerate(names):
@@ -139,35 +143,17 @@ async def test_many_allocations_are_written_together(streams: Streams) -> None:
         assert await streams.traces.read(name) == [a_span(name)]
 
 
-async def test_a_log_is_capped(streams: Streams, backend: Backend) -> None:
-    """Lossy beyond the cap: the newest stay."""
-    cap = keys.LOGS.length_max
-    for start in range(0, cap + 600, 1_000):
-        await streams.logs.append({an_id(): [a_line(str(number)) for number in range(start, start + 1_000)]})
-    assert cap <= await backend.length(keys.logs(an_id())) <= cap + 128  # trimmed by whole nodes
-    assert [each.line.text for each in await streams.logs.tail(an_id(), limit=1)] == [str(cap + 999)]
-
-
-async def test_hostile_text_survives(streams: Streams) -> None:
-    """Whatever a task prints is stored, cut at the limit."""
-    nasty = "\x00\r\n\x1b[31m{}🦑" + "x" * 100_000
-    await streams.logs.append({an_id(): [a_line(nasty)]})
-    [stored] = await streams.logs.read(an_id())
-    assert nasty.startswith(stored.line.text)
-    assert len(stored.line.text) > 10_000
-
-
 async def test_followed_lines_arrive(backend: Backend) -> None:
     """`logs -f` gets what is there and what comes."""
     writer, reader = backend.connect(), backend.connect()
-    await writer.logs.append({an_id(): [a_line("one")]})
+    await store_lines(writer, an_id(), [a_line("one")])
     found: list[str] = []
-    async with aclosing(reader.logs.follow(an_id())) as lines, asyncio.timeout(5):
-        async for stored in lines:
-            found.append(stored.line.text)
+    async with aclosing(reader.logs.follow(an_id())) as pages, asyncio.timeout(5):
+        async for page in pages:
+            found += [stored.line.text for stored in page]
             if len(found) == 3:
                 break
-            await writer.logs.append({an_id(): [a_line(f"after {len(found)}")]})
+            await store_lines(writer, an_id(), [a_line(f"after {len(found)}")])
     assert found == ["one", "after 1", "after 2"]
 
 
@@ -226,7 +212,7 @@ async def test_a_cursor_from_before_a_loss_does_not_deafen(streams: Streams, bac
 
 async def test_every_key_is_of_the_table(streams: Streams, backend: Backend) -> None:
     """No key is invented inline, and each that names an allocation can expire or is a live event stream."""
-    await streams.logs.append({an_id(): [a_line("x")]})
+    await store_lines(streams, an_id(), [a_line("x")])
     await streams.activity.touch({an_id(): {"proxy": 1.0}})
     await streams.wake.ring("x")
     await streams.feed.append([entry(1)], after=None)

@@ -8,7 +8,9 @@ import pytest
 from slipway.errors import DeniedError
 from slipway.streams import keys
 from slipway.streams.gatherings import GatherKey, Seat
-from slipway.streams.ports import Entry, FeedEntry, FeedOp, LogLine, SpanRecord, Streams, WorkHint
+from slipway.streams.logpacks import LogLine
+from slipway.streams.ports import Entry, FeedEntry, FeedOp, SpanRecord, Streams, WorkHint
+from tests.support.logs import store_lines
 from tests.support.redis import RedisBackend, an_event, an_id, server_binary, server_process
 from tests.support.redis_cluster import Cluster, cluster_processes
 
@@ -61,7 +63,7 @@ async def everything(streams: Streams) -> None:
     await streams.wake.wait(None, timeout_s=0.02)
     await streams.feed.append([FeedEntry(epoch=1, number=1, kind="pods", op=FeedOp.PUT)], after=None)
     assert len(await streams.feed.read(None, limit=9, block_s=0.1)) == 1
-    await streams.logs.append({an_id(): [LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x")]})
+    await store_lines(streams, an_id(), [LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x")])
     assert len(await streams.logs.tail(an_id(), limit=1)) == 1
     await streams.traces.append(
         {an_id(): [SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2)]}

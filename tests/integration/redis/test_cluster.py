@@ -13,9 +13,11 @@ from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams import keys
 from slipway.streams.client import RedisClient, RedisSettings, command
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
-from slipway.streams.ports import Entry, LogLine, Outcome, Streams, WorkHint
+from slipway.streams.logpacks import LogLine
+from slipway.streams.ports import Entry, Outcome, Streams, WorkHint
 from slipway.streams.producer import Ring, RingPublisher
 from tests.support.clock import wait_until
+from tests.support.logs import store_lines
 from tests.support.redis import (
     RedisBackend,
     an_event,
@@ -93,7 +95,7 @@ async def test_a_slot_moves_while_it_is_written(shared: Cluster, backend: RedisB
             written += 1
             [answer] = await streams.events.append([Entry(event=an_event(written))])
             assert answer.outcome is Outcome.APPENDED
-            await streams.logs.append({an_id(): [a_line(str(written))]})
+            await store_lines(streams, an_id(), [a_line(str(written))])
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(write())
@@ -113,7 +115,7 @@ async def test_a_slot_that_is_on_its_way_is_asked_for_at_both_ends(shared: Clust
     async def meanwhile() -> None:
         [answer] = await streams.events.append([Entry(event=an_event(2))])
         assert answer.outcome is Outcome.APPENDED
-        await streams.logs.append({an_id(): [a_line("new")]})
+        await store_lines(streams, an_id(), [a_line("new")])
         assert len(await streams.logs.read(an_id())) == 1
         assert await seqs(streams) == [1, 2]
 

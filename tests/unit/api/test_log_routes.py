@@ -8,10 +8,11 @@ import pytest
 
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
-from slipway.streams.ports import LogLine
+from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.support.http_stub import serve_app
+from tests.support.logs import end_logs, store_lines
 
 JSON = {"accept": "application/json"}
 
@@ -28,7 +29,7 @@ async def texts(world: ApiWorld, path: str) -> list[str]:
 async def a_gang_with_lines(world: ApiWorld) -> AllocationId:
     answer = await world.launch(ranks=[{"count": 2}])
     lines = [a_line("a", second=1), a_line("b", rank=1, second=2), a_line("c", second=3), a_line("d", second=59)]
-    await world.streams.logs.append({answer["id"]: lines})
+    await store_lines(world.streams, answer["id"], lines)
     return AllocationId(answer["id"])
 
 
@@ -78,7 +79,7 @@ async def test_a_page_is_resumed_by_its_cursor(world: ApiWorld) -> None:
     """Lines that come later are the next page."""
     gang = await a_gang_with_lines(world)
     cursor = (await world.get(f"/allocations/{gang}/logs", **JSON)).json()["metadata"]["continue"]
-    await world.streams.logs.append({gang: [a_line("e")]})
+    await store_lines(world.streams, gang, [a_line("e")])
     assert await texts(world, f"/allocations/{gang}/logs?after={cursor}") == ["e"]
 
 
@@ -105,23 +106,25 @@ async def follow(url: str, path: str, found: list[str], **headers: str) -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/plain", "text/event-stream"])
-async def test_following_ends_some_time_after_the_end(world: ApiWorld, accept: str) -> None:
-    """Lines that arrive late are not lost."""
+async def test_following_ends_when_the_log_is_stored_to_its_end(world: ApiWorld, accept: str) -> None:
+    """Not when the allocation has ended: lines that arrive late are not lost."""
     gang = await a_gang_with_lines(world)
     name = (await world.get(f"/allocations/{gang}")).json()["name"]
     found: list[str] = []
     async with serve_app(world.app, before_stop=world.stop.set) as url:
         following = asyncio.ensure_future(follow(url, f"/allocations/{gang}/logs?follow=true", found, accept=accept))
         await wait_until(lambda: any("d" in line for line in found[-1:]), "the lines that there are")
-        await world.streams.logs.append({gang: [a_line("live")]})
+        await store_lines(world.streams, gang, [a_line("live")])
         await wait_until(lambda: "live" in found[-1], "the new line")
         await world.step(name, Event.TERMINATED)
-        await world.streams.logs.append({gang: [a_line("late")]})
+        await store_lines(world.streams, gang, [a_line("late")])
         await wait_until(lambda: "late" in found[-1], "the late line")
+        await store_lines(world.streams, gang, [a_line("later")])
+        await end_logs(world.streams, gang)
         async with asyncio.timeout(8):
             await following
     lines = [line for line in found if not line.startswith(("id:", "retry:"))]
-    assert len(lines) == 6
+    assert len(lines) == 7
 
 
 async def test_following_works_without_redis(world: ApiWorld) -> None:
@@ -141,9 +144,10 @@ async def test_following_works_without_redis(world: ApiWorld) -> None:
 
 
 async def test_a_shell_escape_stays_one_line(world: ApiWorld) -> None:
-    """Text of a task can not forge a server-sent event."""
+    """Text of a task cannot forge a server-sent event."""
     answer = await world.launch()
-    await world.streams.logs.append({answer["id"]: [a_line("x\n\ndata: forged\n\n")]})
+    await store_lines(world.streams, answer["id"], [a_line("x\r\rdata: forged\r\r")])
+    await end_logs(world.streams, answer["id"])
     await world.step(answer["name"], Event.TERMINATED)
     found: list[str] = []
     async with serve_app(world.app, before_stop=world.stop.set) as url:
@@ -157,7 +161,7 @@ async def a_gang_with_events(world: ApiWorld) -> AllocationId:
     answer = await world.launch(name="gang", ranks=[{"count": 4}])
     lines = [a_line(f"epoch {rank}: loss=0.{rank}", rank=rank, second=rank) for rank in range(4)]
     said = LogLine(attempt=1, rank=0, stream="event", time="2026-01-02T03:04:00Z", text="Pulling image a")
-    await world.streams.logs.append({answer["id"]: [said, *lines]})
+    await store_lines(world.streams, answer["id"], [said, *lines])
     return AllocationId(answer["id"])
 
 

@@ -1,9 +1,10 @@
 """`slipway logs`: several ranks, patterns, order, and what Kubernetes says told apart."""
 
 from slipway.cli import main
-from slipway.streams.ports import LogLine
+from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
+from tests.support.logs import store_lines
 
 
 async def fill(world: ApiWorld) -> str:
@@ -14,7 +15,7 @@ async def fill(world: ApiWorld) -> str:
         LogLine(attempt=1, rank=rank, stream=stream, time=f"2026-01-02T03:04:0{second}Z", text=text)
         for second, (stream, rank, text) in enumerate(said)
     ]
-    await world.streams.logs.append({id_: lines})
+    await store_lines(world.streams, id_, lines)
     return str(id_)
 
 

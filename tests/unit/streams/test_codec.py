@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from slipway.errors import InvalidError
 from slipway.model.lifecycle import Event, Phase
-from slipway.streams import codec
-from slipway.streams.ports import FeedEntry, FeedOp, LogLine, SpanRecord, WorkHint
+from slipway.streams import codec, logpacks
+from slipway.streams.ports import FeedEntry, FeedOp, SpanRecord, WorkHint
 from tests.support.redis import an_event, an_id
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -113,7 +113,13 @@ def test_garbage_never_raises_anything_else(garbage: dict[str, bytes]) -> None:
     """Decoders meet whatever is in Redis."""
     known = codec.encode_event(an_event(3))
     for fields in (garbage, known | garbage, {**known, **dict.fromkeys(known, b"\xf0\x9f")}):
-        for decode in (codec.decode_event, codec.decode_hint, codec.decode_feed, codec.decode_line, codec.decode_spans):
+        for decode in (
+            codec.decode_event,
+            codec.decode_hint,
+            codec.decode_feed,
+            logpacks.decode_pack,
+            codec.decode_spans,
+        ):
             try:
                 decode(fields)
             except InvalidError:
@@ -146,8 +152,6 @@ def test_the_small_ones_survive_their_fields() -> None:
     assert codec.decode_hint(codec.encode_hint(hint)) == hint
     entry = FeedEntry(epoch=3, number=9, kind="pods", op=FeedOp.DELETE, key="a/b", rv="12", data=b"\x00\xff")
     assert codec.decode_feed(codec.encode_feed([entry])) == [entry]
-    line = LogLine(attempt=2, rank=3, stream="stderr", time="2026-01-02T03:04:05Z", text="é\n")
-    assert codec.decode_line(codec.encode_line(line)) == line
     span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2, attributes={"k": "v"})
     assert codec.decode_spans(codec.encode_spans([span])) == [span]
     assert codec.decode_beat(codec.encode_beat({"pods": "7"})) == {"pods": "7"}

@@ -9,7 +9,7 @@ from slipway.errors import InvalidError, UnavailableError
 from slipway.runtime.clock import SystemClock
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.ports import Entry, LogLine, SpanRecord
+from slipway.streams.ports import Entry, SpanRecord
 from slipway.streams.producer import BestEffort, Ring, RingPublisher, missing_entries
 from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id
@@ -98,24 +98,25 @@ async def test_two_rings_of_one_allocation_are_a_mistake(server: MemoryServer) -
 
 
 async def test_offers_are_written_behind(server: MemoryServer) -> None:
-    """Lines, spans and activity arrive after a flush, in order."""
+    """Spans and activity arrive after a flush."""
     streams, counts = MemoryStreams(server), Counts()
     offers = BestEffort(streams, SystemClock(), counts)
     span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2)
-    for number in range(5):
-        assert offers.offer_line(an_id(), LogLine(attempt=1, rank=0, stream="stdout", time="t", text=str(number)))
     offers.offer_span(an_id(), span)
     offers.offer_activity(an_id(), "proxy", 20.0)
     offers.offer_activity(an_id(), "proxy", 10.0)
     await offers.flush()
-    assert [each.line.text for each in await streams.logs.read(an_id())] == ["0", "1", "2", "3", "4"]
     assert await streams.traces.read(an_id()) == [span]
     assert await streams.activity.read([an_id()]) == [{"proxy": 20.0}]
     assert counts.of == {}
 
 
-async def test_lines_are_written_at_once_and_spans_together(server: MemoryServer) -> None:
-    """Somebody reads the lines as they come; the spans of a launch are one write when it is over."""
+def a_span(number: int) -> SpanRecord:
+    return SpanRecord(trace_id="a", span_id=str(number), name="n", service="s", start_ns=number, end_ns=number + 1)
+
+
+async def test_spans_are_written_together(server: MemoryServer) -> None:
+    """The spans of a launch are few writes, whenever they end."""
     streams = MemoryStreams(server)
     offers = BestEffort(streams, SystemClock(), Counts(), every_s=0.01)
     writes: Counter[str] = Counter()
@@ -125,13 +126,10 @@ async def test_lines_are_written_at_once_and_spans_together(server: MemoryServer
 
     server.on_call = count
     running = asyncio.ensure_future(offers.run())
-    line = LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x")
     for number in range(8):
-        offers.offer_span(
-            an_id(), SpanRecord(trace_id="a", span_id=str(number), name="n", service="s", start_ns=1, end_ns=2)
-        )
-        offers.offer_line(an_id(), line)
-        await wait_until(lambda number=number: writes["logs.append"] > number, "the line")
+        offers.offer_span(an_id(), a_span(number))
+        offers.offer_activity(an_id(), "proxy", float(number + 1))
+        await wait_until(lambda number=number: writes["activity.touch"] > number, "the sign of activity")
     async with asyncio.timeout(5):
         while len(await streams.traces.read(an_id())) < 8:  # noqa: ASYNC110 - a server's state
             await asyncio.sleep(0.01)
@@ -140,15 +138,26 @@ async def test_lines_are_written_at_once_and_spans_together(server: MemoryServer
     assert writes["traces.append"] <= 3
 
 
+async def test_two_flushes_at_once_write_each_value_once(server: MemoryServer) -> None:
+    """The writer and a task that drains may flush at the same time: neither fails, nothing is doubled or left."""
+    streams = MemoryStreams(server)
+    offers = BestEffort(streams, SystemClock(), Counts())
+    for number in range(3_000):
+        offers.offer_span(an_id(str(number % 300)), a_span(number))
+    await asyncio.gather(offers.flush(), offers.flush(), offers.flush())
+    server.on_call = None
+    found = [span.start_ns for name in range(300) for span in await streams.traces.read(an_id(str(name)))]
+    assert sorted(found) == list(range(3_000))
+
+
 async def test_what_does_not_fit_or_can_not_be_written_is_counted(server: MemoryServer) -> None:
     """Lossy, but never silently."""
     counts = Counts()
     offers = BestEffort(MemoryStreams(server), SystemClock(), counts, size=2)
-    line = LogLine(attempt=1, rank=0, stream="stdout", time="t", text="x")
-    assert [offers.offer_line(an_id(), line) for _ in range(3)] == [True, True, False]
+    assert [offers.offer_span(an_id(), a_span(number)) for number in range(3)] == [True, True, False]
     server.absent = True
     await offers.flush()
-    assert counts.of == {"log_lines_dropped": 3}
+    assert counts.of == {"spans_dropped": 3}
 
 
 async def test_absent_means_unavailable(server: MemoryServer) -> None:

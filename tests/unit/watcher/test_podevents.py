@@ -11,7 +11,7 @@ from slipway.kube.resources import EVENTS
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import Stop
-from slipway.streams.ports import LogLine
+from slipway.streams.logpacks import LogLine
 from tests.support.watch_post import Post, play
 
 

@@ -36,10 +36,11 @@ class Journal:
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
         while True:
             found = self.lines.get(uid, [])
-            for at, text in found[sent:]:
+            fresh = found[sent:]
+            sent += len(fresh)
+            for at, text in fresh:
                 if not since or format_time(at, "seconds") >= since:
                     yield f"{format_time(at, 'microseconds')} {text}\n".encode()
-            sent = len(found)
             if query.get("follow") != "true" or self._has_ended(pod):
                 return
             if self.broken_off_at and self._post.clock.now() >= self.broken_off_at[0]:

@@ -1,13 +1,17 @@
 """The log lines of one allocation: from its stream, or straight from its pods where there is no stream.
 
-Owns which lines a client asked for (rank, attempt, since), and when following ends. Lines of the pods themselves have
-no cursor: they can not be resumed by id.
+Owns which lines a client asked for (rank, attempt, container, since), where lines are missing, and when following ends.
+Lines of the pods themselves have no cursor: they cannot be resumed by id.
 
-Not promised: lines beyond the stream's cap, and lines of a pod that is gone while Redis is away.
+Promises: each stored line once, in the order of its log; a mark with a count where lines of a rank are missing,
+whatever was asked for; following ends when the log of each rank is stored to its end and was sent, or when nothing has
+come for `END_S` after the end of the allocation.
+Not promised: lines of a pod that is gone while Redis is away.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -26,18 +30,25 @@ from slipway.kube.resources import PODS
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
-from slipway.streams.ports import LogLines, StoredLine
+from slipway.streams.logpacks import STDOUT, Gaps, LogLine, LogPosition, LogSource, StoredLine
+from slipway.streams.ports import LogLines
 
 LINES_MAX = 10_000
-LINES_DEFAULT = 1000
+LINES_AT_ONCE = 2000
+"""How many are read from the store together."""
 CHARS_AT_ONCE = 65_536
 """How much is searched before others get their turn."""
 LOOK_S = 0.5
 """How often following looks whether the allocation has ended."""
 SETTLE_S = 1.0
-"""How long after the end lines may still arrive."""
+"""How long after the end lines of pods may still arrive, where nothing says that all have."""
+END_S = 20.0
+"""How long after the end, and after the last line, a log is waited for that is not stored to its end."""
 
-Emit = Callable[[LogLineView], Awaitable[None]]
+INBOX_MAX = 8
+"""Pages of lines that wait for a client that reads slowly."""
+
+Emit = Callable[[Sequence[LogLineView]], Awaitable[None]]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +59,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: frozenset[int] | None = None
     attempt: int | None = None
+    container: str = ""
+    """of an init container or a sidecar; empty: the main one"""
     streams: frozenset[str] | None = None
     search: str | Pattern | None = None
     is_reversed: bool = False
@@ -61,6 +74,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the line was asked for."""
         if self.ranks is not None and line.rank not in self.ranks:
             return False
+        if line.container != self.container:
+            return False
+        if line.missing:
+            return self.attempt is None or line.attempt == self.attempt
         if self.streams is not None and line.stream not in self.streams:
             return False
         if self.attempt is not None and line.attempt != self.attempt:
@@ -74,7 +91,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     def is_of_all(self) -> bool:
         """Whether every line is wanted, so that the last lines are the last of those that were asked for."""
         asked = (self.ranks, self.attempt, self.streams, self.search, self.since, self.until)
-        return all(each is None for each in asked)
+        return not self.container and all(each is None for each in asked)
 
 
 class LogFeed:
@@ -87,114 +104,175 @@ class LogFeed:
         self._clock = clock
 
     async def page(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
-        """The lines that there are now, in the order that was asked for."""
-        try:
-            lines = await self._stored(allocation, wanted)
-        except TransientError:
-            lines = None
-        if lines is None or (not lines and wanted.after is None):
-            lines = await self._of_pods(allocation, wanted)
-        found = await _chosen(lines, wanted)
-        if wanted.head is not None:
-            found = found[: wanted.head]
+        """The lines that there are now, in the order that was asked for: at most `LINES_MAX`.
+
+        Of more than that these are the oldest, or the newest with `tail` or `is_reversed`; go on after the last cursor.
+        """
+        is_newest = wanted.head is None and (wanted.tail is not None or wanted.is_reversed)
+        limit = LINES_MAX if wanted.head is None else wanted.head
+        if is_newest and wanted.tail is not None:
+            limit = wanted.tail
+        found: deque[LogLineView] = deque(maxlen=limit if is_newest else None)
+        if limit:
+            async with aclosing(self.pages(allocation, wanted)) as pages:
+                async for lines in pages:
+                    found.extend(lines)
+                    if len(found) >= limit and not is_newest:
+                        break
+        lines = list(found)[:limit]
         if wanted.tail is not None:
-            found = found[-wanted.tail :] if wanted.tail else []
-        return found[::-1] if wanted.is_reversed else found
+            lines = lines[-wanted.tail :] if wanted.tail else []
+        return lines[::-1] if wanted.is_reversed else lines
+
+    async def pages(self, allocation: Allocation, wanted: Wanted) -> AsyncGenerator[list[LogLineView]]:
+        """All lines that there are now and that were asked for, oldest first, with the marks of gaps."""
+        is_empty, cursor = wanted.after is None, wanted.after
+        try:
+            positions = await self._logs.positions(id_of(allocation))
+            # The newest lines can be read from the end, unless lines that were not asked for stand between them.
+            is_tail = wanted.after is None and wanted.tail is not None and wanted.is_of_all
+            if is_tail and not any(source.container for source in positions):
+                stored = await self._logs.tail(id_of(allocation), limit=max(1, wanted.tail or 0))
+                if stored:
+                    yield await _chosen(stored, wanted, Gaps(positions, is_whole=False))
+                    return
+            gaps = Gaps(positions, is_whole=wanted.after is None)
+            while True:
+                stored = await self._logs.read(id_of(allocation), after=cursor, limit=LINES_AT_ONCE)
+                if stored:
+                    is_empty, cursor = False, stored[-1].cursor
+                    yield await _chosen(stored, wanted, gaps)
+                if len(stored) < LINES_AT_ONCE:
+                    break
+        except TransientError:
+            is_empty = True
+        if is_empty:
+            lines = await self._of_pods(allocation, wanted)
+            yield [line for line in lines if wanted.has(line)]
 
     async def follow(self, allocation: Allocation, wanted: Wanted, emit: Emit) -> None:
-        """Emit the lines that there are and those that come, until the allocation has ended and is quiet."""
-        seen = await self.page(allocation, wanted)
-        for line in seen:
-            await emit(line)
-        inbox = asyncio.Queue[LogLineView](LINES_MAX)
-        cursor = seen[-1].cursor if seen and seen[-1].cursor else wanted.after
-        since = max((parse_time(line.time) for line in seen if line.time), default=None)
+        """Emit the lines that there are and those that come, until the allocation has ended and all were sent."""
+        inbox = asyncio.Queue[list[LogLineView]](INBOX_MAX)
+        session = _Session(allocation, wanted)
         async with asyncio.TaskGroup() as tasks:
-            source = tasks.create_task(self._source(allocation, cursor, since, bool(seen), inbox))
+            source = tasks.create_task(self._source(session, inbox))
             try:
-                await self._drain(allocation, wanted, inbox, emit)
+                await self._drain(session, inbox, emit)
             finally:
                 source.cancel()
 
-    async def _drain(
-        self, allocation: Allocation, wanted: Wanted, inbox: asyncio.Queue[LogLineView], emit: Emit
-    ) -> None:
+    async def _drain(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]], emit: Emit) -> None:
         looked_at = quiet_since = self._clock.monotonic()
-        is_over = allocation.status.phase is Phase.TERMINATED
+        is_over = session.allocation.status.phase is Phase.TERMINATED
+        tail = session.wanted.tail
         while True:
             try:
                 async with asyncio.timeout(LOOK_S):
-                    line = await inbox.get()
+                    lines = await inbox.get()
                 quiet_since = self._clock.monotonic()
-                if wanted.has(line):
-                    await emit(line)
+                if tail is not None:
+                    lines, tail = lines[-tail:] if tail else [], None
+                if lines:
+                    await emit(lines)
+                continue
             except TimeoutError:
                 pass
             now = self._clock.monotonic()
             if not is_over and now - looked_at >= LOOK_S:
-                is_over, looked_at = await self._has_ended(allocation), now
+                is_over, looked_at = await self._has_ended(session), now
                 quiet_since = now if is_over else quiet_since
-            if is_over and now - quiet_since >= SETTLE_S and inbox.empty():
+            if is_over and inbox.empty() and await self._is_complete(session, now - quiet_since, emit):
                 return
 
-    async def _has_ended(self, allocation: Allocation) -> bool:
+    async def _is_complete(self, session: "_Session", quiet_s: float, emit: Emit) -> bool:
+        """Whether all lines of what has ended were sent, or will not come any more. What was never stored is sent from
+        the pods, while they are there."""
+        if session.gaps is None or quiet_s >= END_S:
+            return quiet_s >= SETTLE_S
         try:
-            return (await self._lookup.again(allocation)).status.phase is Phase.TERMINATED
+            positions = await self._logs.positions(id_of(session.allocation))
+        except TransientError:
+            return quiet_s >= END_S
+        if not positions and quiet_s >= SETTLE_S:
+            lines = await self._of_pods(session.allocation, session.wanted)
+            found = [line for line in lines if session.wanted.has(line)]
+            if found:
+                await emit(found)
+            return bool(lines)
+        return session.has_all(positions)
+
+    async def _gaps(self, allocation: Allocation, wanted: Wanted) -> Gaps:
+        return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
+
+    async def _source(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
+        """Lines into the inbox: from the stream, and while that is away from the pods."""
+        allocation, wanted = session.allocation, session.wanted
+        cursor, since = wanted.after, None
+        is_first = True
+        while True:
+            try:
+                if session.gaps is None:
+                    session.gaps = await self._gaps(allocation, wanted)
+                if is_first and wanted.tail is not None and cursor is None:
+                    # The last lines of those that are there, then all that come.
+                    cursor = await self._start_with_tail(session, inbox)
+                is_first = False
+                async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
+                    async for page in found:
+                        cursor = page[-1].cursor
+                        if since is not None:
+                            page, since = [each for each in page if _is_after(each.line, since)], None
+                        lines = await _chosen(
+                            [each for each in page if session.is_new(each.line)], wanted, session.gaps
+                        )
+                        if lines:
+                            await inbox.put(lines)
+            except TransientError:
+                since = await self._poll_pods(session, since, inbox)
+                await self._clock.sleep(LOOK_S)
+
+    async def _start_with_tail(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> str | None:
+        allocation, wanted, tail = session.allocation, session.wanted, session.wanted.tail or 0
+        found: deque[LogLineView] = deque(maxlen=tail)
+        cursor: str | None = None
+        gaps = await self._gaps(allocation, wanted)
+        while True:
+            stored = await self._logs.read(id_of(allocation), after=cursor, limit=LINES_AT_ONCE)
+            if stored:
+                cursor = stored[-1].cursor
+                found.extend(await _chosen([each for each in stored if session.is_new(each.line)], wanted, gaps))
+            if len(stored) < LINES_AT_ONCE:
+                break
+        session.gaps = gaps
+        await inbox.put(list(found))
+        return cursor
+
+    async def _has_ended(self, session: "_Session") -> bool:
+        try:
+            session.allocation = await self._lookup.again(session.allocation)
         except NotFoundError:
             return True
         except (TransientError, DeniedError):
             return False
-
-    async def _source(
-        self,
-        allocation: Allocation,
-        cursor: str | None,
-        since: float | None,
-        has_seen: bool,
-        inbox: asyncio.Queue[LogLineView],
-    ) -> None:
-        """New lines into the inbox: from the stream, and while that is away from the pods."""
-        is_of_pods = has_seen and cursor is None
-        while True:
-            try:
-                async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
-                    async for stored in found:
-                        cursor = stored.cursor
-                        line = _view(stored)
-                        is_old = is_of_pods and since is not None and line.time and parse_time(line.time) <= since
-                        if not is_old:
-                            await inbox.put(line)
-            except TransientError:
-                since = await self._poll_pods(allocation, since, inbox)
-                await self._clock.sleep(LOOK_S)
+        return session.allocation.status.phase is Phase.TERMINATED
 
     async def _poll_pods(
-        self, allocation: Allocation, since: float | None, inbox: asyncio.Queue[LogLineView]
+        self, session: "_Session", since: float | None, inbox: asyncio.Queue[list[LogLineView]]
     ) -> float | None:
         """What the pods have said after `since`; answers the time of the last line."""
-        lines = await self._of_pods(allocation, Wanted(since=since))
-        newest = since
+        since = since if since is not None else session.newest_s
+        lines = await self._of_pods(session.allocation, msgspec.structs.replace(session.wanted, since=since))
+        newest, fresh = since, list[LogLineView]()
         for line in lines:
             at = parse_time(line.time) if line.time else None
             if since is not None and at is not None and at <= since:
                 continue
             newest = max(newest or 0.0, at or 0.0)
-            await inbox.put(line)
+            if session.wanted.has(line):
+                fresh.append(line)
+        if fresh:
+            await inbox.put(fresh)
         return newest
-
-    async def _stored(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
-        allocation_id = id_of(allocation)
-        if wanted.after is None and wanted.tail is not None and wanted.is_of_all:
-            return [_view(stored) for stored in await self._logs.tail(allocation_id, limit=max(1, wanted.tail))]
-        found: list[LogLineView] = []
-        cursor = wanted.after
-        while len(found) < LINES_MAX:
-            page = await self._logs.read(allocation_id, after=cursor, limit=LINES_DEFAULT)
-            found += [_view(stored) for stored in page]
-            if len(page) < LINES_DEFAULT:
-                break
-            cursor = page[-1].cursor
-        return found
 
     async def _of_pods(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
         """The lines of the pods that are there, all ranks merged by time."""
@@ -215,26 +293,81 @@ class LogFeed:
             text = await self._kube.read_log(
                 pod.metadata.namespace,
                 pod.metadata.name,
+                container=wanted.container,
                 tail_lines=wanted.tail if wanted.tail and wanted.is_of_all else LINES_MAX,
             )
         except ControlPlaneError:
             return []  # not started yet, or gone
         rank, attempt = number_label(pod.metadata.labels, LABEL_RANK), number_label(pod.metadata.labels, LABEL_ATTEMPT)
-        return [_pod_line(line, rank, attempt) for line in text.decode("utf-8", "replace").splitlines()]
+        return [
+            _pod_line(line, rank, attempt, wanted.container) for line in text.decode("utf-8", "replace").splitlines()
+        ]
 
 
-async def _chosen(lines: Sequence[LogLineView], wanted: Wanted) -> list[LogLineView]:
-    """Those that were asked for; others get their turn now and then, as a search through many lines takes a while."""
+class _Session:
+    """One client that follows: what it has been sent."""
+
+    def __init__(self, allocation: Allocation, wanted: Wanted) -> None:
+        self.allocation = allocation
+        self.wanted = wanted
+        self.gaps: Gaps | None = None
+        """None while the store has not answered"""
+        self.newest_s: float | None = None
+        self._last: dict[LogSource, int] = {}
+
+    def is_new(self, line: LogLine) -> bool:
+        """Whether this line was not met before: a store that lost its lines is filled again from the pods."""
+        if line.number <= 0 or line.stream != STDOUT:
+            return True
+        source = line.source
+        if line.number <= self._last.get(source, 0):
+            return False
+        self._last[source] = line.number
+        if line.time:
+            self.newest_s = max(self.newest_s or 0.0, parse_time(line.time))
+        return True
+
+    def has_all(self, positions: dict[LogSource, LogPosition]) -> bool:
+        """Whether each log of the last attempt is stored to its end, and was met to its last line."""
+        status = self.allocation.status
+        ran = {
+            LogSource(attempt=status.attempt, rank=rank)
+            for rank, each in enumerate(status.ranks or ())
+            if each.exit_code is not None
+        }
+        logs = {source for source in positions if source.stream == STDOUT} | ran
+        beginning = LogPosition()
+        for source in logs:
+            position = positions.get(source, beginning)
+            # A client that goes on after a cursor has met the lines before it elsewhere.
+            if not position.is_ended or self._last.get(source, position.number) < position.number:
+                return False
+        return True
+
+
+async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> list[LogLineView]:
+    """Those that were asked for, and where lines are missing; others get their turn now and then, as a search through
+    many lines takes a while."""
     found: list[LogLineView] = []
     looked_at = 0
-    for line in lines:
-        looked_at += len(line.text)
+    for each in stored:
+        looked_at += len(each.line.text)
         if looked_at > CHARS_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)
-        if wanted.has(line):
-            found.append(line)
+        mark = gaps.before(each.line)
+        if mark is not None:
+            view = _view(StoredLine(cursor="", line=mark))
+            if wanted.has(view):
+                found.append(view)
+        view = _view(each)
+        if wanted.has(view):
+            found.append(view)
     return found
+
+
+def _is_after(line: LogLine, since: float) -> bool:
+    return not line.time or parse_time(line.time) > since
 
 
 def _is_found(search: str | Pattern, text: str) -> bool:
@@ -250,14 +383,17 @@ def _view(stored: StoredLine) -> LogLineView:
         stream=line.stream,
         time=line.time,
         text=line.text,
+        container=line.container,
+        number=line.number,
+        missing=line.missing,
     )
 
 
-def _pod_line(line: str, rank: int, attempt: int) -> LogLineView:
+def _pod_line(line: str, rank: int, attempt: int, container: str) -> LogLineView:
     """A line as the kubelet gives it: the time, a blank, the text."""
     time, _, text = line.partition(" ")
     try:
         parse_time(time)
     except ValueError:
         time, text = "", line
-    return LogLineView(attempt=attempt, rank=rank, stream="stdout", time=time, text=text)
+    return LogLineView(attempt=attempt, rank=rank, stream=STDOUT, time=time, text=text, container=container)

@@ -351,6 +351,9 @@ class LogLineView(Wire, kw_only=True, frozen=True):
     stream: str
     time: str
     text: str
+    container: str = ""
+    number: int = 0
+    missing: int = 0
 
 
 class TraceSpan(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

@@ -6,7 +6,7 @@ limit on open streams. A writer is a coroutine that is given an `Outlet`; it is 
 Source: WHATWG HTML, "Server-sent events".
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -42,6 +42,14 @@ class Outlet:
         """Send one server-sent event; `data` must be one line."""
         head = (f"id: {id_}\n" if id_ else "") + (f"event: {name}\n" if name else "")
         await self.write(b"%bdata: %b\n\n" % (head.encode(), data))
+
+    async def events(self, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Send several at once, each with its id."""
+        await self.write(b"".join(_event(data, id_) for id_, data in entries))
+
+
+def _event(data: bytes, id_: str) -> bytes:
+    return b"%bdata: %b\n\n" % (f"id: {id_}\n".encode() if id_ else b"", data)
 
 
 Writer = Callable[[Outlet], Awaitable[None]]

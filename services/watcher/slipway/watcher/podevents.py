@@ -3,7 +3,7 @@
 Owns whose an Event is and what has been said already. The words are those of `sayings.py`.
 
 Promises: a line carries the time that the Event itself has, so that whoever reads the same Event again makes the same
-line; at the start of a term everything recent is read, and what is stored already is not stored again; repeats of an
+line; at the start of a term everything recent is read, and the store refuses what it has already; repeats of an
 Event are said when their number has doubled. Best effort: nothing depends on it.
 """
 
@@ -23,10 +23,10 @@ from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.times import format_time, parse_time
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
-from slipway.streams.ports import LogLine
+from slipway.streams.logpacks import LogPack, LogSource
 from slipway.watcher import sayings
 from slipway.watcher.gang import attempt_of
-from slipway.watcher.podlogs import LogStore
+from slipway.watcher.podlogs import LogWriter, event_pack
 from slipway.watcher.world import World
 
 RETRY_S = 10.0
@@ -36,7 +36,6 @@ UNSYNCED_PAUSE_S = 0.05
 RECENT_S = 900.0
 """Older Events are not looked at again at the start of a term."""
 SAID_MAX = 20_000
-TAIL_LINES = 500
 
 _log = log.get_logger(__name__)
 
@@ -57,11 +56,10 @@ class PodEvents:
     """Follows the Events of pods, one term at a time."""
 
     def __init__(
-        self, reader: KubeReader, store: LogStore, world: World, clock: Clock, *, enabled: bool = True
+        self, reader: KubeReader, writer: LogWriter, world: World, clock: Clock, *, enabled: bool = True
     ) -> None:
         self._reader = reader
-        self._sink = store.sink
-        self._tail = store.tail
+        self._writer = writer
         self._enabled = enabled
         self._world = world
         self._clock = clock
@@ -87,6 +85,7 @@ class PodEvents:
             except StaleError:
                 self._version = ""  # the server does not remember so far back
             except ControlPlaneError as error:
+                self._version = ""  # it may be the store that is away, and an Event was not said
                 _log.debug("events interrupted", error=str(error))
             await self._clock.sleep(pause_s)
 
@@ -94,18 +93,13 @@ class PodEvents:
         """Say what happened while nobody listened; answers where to go on."""
         listed = await self._reader.list(EVENTS, field_selector="involvedObject.kind=Pod")
         since = self._clock.now() - RECENT_S
-        by_allocation: dict[AllocationId, list[tuple[KubeEvent, Whose]]] = {}
+        found: list[tuple[KubeEvent, Whose]] = []
         for event in listed.items:
             whose = self._whose(event.involved_object)
-            is_news = sayings.count_of(event) > self._said.get(event.metadata.uid, 0)
-            if whose is not None and is_news and _epoch(event) >= since:
-                by_allocation.setdefault(whose.allocation, []).append((event, whose))
-        for allocation, found in by_allocation.items():
-            known = await self._stored(allocation)
-            for event, whose in sorted(found, key=lambda each: _epoch(each[0])):
-                said = known.get((whose.attempt, whose.rank, sayings.text_of(event)), 0)
-                self._remember(event, max(said, self._said.get(event.metadata.uid, 0)))
-                self._tell(event, whose)
+            if whose is not None and _epoch(event) >= since:
+                found.append((event, whose))
+        for event, whose in sorted(found, key=lambda each: _epoch(each[0])):
+            await self._tell(event, whose)
         return listed.resource_version
 
     async def _watch(self) -> None:
@@ -118,32 +112,22 @@ class PodEvents:
                     continue
                 whose = self._whose(event.involved_object)
                 if whose is not None:
-                    self._tell(event, whose)
+                    await self._tell(event, whose)
 
-    def _tell(self, event: KubeEvent, whose: Whose) -> None:
+    async def _tell(self, event: KubeEvent, whose: Whose) -> None:
         count = sayings.count_of(event)
         if not sayings.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
             return
+        pack = _pack(event, whose, count)
+        if pack is not None:
+            await self._writer.write(pack)
         self._remember(event, count)
-        line = _line(event, whose, count)
-        if line.text:
-            self._sink.offer_line(whose.allocation, line)
 
     def _remember(self, event: KubeEvent, count: int) -> None:
         self._said[event.metadata.uid] = count
         self._said.move_to_end(event.metadata.uid)
         if len(self._said) > SAID_MAX:
             self._said.popitem(last=False)
-
-    async def _stored(self, allocation: AllocationId) -> dict[tuple[int, int, str], int]:
-        """{(attempt, rank, text): how often it was said to have happened} of what its log has of this kind."""
-        stored = await self._tail.tail(allocation, limit=TAIL_LINES)
-        known: dict[tuple[int, int, str], int] = {}
-        for line in (item.line for item in stored if item.line.stream == sayings.STREAM):
-            text, count = sayings.without_count(line.text)
-            key = (line.attempt, line.rank, text)
-            known[key] = max(count, known.get(key, 0))
-        return known
 
     def _whose(self, about: ObjectReference) -> Whose | None:
         """From the pod's labels; when it is gone already, or not seen yet, from its name."""
@@ -165,14 +149,13 @@ class PodEvents:
         return Whose(AllocationId(id_), int(attempt), int(rest))
 
 
-def _line(event: KubeEvent, whose: Whose, count: int) -> LogLine:
+def _pack(event: KubeEvent, whose: Whose, count: int) -> LogPack | None:
     text = sayings.text_of(event)
-    return LogLine(
-        attempt=whose.attempt,
-        rank=whose.rank,
-        stream=sayings.STREAM,
-        time=format_time(_epoch(event)),
-        text=sayings.with_count(text, count) if text else "",
+    if not text:
+        return None
+    line = f"{format_time(_epoch(event))} {sayings.with_count(text, count)}"
+    return event_pack(
+        whose.allocation, LogSource(attempt=whose.attempt, rank=whose.rank), line, event.metadata.uid, count
     )
 
 

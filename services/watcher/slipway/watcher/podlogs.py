@@ -1,66 +1,152 @@
 """Logs of pods -> `slipway:logs:{AllocationID}`: followed while they run, and read to the end.
 
-Owns which pods are followed, and how far each log has been read. Lossy by declaration: beyond the stream's cap, while
-Redis is away, of lines with the same nanosecond as the last one before a restart, and of a container's last second
-when the server broke off its log in that very second as if it had ended.
+Owns which logs are followed, how fast they are read, and when a pod's object may go. What a line is belongs to
+`loglines.py`; what is kept of a log, and that no line is stored twice, to the store.
 
-Promises: one process at a time does this (the one with the lease); a restart goes on after the last line that was
-stored, without repeating one; the object of an ended pod is kept until its log has been read to the end, for a while
-at most; following never delays anything else.
+Promises
+- The process with the lease follows the logs of what runs. Any process reads the log of an ended pod to its end before
+  it gives up the pod's finalizer, so a log does not depend on who led while it was written.
+- A log is read no faster than its lines are stored: what waits, waits on its node. Of a log that is written faster than
+  it can be stored for so long that its node would remove lines unread, lines are left out and counted: a reader finds
+  the number of missing lines in their place. The last lines are kept in any case.
+- Following never delays anything else, a fault in it ends nothing else, and the log of one rank costs no other a line.
+- The object of an ended pod is kept while its log is being read, for a while at most.
+
+Lossy by declaration: what is written while Redis is away for longer than an ended pod is kept, and what a node has
+removed before it could be read.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
+from typing import TypeVar, cast
 
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
-from slipway.errors import ControlPlaneError, InvariantError, PermanentError, TransientError
+from slipway.errors import ControlPlaneError, PermanentError, TransientError, UnavailableError
 from slipway.kube.objects import ContainerStatus, Pod
+from slipway.kube.scope import only
 from slipway.model.ids import AllocationId
-from slipway.model.times import parse_time
-from slipway.runtime import log
+from slipway.model.times import format_time, parse_time
+from slipway.runtime import log, service, telemetry
 from slipway.runtime.clock import Clock
-from slipway.streams.ports import LogLine
+from slipway.streams.logpacks import (
+    EVENT,
+    EVENT_SHARE_BYTES,
+    LogAppended,
+    LogPack,
+    LogPosition,
+    LogSource,
+    share_of,
+)
 from slipway.watcher import exits
 from slipway.watcher.gang import attempt_of
-from slipway.watcher.ports import LineSink, LogReader, LogTail
+from slipway.watcher.loglines import LineCutter
+from slipway.watcher.ports import LogReader, LogStore
 from slipway.watcher.world import World
 
-STREAM = "stdout"
-"""The API of Kubernetes gives both streams as one."""
-TAIL_LINES = 200
-"""Stored lines that are looked through for the place to go on from."""
 RETRY_S = 0.5
 RETRIES_MAX = 5
-STANDBY_DRAIN_S = 3.0
+"""So often the log of a container that has ended is asked for; of one that runs, as long as it runs."""
+FAULTS_MAX = 3
 SETTLE_S = 1.0
 """Between the end of a log and the news that its container has ended: without any, the log is followed again."""
-_FRACTION_DIGITS = 9
+GATHER_S = 0.2
+"""After lines were stored, so long until the next ones, unless there are many: fewer, larger writes."""
+PROGRESS_S = 1.0
+"""So often the newest state of a line that goes on with carriage returns is stored."""
+PACK_BYTES = 32 * 1024
+"""Lines of so many bytes are stored together; more may come with the last piece that was read, which is never split."""
+PIECE_BYTES = 16 * 1024
+GONE_RETRIES_MAX = 30
+"""How often the store is asked for the last lines of a pod that is gone."""
+CHUNKS_MAX = 4
+"""Chunks that are read ahead of what is stored."""
+PACKS_AT_ONCE = 64
+LAG_LOOK_S = 2.0
+LAG_BYTES_MAX = 6 * 1024 * 1024
+"""What may wait on a node before lines are left out: nodes remove the oldest lines beyond some 10 MiB."""
+LAG_OVER_S = 0.5
+DRAIN_PARTS = 6
+"""A pod is kept for so many times the drain time as long as its log moves on; half of it at full length."""
+EXTRA_PART = 4
+"""The log of an init container or a sidecar has this part of a rank's share."""
 
 _log = log.get_logger(__name__)
+T = TypeVar("T")
+
+Key = tuple[str, str]
+"""(uid of the pod, name of the container in the store: empty for the main one)"""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`enabled` is False without Redis: there is nowhere to put a line."""
+    """`enabled` is False without Redis: there is nowhere to put a line. `bytes_max` is what the logs of one allocation
+    may take of the store."""
 
     followers_max: int = 1000
     drain_s: float = 10.0
+    bytes_max: int = 64 * 1024 * 1024
     enabled: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogStore:
-    """Where lines go, and what is there already."""
+class LogWriter:
+    """Stores packs of many logs together: who writes waits for the answer."""
 
-    sink: LineSink
-    tail: LogTail
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._waiting: deque[tuple[LogPack, asyncio.Future[LogAppended]]] = deque()
+        self._some = asyncio.Event()
+
+    async def write(self, pack: LogPack) -> LogAppended:
+        """Append a pack. Raises what the store raises; the outcome is unknown then, and asking again is harmless."""
+        answer: asyncio.Future[LogAppended] = asyncio.get_running_loop().create_future()
+        self._waiting.append((pack, answer))
+        self._some.set()
+        return await answer
+
+    async def run(self) -> None:
+        """Store what is written, until cancelled."""
+        try:
+            while True:
+                await self._some.wait()
+                self._some.clear()
+                while self._waiting:
+                    count = min(len(self._waiting), PACKS_AT_ONCE)
+                    await self._exchange([self._waiting.popleft() for _ in range(count)])
+        finally:
+            _fail(self._waiting)
+            self._waiting.clear()
+
+    async def _exchange(self, batch: Sequence[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
+        # Who has given up waiting is not written for: its lines would come from another writer as well.
+        open_ = [(pack, answer) for pack, answer in batch if not answer.done()]
+        if not open_:
+            return
+        try:
+            answers = await self._store.append([pack for pack, _ in open_])
+        except ControlPlaneError as error:
+            for _, answer in open_:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        except BaseException:
+            _fail(open_)
+            raise
+        for (_, answer), found in zip(open_, answers, strict=True):
+            if not answer.done():
+                answer.set_result(found)
+
+
+def _fail(batch: Iterable[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(UnavailableError("the writer of logs has stopped"))
 
 
 class PodLogs:
-    """Follows the logs of our pods while `run` runs. `woken(uid, delay)` asks for another look at an allocation."""
+    """Follows the logs of our pods while `serve` runs. `woken(uid, delay)` asks for another look at an allocation."""
 
     def __init__(
         self,
@@ -72,210 +158,461 @@ class PodLogs:
         limits: Limits,
         woken: Callable[[str, float], None],
     ) -> None:
-        self._reader = reader
-        self._sink = store.sink
-        self._tail = store.tail
+        self.writer = LogWriter(store)
+        self._means = _Means(reader=reader, store=store, writer=self.writer, world=world, clock=clock)
         self._world = world
         self._clock = clock
         self._limits = limits
         self._woken = woken
         self._tasks: asyncio.TaskGroup | None = None
-        self._followers: dict[str, asyncio.Task[None]] = {}
-        self._drained: set[str] = set()
+        self._leads = False
+        self._followers: dict[Key, _Follower] = {}
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._drained: dict[str, set[str]] = {}
+        """{uid of a pod: its containers whose log is stored to the end, or given up}"""
+        self._faults: dict[Key, int] = {}
         self._asked_at: dict[str, float] = {}
-        self._news: dict[str, asyncio.Event] = {}
-        """{uid of a pod whose log has been followed to its end: set when the pod changes}"""
-        self._fresh: set[str] = set()
-        """pods seen in this term before they had a log: nobody can have stored a line of theirs"""
 
-    async def run(self) -> None:
-        """Until cancelled. Raises InvariantError only."""
+    async def serve(self) -> None:
+        """Until cancelled: store what is read, and read what is asked for."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                for pod in self._world.pods.items():
-                    self.observe(pod)
-                await asyncio.Event().wait()
+                await self.writer.run()
             finally:
                 self._tasks = None
-                for follower in self._followers.values():
-                    follower.cancel()
-                self._followers.clear()
-                self._fresh.clear()
+                for task in self._running.values():
+                    task.cancel()
+
+    async def lead(self) -> None:
+        """Until cancelled: follow the logs of everything that runs."""
+        self._leads = True
+        try:
+            for pod in self._world.pods.items():
+                self.observe(pod)
+            await asyncio.Event().wait()
+        finally:
+            self._leads = False
+            for (uid, _), task in list(self._running.items()):
+                pod = self._world.pods.by_uid(uid)
+                if pod is None or not exits.is_over(pod):
+                    task.cancel()
 
     def observe(self, pod: Pod) -> None:
-        """The pod is there: follow its log if it has one to follow."""
-        uid = pod.metadata.uid
-        if uid in self._news:
-            self._news[uid].set()
-        if self._tasks is None or not self._limits.enabled or uid in self._followers or uid in self._drained:
-            return
-        if LABEL_ALLOCATION_UID not in pod.metadata.labels:
-            return
-        if _container_to_read(pod) is None:
-            self._fresh.add(uid)
-            return
-        if len(self._followers) >= self._limits.followers_max and not exits.is_over(pod):
-            return
-        self._followers[uid] = self._tasks.create_task(self._follow(pod), name=f"log:{pod.metadata.name}")
+        """The pod is there: follow its logs if there are any to follow, and this process leads."""
+        for container in ("", *_others(pod)):
+            follower = self._followers.get((pod.metadata.uid, container))
+            if follower is not None:
+                follower.news.set()
+        if self._leads:
+            self._start(pod)
 
     def gone(self, pod: Pod) -> None:
-        """The pod's object is gone."""
+        """The pod's object is gone: its logs cannot be read any more; what was read is still stored."""
         uid = pod.metadata.uid
-        self._drained.discard(uid)
+        self._drained.pop(uid, None)
         self._asked_at.pop(uid, None)
-        self._fresh.discard(uid)
-        follower = self._followers.pop(uid, None)
-        if follower is not None:
-            follower.cancel()
+        for key, follower in self._followers.items():
+            if key[0] == uid:
+                follower.is_gone = True
+                follower.news.set()
 
     def is_drained(self, pod: Pod) -> bool:
-        """Whether an ended pod's log has been read, or need not be, or has been waited for long enough."""
+        """Whether an ended pod's logs have been read, or need not be, or have been waited for long enough."""
         uid = pod.metadata.uid
-        if not self._limits.enabled or uid in self._drained or _container_to_read(pod) is None:
+        if not self._limits.enabled or self._is_read(pod):
             return True
-        asked_at = self._asked_at.setdefault(uid, self._clock.monotonic())
-        # A replica that does not follow logs leaves the one that does some time, and no more.
-        patience_s = self._limits.drain_s if self._tasks is not None else min(self._limits.drain_s, STANDBY_DRAIN_S)
-        left_s = asked_at + patience_s - self._clock.monotonic()
-        if left_s <= 0:
+        now = self._clock.monotonic()
+        asked_at = self._asked_at.setdefault(uid, now)
+        self._start(pod)
+        mine = [follower for key, follower in self._followers.items() if key[0] == uid]
+        moved_at = max((follower.moved_at for follower in mine), default=asked_at)
+        if now - asked_at >= self._limits.drain_s * DRAIN_PARTS / 2:
+            for follower in mine:
+                follower.is_hurried = True
+        until = max(asked_at, min(moved_at, asked_at + self._limits.drain_s * (DRAIN_PARTS - 1))) + self._limits.drain_s
+        if now >= until:
+            _log.warning(
+                "logs of a pod not read to their end", pod=pod.metadata.name, waited_s=round(now - asked_at, 1)
+            )
             return True
-        self.observe(pod)
-        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), left_s)
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), until - now)
         return False
 
     async def settle(self) -> None:
         """Wait, not for long, for the logs of what has ended."""
         ended = [
-            follower
-            for uid, follower in self._followers.items()
+            task
+            for (uid, _), task in self._running.items()
             if (pod := self._world.pods.by_uid(uid)) is not None and exits.exit_of(pod) is not None
         ]
         if ended:
             await asyncio.wait(ended, timeout=self._limits.drain_s)
 
-    async def _follow(self, pod: Pod) -> None:
-        uid = pod.metadata.uid
-        try:
-            await self._read_to_end(pod)
-            self._drained.add(uid)
-        except InvariantError:
-            raise
-        except ControlPlaneError as error:
-            _log.warning("log given up", pod=pod.metadata.name, error=str(error))
-            self._drained.add(uid)
-        finally:
-            self._followers.pop(uid, None)
-        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), 0.0)
+    def _is_read(self, pod: Pod) -> bool:
+        done = self._drained.get(pod.metadata.uid, set())
+        return all(source in done for source, _ in _logs_of(pod))
 
-    async def _read_to_end(self, pod: Pod) -> None:
+    def _start(self, pod: Pod) -> None:
+        if self._tasks is None or not self._limits.enabled or LABEL_ALLOCATION_UID not in pod.metadata.labels:
+            return
+        uid, done = pod.metadata.uid, self._drained.get(pod.metadata.uid, set())
+        for source, container in _logs_of(pod):
+            key = (uid, source)
+            if key in self._followers or source in done:
+                continue
+            if len(self._followers) >= self._limits.followers_max and not exits.is_over(pod):
+                continue
+            self._followers[key] = follower = _Follower(
+                self._means,
+                pod=pod,
+                source=LogSource(attempt=attempt_of(pod), rank=_rank_of(pod), container=source),
+                container=container,
+                share_bytes=self._share(pod) // (EXTRA_PART if source else 1),
+            )
+            self._running[key] = self._tasks.create_task(self._run(key, follower), name=f"log:{pod.metadata.name}")
+
+    def _share(self, pod: Pod) -> int:
+        allocation = self._world.allocations.by_uid(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""))
+        ranks = sum(role.count for role in allocation.spec.ranks) if allocation is not None else 1
+        return share_of(self._limits.bytes_max, ranks)
+
+    async def _run(self, key: Key, follower: "_Follower") -> None:
+        uid, source = key
+        pod, is_done = follower.pod, False
+        try:
+            is_done = await service.guarded("log", follower.run())
+        finally:
+            self._followers.pop(key, None)
+            self._running.pop(key, None)
+        if not is_done:
+            self._faults[key] = self._faults.get(key, 0) + 1
+            is_done = self._faults[key] >= FAULTS_MAX
+        if is_done:
+            self._faults.pop(key, None)
+            if self._world.pods.by_uid(uid) is not None:
+                self._drained.setdefault(uid, set()).add(source)
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), 0.0 if is_done else RETRY_S)
+
+
+class _Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What a follower works with."""
+
+    reader: LogReader
+    store: LogStore
+    writer: LogWriter
+    world: World
+    clock: Clock
+
+
+class _Follower:
+    """Reads one log to its end, and stores it."""
+
+    def __init__(self, means: _Means, *, pod: Pod, source: LogSource, container: str, share_bytes: int) -> None:
+        self.pod = pod
+        self.news = asyncio.Event()
+        """set when the pod changes"""
+        self.is_gone = False
+        self.is_hurried = False
+        """time is short: lines are left out up to the last ones"""
+        self.moved_at = means.clock.monotonic()
+        self._reader = means.reader
+        self._store = means.store
+        self._writer = means.writer
+        self._world = means.world
+        self._clock = clock = means.clock
+        self._source = source
+        self._container = container
+        self._share_bytes = share_bytes
+        self._allocation = AllocationId(pod.metadata.labels.get(LABEL_ALLOCATION, ""))
+        self._number = 0
+        self._stored = 0
+        self._cutter = LineCutter(LogPosition())
+        self._lines: deque[bytes] = deque()
+        self._pieces: deque[bytes] = deque()
+        self._is_stored = False
+        self._has_rest = False
+        """whether the last read ended within a line"""
+        self._bytes = 0
+        self._lag = _Lag(clock)
+        self._progress_at = 0.0
+
+    async def run(self) -> None:
+        """Until the log is stored to its end, or cannot be. Raises only what is a fault of ours."""
+        try:
+            await self._read_to_end()
+        except ControlPlaneError as error:
+            _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=str(error))
+            with suppress(ControlPlaneError):
+                await self._say_unread(error)
+                await self._finish()
+
+    async def _read_to_end(self) -> None:
         """Follow, and once the container has ended read what is left, unless it ended before the log did."""
-        is_fresh = pod.metadata.uid in self._fresh
-        self._fresh.discard(pod.metadata.uid)
-        cursor = _Cursor(pod, [] if is_fresh else await self._times(pod))
         failures, read_until = 0, 0.0
         while True:
-            pod = self._world.pods.by_uid(pod.metadata.uid) or pod
-            container = _container_to_read(pod)
-            if container is None:
+            await self._begin()
+            if self._is_stored:
                 return
+            self.pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+            has_ended = _has_ended(self.pod, self._container)
             try:
-                if _has_ended(pod, container):
-                    if not 0.0 < _ended_at(pod, container) <= read_until:
-                        await self._read(pod, container, cursor)
-                    await self._sink.flush()
-                    return
-                await self._stream(pod, container, cursor)
-                failures, read_until = 0, self._clock.now()
+                is_read = has_ended and 0.0 < _ended_at(self.pod, self._container) <= read_until
+                if not is_read:
+                    is_whole = await self._follow()
+                    failures, read_until = 0, 0.0 if self._has_rest else self._clock.now()
+                    is_read = is_whole and (has_ended or self.is_gone)
             except (TransientError, PermanentError) as error:
                 # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
                 failures, read_until = failures + 1, 0.0
-                if failures > RETRIES_MAX or (isinstance(error, PermanentError) and _has_ended(pod, container)):
+                is_lost = has_ended and isinstance(error, PermanentError)
+                if is_lost or self.is_gone or (has_ended and failures > RETRIES_MAX):
                     raise
-                await self._clock.sleep(RETRY_S * failures)
-            else:
-                await self._hear_of(pod, container)
+                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+                continue
+            if not is_read:
+                await self._hear_of()
+            elif await self._finish():
+                return
 
-    async def _hear_of(self, pod: Pod, container: str) -> None:
+    async def _begin(self) -> None:
+        """Go on from where the store says that this log stands."""
+        position = await self._persist(lambda: self._store.position(self._allocation, self._source))
+        self._is_stored = position.is_ended
+        self._number = self._stored = position.number
+        self._cutter = LineCutter(position)
+        self._lines.clear()
+        self._pieces.clear()
+        self._bytes = 0
+
+    async def _follow(self) -> bool:
+        """Read and store until the log ends; False when another process stored lines of it meanwhile."""
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(CHUNKS_MAX)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._pump(chunks))
+                try:
+                    return await self._take_all(chunks, reading)
+                finally:
+                    reading.cancel()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
+
+    async def _pump(self, chunks: "asyncio.Queue[bytes | None]") -> ControlPlaneError | None:
+        meta = self.pod.metadata
+        try:
+            stream = self._reader.follow_log(
+                meta.namespace, meta.name, container=self._container, since_time=self._cutter.since
+            )
+            async with aclosing(cast("AsyncGenerator[bytes]", stream)) as found:
+                async for chunk in found:
+                    await chunks.put(chunk)
+        except ControlPlaneError as error:
+            await chunks.put(None)
+            return error
+        await chunks.put(None)
+        return None
+
+    async def _take_all(
+        self, chunks: "asyncio.Queue[bytes | None]", reading: "asyncio.Task[ControlPlaneError | None]"
+    ) -> bool:
+        self._has_rest = False
+        while not await self._take_some(chunks):
+            is_many = self._bytes >= PACK_BYTES
+            if not await self._store_lines(keep_last=self._is_behind()):
+                return False
+            if not is_many:
+                await self._clock.sleep(GATHER_S)
+        error = await reading
+        if error is None and _has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+            self._add(self._cutter.end())
+        self._has_rest = self._cutter.has_rest
+        if not await self._store_lines():
+            return False
+        if error is not None:
+            raise error
+        return True
+
+    async def _take_some(self, chunks: "asyncio.Queue[bytes | None]") -> bool:
+        """Wait for a chunk and take what has come with it, a pack at most; True when the log has ended.
+
+        What is taken is stored whole: the position that goes with it is that of its last line.
+        """
+        if not self._pieces:
+            chunk: bytes | None = b""
+            try:
+                async with asyncio.timeout(PROGRESS_S if self._cutter.is_open else None):
+                    chunk = await chunks.get()
+            except TimeoutError:
+                self._show_progress()
+                return False
+            if not self._split(chunk):
+                return True
+        while self._pieces and self._bytes < PACK_BYTES:
+            self._add(self._cutter.feed(self._pieces.popleft()))
+            if not self._pieces and not chunks.empty() and not self._split(chunks.get_nowait()):
+                return True
+        if self._cutter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
+            self._show_progress()
+        return False
+
+    def _split(self, chunk: bytes | None) -> bool:
+        if chunk is not None:
+            self._pieces.extend(chunk[at : at + PIECE_BYTES] for at in range(0, len(chunk), PIECE_BYTES))
+        return chunk is not None
+
+    def _show_progress(self) -> None:
+        self._add(self._cutter.progress())
+        self._progress_at = self._clock.monotonic()
+
+    def _add(self, lines: Sequence[bytes]) -> None:
+        self._lines.extend(lines)
+        self._number += len(lines)
+        size = sum(map(len, lines)) + len(lines)
+        self._bytes += size
+        self._lag.add(size)
+        if lines:
+            self.moved_at = self._clock.monotonic()
+
+    def _is_behind(self) -> bool:
+        return self.is_hurried or self._lag.is_too_much(self._cutter.newest)
+
+    async def _store_lines(self, *, keep_last: bool = False) -> bool:
+        """Store what is here; with `keep_last` leave out all but the last lines, which wait for what follows."""
+        if keep_last:
+            while self._bytes > PACK_BYTES:
+                self._bytes -= len(self._lines.popleft()) + 1
+                telemetry.DELIVERIES.labels(stream="logs", outcome="dropped").inc()
+            return True
+        if not self._lines:
+            return True
+        lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
+        return await self._append(self._pack(self._number - len(lines) + 1, lines))
+
+    def _pack(self, first: int, lines: Sequence[bytes], *, is_ended: bool = False) -> LogPack:
+        return LogPack(
+            allocation=self._allocation,
+            source=self._source,
+            after=self._stored,
+            first=first,
+            lines=lines,
+            position=self._cutter.position(self._number, is_ended=is_ended),
+            share_bytes=self._share_bytes,
+        )
+
+    async def _append(self, pack: LogPack) -> bool:
+        answer = await self._persist(lambda: self._writer.write(pack))
+        reached = pack.first + len(pack.lines) - 1
+        if not answer.is_appended and answer.position.number != reached:
+            return False
+        # Refused at the same place: an answer that was lost.
+        self._stored = reached
+        self.moved_at = self._clock.monotonic()
+        return True
+
+    async def _finish(self) -> bool:
+        """Say that the log is stored to its end."""
+        return await self._append(self._pack(self._number + 1, [], is_ended=True))
+
+    async def _say_unread(self, error: ControlPlaneError) -> None:
+        """Where people read the log, say that its end is missing."""
+        name = f"container {self._source.container}" if self._source.container else "this rank"
+        text = f"the end of the log of {name} could not be read from its node: {error}"
+        now = format_time(self._clock.now(), "microseconds")
+        pack = event_pack(
+            self._allocation, self._source, f"{now} {text}", f"unread {self.pod.metadata.uid} {self._container}", 1
+        )
+        await self._writer.write(pack)
+
+    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer of the store, asked for until it is there: what was read waits meanwhile."""
+        failures = 0
+        while True:
+            try:
+                return await ask()
+            except TransientError:
+                failures += 1
+                if self.is_gone and failures > GONE_RETRIES_MAX:
+                    raise
+                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+
+    async def _hear_of(self) -> None:
         """Wait for news of a pod whose log has ended, unless it is known why it has."""
-        uid = pod.metadata.uid
-        if _has_ended(self._world.pods.by_uid(uid) or pod, container):
+        self.news.clear()
+        if _has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
             return
-        news = self._news[uid] = asyncio.Event()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                await news.wait()
-        except TimeoutError:
-            return
-        finally:
-            del self._news[uid]
-
-    async def _read(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
-        meta = pod.metadata
-        data = await self._reader.read_log(meta.namespace, meta.name, container=container, since_time=cursor.since)
-        cursor.rewind()
-        for raw in data.splitlines():
-            self._take(raw, cursor)
-
-    async def _stream(self, pod: Pod, container: str, cursor: "_Cursor") -> None:
-        meta = pod.metadata
-        lines = self._reader.follow_log(meta.namespace, meta.name, container=container, since_time=cursor.since)
-        cursor.rewind()
-        async for raw in lines:
-            self._take(raw, cursor)
-
-    def _take(self, raw: bytes, cursor: "_Cursor") -> None:
-        line = cursor.line(raw)
-        if line is not None:
-            self._sink.offer_line(cursor.allocation, line)
-
-    async def _times(self, pod: Pod) -> list[str]:
-        """The times of the last stored lines of this rank and attempt."""
-        try:
-            stored = await self._tail.tail(_allocation_of(pod), limit=TAIL_LINES)
-        except TransientError:
-            return []
-        mine = (attempt_of(pod), _rank_of(pod))
-        return [
-            _comparable(item.line.time)
-            for item in stored
-            if (item.line.attempt, item.line.rank) == mine and item.line.stream == STREAM
-        ]
+                await self.news.wait()
 
 
-class _Cursor:
-    """How far one log has been read: up to so many lines of one time, as several lines may have the same."""
+class _Lag:
+    """Whether a log is written faster than it is read, for so long that its node would remove lines unread."""
 
-    def __init__(self, pod: Pod, times: Sequence[str]) -> None:
-        self.allocation = _allocation_of(pod)
-        self._attempt = attempt_of(pod)
-        self._rank = _rank_of(pod)
-        self._last = max(times, default="")
-        self._known = times.count(self._last)
-        self._met = 0
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._bytes = 0
+        self._newest_s = 0.0
+        self._offset_s = 0.0
+        """how much of the apparent delay is a difference between clocks"""
+        self._is_too_much = False
 
-    @property
-    def since(self) -> str:
-        """Where to ask from: Kubernetes takes whole seconds, so lines that are known come again."""
-        return f"{self._last[:19]}Z" if self._last else ""
+    def add(self, size: int) -> None:
+        self._bytes += size
 
-    def rewind(self) -> None:
-        """What is read from here on begins at `since`."""
-        self._met = 0
+    def is_too_much(self, newest: str) -> bool:
+        """Looked at now and then; `newest` is the time of the newest line."""
+        now = self._clock.monotonic()
+        if not newest or now - self._looked_at < LAG_LOOK_S:
+            return self._is_too_much and self._delay_s(newest) > LAG_OVER_S
+        newest_s = parse_time(newest)
+        written_s, spent_s = newest_s - self._newest_s, now - self._looked_at
+        delay_s = self._clock.now() - newest_s
+        self._offset_s = delay_s if not self._newest_s else min(self._offset_s, delay_s)
+        if self._newest_s and written_s > 0:
+            waits = (delay_s - self._offset_s) * self._bytes / written_s
+            self._is_too_much = written_s < spent_s and waits > LAG_BYTES_MAX
+        self._looked_at, self._bytes, self._newest_s = now, 0, newest_s
+        return self._is_too_much
 
-    def line(self, raw: bytes) -> LogLine | None:
-        """The line, unless it is known already or is none."""
-        stamp, _, text = raw.decode("utf-8", "replace").partition(" ")
-        at = _comparable(stamp)
-        if not at or at < self._last:
-            return None
-        if at > self._last:
-            self._last, self._known, self._met = at, 0, 0
-        self._met += 1
-        if self._met <= self._known:
-            return None
-        self._known = self._met
-        return LogLine(attempt=self._attempt, rank=self._rank, stream=STREAM, time=at, text=text.rstrip("\r"))
+    def _delay_s(self, newest: str) -> float:
+        return self._clock.now() - parse_time(newest) - self._offset_s if newest else 0.0
+
+
+def event_pack(allocation: AllocationId, source: LogSource, line: str, key: str, count: int) -> LogPack:
+    """What was said about a rank; `key` and `count` as in `LogPack`."""
+    return LogPack(
+        allocation=allocation,
+        source=LogSource(attempt=source.attempt, rank=source.rank, stream=EVENT),
+        after=0,
+        first=1,
+        lines=[line.replace("\n", " ").encode("utf-8", "replace")],
+        position=LogPosition(),
+        share_bytes=EVENT_SHARE_BYTES,
+        key=key,
+        count=count,
+    )
+
+
+def _logs_of(pod: Pod) -> list[tuple[str, str]]:
+    """(its name in the store, its container) of each log that the pod has."""
+    main = _container_to_read(pod)
+    found = [("", main)] if main is not None else []
+    return [*found, *((name, name) for name in _others(pod) if _has_log(_status_of(pod, name)))]
+
+
+def _others(pod: Pod) -> list[str]:
+    """The init containers and sidecars."""
+    main = exits.main_name(pod)
+    return [each.name for each in (*pod.spec.init_containers, *pod.spec.containers) if each.name != main]
+
+
+def _has_log(status: ContainerStatus | None) -> bool:
+    if status is None:
+        return False
+    ended = status.state.terminated
+    return status.state.running is not None or (ended is not None and ended.started_at is not None)
 
 
 def _container_to_read(pod: Pod) -> str | None:
@@ -306,24 +643,6 @@ def _status_of(pod: Pod, container: str) -> ContainerStatus | None:
     return next((status for status in statuses if status.name == container), None)
 
 
-def _allocation_of(pod: Pod) -> AllocationId:
-    return AllocationId(pod.metadata.labels.get(LABEL_ALLOCATION, ""))
-
-
 def _rank_of(pod: Pod) -> int:
     text = pod.metadata.labels.get(LABEL_RANK, "")
     return int(text) if text.isdigit() else -1
-
-
-def _comparable(stamp: str) -> str:
-    """An RFC 3339 time as UTC with nine digits, so that times compare as text; empty when it is none."""
-    if len(stamp) < 20 or stamp[10] != "T":
-        return ""
-    if not stamp.endswith("Z"):
-        try:
-            moment = datetime.fromisoformat(stamp).astimezone(UTC)
-        except ValueError:
-            return ""
-        stamp = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    whole, _, fraction = stamp[:-1].partition(".")
-    return f"{whole}.{fraction[:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, '0')}Z"

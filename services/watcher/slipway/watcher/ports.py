@@ -7,7 +7,8 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReadsLogs, Replaces, ReplacesStatus
 from slipway.model.ids import AllocationId
-from slipway.streams.ports import Appended, Entry, LogLine, StoredLine, WorkHint
+from slipway.streams.logpacks import LogAppended, LogPack, LogPosition, LogSource
+from slipway.streams.ports import Appended, Entry, WorkHint
 
 
 class Reader(Gets, Lists, Protocol):
@@ -49,18 +50,12 @@ class Bell(Protocol):
     async def ring(self, reason: str) -> None: ...
 
 
-class LineSink(Protocol):
-    """Where log lines go; they are written behind."""
+class LogStore(Protocol):
+    """Where log lines are kept."""
 
-    def offer_line(self, allocation: AllocationId, line: LogLine) -> bool: ...
+    async def append(self, packs: Sequence[LogPack]) -> list[LogAppended]: ...
 
-    async def flush(self) -> None: ...
-
-
-class LogTail(Protocol):
-    """What is stored of a log."""
-
-    async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]: ...
+    async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition: ...
 
 
 class Marks(Protocol):

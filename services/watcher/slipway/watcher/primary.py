@@ -76,7 +76,7 @@ class Primary:
             running = [
                 tasks.create_task(work)
                 for work in (
-                    errands.logs.run(),
+                    errands.logs.lead(),
                     errands.events.run(),
                     errands.relay.check_quietly(self._world.allocations.items()),
                     self._loop("feed", lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),

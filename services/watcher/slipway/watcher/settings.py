@@ -85,6 +85,16 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     log_drain_s: Annotated[
         float, Meta(ge=0, le=300, description="seconds that the last read of a log may keep an ended pod's object")
     ] = 10.0
+    log_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=524_288,
+            le=4_294_967_296,
+            description="compressed bytes that the logs of one allocation may take of Redis: each rank has an equal "
+            "part of it, an eighth at most; its first lines and its last ones are kept, and what is missing between "
+            "them is counted",
+        ),
+    ] = 64 * 1024 * 1024
     snapshot_objects: Annotated[
         int,
         Meta(

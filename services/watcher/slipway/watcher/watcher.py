@@ -37,7 +37,7 @@ from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.hints import HintSender, Ringer
 from slipway.watcher.keyclaims import ClaimSweeper
 from slipway.watcher.podevents import PodEvents
-from slipway.watcher.podlogs import Limits, LogStore, PodLogs
+from slipway.watcher.podlogs import Limits, PodLogs
 from slipway.watcher.primary import Errands, Primary
 from slipway.watcher.reconcile import Hands, Reconciler
 from slipway.watcher.relay import Relay
@@ -105,10 +105,15 @@ class Watcher:
         self._bell = Ringer(parts.streams.wake, clock)
         self._logs = PodLogs(
             parts.kube,
-            LogStore(sink=parts.behind, tail=parts.streams.logs),
+            parts.streams.logs,
             self.world,
             clock,
-            limits=Limits(followers_max=settings.log_followers_max, drain_s=settings.log_drain_s, enabled=has_redis),
+            limits=Limits(
+                followers_max=settings.log_followers_max,
+                drain_s=settings.log_drain_s,
+                bytes_max=settings.log_bytes_max,
+                enabled=has_redis,
+            ),
             woken=self.queue.add_after,
         )
         evidence = Evidence(parts.kube, self.world)
@@ -167,6 +172,8 @@ class Watcher:
             }
             for name, step in steps.items():
                 tasks.create_task(self._loop(name, _until(stop, step), stop, max_backoff_s=2.0))
+            logs = _until(stop, self._logs.serve)
+            tasks.create_task(self._loop("logs", logs, stop, max_backoff_s=1.0))
             tasks.create_task(self._loop("resync", self._resync, stop, max_backoff_s=5.0))
             tasks.create_task(self._loop("lease", lambda: self._compete(stop), stop, max_backoff_s=5.0))
             await stop.wait()
@@ -181,12 +188,14 @@ class Watcher:
         self.duty.alone = True
         await fill(self.world, self._parts.kube)
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self._logs.run())
+            reading = tasks.create_task(self._logs.serve())
+            following = tasks.create_task(self._logs.lead())
             await self._work_off()
             await self._logs.settle()
             # What is told, and read to its end, can now be let go.
             await self._tell()
             await self._work_off()
+            following.cancel()
             reading.cancel()
         await self._primary.once()
         await self._tell()
@@ -279,7 +288,7 @@ class Watcher:
             logs=self._logs,
             events=PodEvents(
                 parts.kube,
-                LogStore(sink=parts.behind, tail=parts.streams.logs),
+                self._logs.writer,
                 self.world,
                 clock,
                 enabled=bool(settings.redis_url),

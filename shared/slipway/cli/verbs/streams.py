@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from slipway.cli import main, output, table, words
@@ -79,7 +79,9 @@ def _short(value: Any) -> str:
             return str(value)
 
 
-_LINE_FILTERS = ("rank", "attempt", "stream", "head", "tail", "since", "until", "search")
+PAGE_LINES = 10_000
+"""What the api answers at once."""
+_LINE_FILTERS = ("rank", "attempt", "container", "stream", "head", "tail", "since", "until", "search")
 
 
 def configure_logs(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +90,7 @@ def configure_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
     parser.add_argument("--attempt", metavar="N", type=int, help="only of this attempt")
+    parser.add_argument("--container", metavar="NAME", help="of this init container or sidecar, not the main one")
     parser.add_argument("--head", metavar="N", type=int, help="only the first lines")
     parser.add_argument("--tail", metavar="N", type=int, help="only the last lines")
     parser.add_argument("--since", metavar="10m", default="", help="only of the last time, or since this time")
@@ -125,11 +128,10 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
     if arguments.follow:
         lines = (cast("Json", entry.data) for entry in lines_of(session.api, str(view["id"]), query))
     else:
-        answer = session.api.call("GET", f"/allocations/{view['id']}/logs", query=query)
+        lines = _all_lines(session, f"/allocations/{view['id']}/logs", query)
         if arguments.output == "json":
-            output.write(session.terminal, "json", answer)
+            session.terminal.raw(json.dumps({"items": list(lines)}) + "\n")
             return main.OK
-        lines = output.items_of(answer)
     prefix = words.rank_count(view) > 1 and not str(arguments.rank or "").isdigit()
     for line in lines:
         if arguments.output == "json":
@@ -138,6 +140,20 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
         time = f"{table.clock_time(str(line.get('time', '')))} " if arguments.timestamps else ""
         session.terminal.line(time + line_text(session, line, prefix=prefix))
     return main.OK
+
+
+def _all_lines(session: Session, path: str, query: Json) -> Iterator[Json]:
+    """Page after page, unless a number of lines was asked for."""
+    cursor = ""
+    is_one_page = query.get("head") is not None or query.get("tail") is not None or "order" in query
+    while True:
+        answer = session.api.call("GET", path, query={**query, "after": cursor})
+        items = output.items_of(answer)
+        yield from items
+        following = str(answer.json().get("metadata", {}).get("continue", ""))
+        if is_one_page or len(items) < PAGE_LINES or following in ("", cursor):
+            return
+        cursor = following
 
 
 def _compact(value: Any) -> str:

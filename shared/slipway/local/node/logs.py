@@ -60,6 +60,10 @@ class LogWriter:
         while len(rest) > LINE_BYTES:
             entries.append((rest[:LINE_BYTES], b"P"))
             rest = rest[LINE_BYTES:]
+        if b"\r" in rest:
+            # A progress bar: its newest state is looked at while the line goes on.
+            entries.append((rest, b"P"))
+            rest = b""
         if rest:
             self._partial[stream] = rest
         self._write(stream, entries)

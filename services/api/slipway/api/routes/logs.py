@@ -1,5 +1,8 @@
 """The log of an allocation: plain text, JSON or server-sent events."""
 
+from collections.abc import Sequence
+from contextlib import aclosing
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +24,7 @@ from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView
 from slipway.api.sse import SSE_TYPE, Outlet
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.duration import parse_duration
 from slipway.model.times import parse_time
@@ -39,7 +43,7 @@ async def logs(request: Request) -> Response:
     """The lines of all ranks, oldest first; with `follow` also those that come, until it has ended."""
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
-    wanted = _wanted(request, parts.clock.now())
+    wanted = _wanted(request, parts.clock.now(), found)
     has_prefix = flag_param(
         request, "prefix", default=_ranks(found) > 1 and (wanted.ranks is None or len(wanted.ranks) > 1)
     )
@@ -51,11 +55,11 @@ async def logs(request: Request) -> Response:
             raise bad_param("head", "what is followed has no end yet; leave head away, or follow away")
 
         async def write(outlet: Outlet) -> None:
-            async def emit(line: LogLineView) -> None:
+            async def emit(lines: Sequence[LogLineView]) -> None:
                 if is_sse:
-                    await outlet.event(msgspec.json.encode(line), id_=line.cursor)
+                    await outlet.events([(line.cursor, msgspec.json.encode(line)) for line in lines])
                 else:
-                    await outlet.write(_text(line, has_prefix))
+                    await outlet.write(b"".join(_text(line, has_prefix) for line in lines))
 
             await parts.log_feed.follow(found, wanted, emit)
 
@@ -64,15 +68,25 @@ async def logs(request: Request) -> Response:
     if accepts(request, JSON_TYPE):
         cursor = lines[-1].cursor if lines else wanted.after or ""
         return json_response({"items": lines, "metadata": {"continue": cursor}})
-    body = b"".join(_text(line, has_prefix) for line in lines)
-    return Response(body, media_type=TEXT_TYPE, headers={"Cache-Control": "no-store"})
+    if len(lines) < LINES_MAX or wanted.is_reversed or wanted.head is not None or wanted.tail is not None:
+        body = b"".join(_text(line, has_prefix) for line in lines)
+        return Response(body, media_type=TEXT_TYPE, headers={"Cache-Control": "no-store"})
+
+    async def write_all(outlet: Outlet) -> None:
+        async with aclosing(parts.log_feed.pages(found, wanted)) as pages:
+            async for page in pages:
+                if page:
+                    await outlet.write(b"".join(_text(line, has_prefix) for line in page))
+
+    return push(parts, write_all, kind="logs", media_type=TEXT_TYPE)
 
 
-def _wanted(request: Request, now: float) -> Wanted:
+def _wanted(request: Request, now: float, allocation: Allocation) -> Wanted:
     query = request.query_params
     return Wanted(
         ranks=_several_ranks(",".join(query.getlist("rank"))),
         attempt=optional_number(request, "attempt"),
+        container=_container(query.get("container", ""), allocation),
         streams=_streams(",".join(query.getlist("stream"))),
         search=_search(query.get("search", ""), is_pattern=flag_param(request, "regex")),
         is_reversed=_is_reversed(query.get("order", "")),
@@ -109,6 +123,25 @@ def _several_ranks(text: str) -> frozenset[int] | None:
     return frozenset(found) or None
 
 
+def _container(name: str, allocation: Allocation) -> str:
+    """As the lines have it: empty for the main container."""
+    if not name:
+        return ""
+    template = allocation.spec.template
+    containers = [str(each.get("name")) for each in containers_of(template)]
+    main = containers[main_container(template)] if containers else MAIN_CONTAINER
+    there = [
+        *containers,
+        *(str(each.get("name")) for each in objects_of(object_of(template.get("spec")).get("initContainers"))),
+    ]
+    if name == main:
+        return ""
+    if name not in there:
+        names = ", ".join(dict.fromkeys([main, *there]))
+        raise bad_param("container", f"{name[:64]!r} is not a container of its pods; they have {names}")
+    return name
+
+
 def _streams(text: str) -> frozenset[str] | None:
     found = frozenset(filter(None, (each.strip() for each in text.split(","))))
     unknown = sorted(found - set(STREAMS))
@@ -135,7 +168,7 @@ def _moment(name: str, text: str, now: float) -> float | None:
 
 def _text(line: LogLineView, has_prefix: bool) -> bytes:
     """What Kubernetes says is marked, so that nobody takes it for the rank's own words."""
-    text = f"{EVENT_MARK}{line.text}" if line.stream == EVENT else line.text
+    text = f"{EVENT_MARK}{line.text}" if line.stream == EVENT or line.missing else line.text
     return f"[{line.rank}] {text}\n".encode() if has_prefix else f"{text}\n".encode()
 
 
@@ -152,13 +185,18 @@ ENDPOINTS = (
         tag=TAG,
         query=(
             Query("follow", "true: go on as lines come, until it has ended", "boolean"),
-            Query("tail", f"only the last lines, at most {LINES_MAX}", "integer"),
+            Query(
+                "tail",
+                f"only the last lines, at most {LINES_MAX}; text has all lines, a JSON page {LINES_MAX}",
+                "integer",
+            ),
             Query("head", "only the first lines", "integer"),
             Query("since", "only younger lines: a duration such as 10m, or an RFC 3339 time"),
             Query("until", "only older lines: a duration such as 10m, or an RFC 3339 time"),
             Query("search", f"only lines with this text, in any case; at most {SEARCH_MAX} characters"),
             Query("regex", "true: search is a regular expression; (?i) at its start ignores the case", "boolean"),
             Query("rank", "only of these ranks: 3, or 0,2, or 4-7"),
+            Query("container", "of this init container or sidecar instead of the main container"),
             Query("stream", "only stdout (what ranks print) or event (what Kubernetes says about their pods)"),
             Query("order", "asc: oldest first; desc: newest first"),
             Query("attempt", "only of this attempt", "integer"),

@@ -1,0 +1,174 @@
+"""Chunks of a pod's log -> lines to store, and the place to go on from.
+
+Owns what a line is: where it ends, what a carriage return and an over-long line become, which lines are known already
+when a log is read again. Pure: no IO, no clock.
+
+Promises: each line that the node has, comes once, in the node's order, also when the log is read again from the
+position of an earlier reader. A line that goes on with carriage returns (a progress bar) becomes its newest state. Of a
+line over `TEXT_BYTES_MAX` the beginning and the end are kept, with a mark that counts what was cut.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from slipway.streams.logpacks import LogPosition
+
+TEXT_BYTES_MAX: Final = 16 * 1024
+_TAIL_BYTES: Final = 4 * 1024
+_HEAD_BYTES: Final = TEXT_BYTES_MAX - _TAIL_BYTES
+_OPEN_BYTES_MAX: Final = 64 * 1024
+"""Of a line whose end has not come; then what will not be kept goes."""
+_STAMP_CHARS: Final = 30
+"""`2026-01-02T03:04:05.123456789Z`"""
+_SECOND_CHARS: Final = 19
+_CR: Final = b"\r"
+
+
+class LineCutter:
+    """Cuts one log into lines; make another one when the log is read again."""
+
+    def __init__(self, position: LogPosition) -> None:
+        self.since = position.second
+        """the time to ask from; empty: from the beginning"""
+        self._second, self._seen, self._newest = position.second, position.seen, position.time
+        self._known = position.seen
+        """lines that come again"""
+        self._known_until = position.time
+        self._is_again = bool(position.second)
+        self._open = b""
+        self._open_cut = 0
+        self._shown = b""
+        """the state of the open line that was given out last"""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a line goes on with carriage returns, so that `progress` may have news."""
+        return _CR in self._open
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether a line has begun whose end has not come."""
+        return bool(self._open)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in this chunk, as `<time> <text>`."""
+        *ended, rest = chunk.split(b"\n")
+        found: list[bytes] = []
+        if ended:
+            ended[0] = self._open + ended[0]
+            cut, self._open, self._open_cut = self._open_cut, b"", 0
+            for raw in ended:
+                line = self._line(raw, cut)
+                cut = 0
+                if line is not None:
+                    found.append(line)
+        self._open += rest
+        if len(self._open) > _OPEN_BYTES_MAX:
+            self._shorten()
+        return found
+
+    def progress(self) -> list[bytes]:
+        """The newest state of a line that goes on with carriage returns, if it is another one than was given out."""
+        if not self.is_open or self._is_again:
+            return []
+        stamp, _, text = self._open.partition(b" ")
+        at = normal_time(stamp)
+        state = _state(text)
+        if not at or not state or state == self._shown:
+            return []
+        self._shown = state
+        return [at + b" " + _short(state, 0)]
+
+    def end(self) -> list[bytes]:
+        """The last line, when the log has ended without ending it."""
+        raw, cut, self._open, self._open_cut = self._open, self._open_cut, b"", 0
+        line = self._line(raw, cut) if raw else None
+        return [line] if line is not None else []
+
+    def position(self, number: int, *, is_ended: bool = False) -> LogPosition:
+        """Where this log stands after its line `number`."""
+        return LogPosition(number=number, second=self._second, seen=self._seen, time=self._newest, is_ended=is_ended)
+
+    @property
+    def newest(self) -> str:
+        """The highest time of any line; empty before the first."""
+        return self._newest
+
+    def _line(self, raw: bytes, cut: int) -> bytes | None:
+        stamp, _, text = raw.partition(b" ")
+        at = stamp if len(stamp) == _STAMP_CHARS and stamp[-1:] == b"Z" else normal_time(stamp)
+        if not at:
+            # What a node puts between the lines has no time; it is kept with that of the line before it.
+            return b"%s %s" % (self._newest.encode(), _short(raw, cut)) if raw and self._newest else None
+        if self._is_again and self._is_known(at.decode("ascii", "replace")):
+            return None
+        self._move(at.decode("ascii", "replace"))
+        shown, self._shown = self._shown, b""
+        state = _state(text) if _CR in text else text
+        if shown and state == shown:
+            return None
+        return at + b" " + _short(state, cut)
+
+    def _is_known(self, at: str) -> bool:
+        """Whether this line was read before: lines come again from the beginning of the second that was asked for."""
+        if at > self._known_until:
+            self._is_again = False
+            return False
+        if at[:_SECOND_CHARS] < self.since[:_SECOND_CHARS]:
+            return True
+        if self._known > 0:
+            self._known -= 1
+            self._is_again = self._known > 0
+            return True
+        self._is_again = False
+        return False
+
+    def _move(self, at: str) -> None:
+        second = f"{at[:_SECOND_CHARS]}Z"
+        if second > self._second:
+            self._second, self._seen = second, 1
+        elif second == self._second:
+            self._seen += 1
+        self._newest = max(self._newest, at)
+
+    def _shorten(self) -> None:
+        if _CR in self._open:
+            stamp, _, text = self._open.partition(b" ")
+            self._open = stamp + b" " + _CR + _state(text)[-_HEAD_BYTES:]
+            return
+        middle = len(self._open) - _TAIL_BYTES - _HEAD_BYTES - _STAMP_CHARS - 1
+        self._open = self._open[: _HEAD_BYTES + _STAMP_CHARS + 1] + self._open[-_TAIL_BYTES:]
+        self._open_cut += middle
+
+
+def normal_time(stamp: bytes) -> bytes:
+    """An RFC 3339 time as UTC with nine digits, so that times compare as text; empty when it is none."""
+    text = stamp.decode("ascii", "replace")
+    if len(text) < 20 or text[4:5] != "-" or text[10] != "T":
+        return b""
+    try:
+        moment = datetime.fromisoformat(f"{text[:_SECOND_CHARS]}{_zone(text)}").astimezone(UTC)
+    except ValueError:
+        return b""
+    fraction = text[_SECOND_CHARS:].lstrip(".")
+    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))][:9]
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{digits:0<9}Z".encode()
+
+
+def _zone(text: str) -> str:
+    rest = text[_SECOND_CHARS:].lstrip(".0123456789")
+    return "+00:00" if rest == "Z" else rest or "none"
+
+
+def _state(text: bytes) -> bytes:
+    """What a terminal shows of a line with carriage returns: what came after the last one that was followed."""
+    return text.rstrip(_CR).rpartition(_CR)[2]
+
+
+def _short(text: bytes, cut: int) -> bytes:
+    """A text of at most `TEXT_BYTES_MAX` and a mark; `cut` bytes are missing after its beginning already."""
+    if not cut and len(text) <= TEXT_BYTES_MAX:
+        return text
+    head, tail = text[:_HEAD_BYTES], text[-_TAIL_BYTES:]
+    missing = cut + len(text) - len(head) - len(tail)
+    return b"%s [... %d bytes of this line are not kept ...] %s" % (head, missing, tail)

@@ -1,0 +1,61 @@
+"""Log lines into a store, for tests that read them."""
+
+from collections.abc import Sequence
+
+from slipway.model.ids import AllocationId
+from slipway.streams.logpacks import EVENT, LogLine, LogPack, LogPosition
+from slipway.streams.ports import Streams
+
+SHARE_BYTES = 8 * 1024 * 1024
+
+
+def a_pack(
+    allocation: AllocationId, lines: Sequence[LogLine], *, after: int = 0, first: int = 0, share: int = SHARE_BYTES
+) -> LogPack:
+    """These lines of one log behind its line `after`; those between it and `first` are left out."""
+    start = first or after + 1
+    return LogPack(
+        allocation=allocation,
+        source=lines[0].source,
+        after=after,
+        first=start,
+        lines=[f"{line.time} {line.text}".encode() for line in lines],
+        position=LogPosition(number=start + len(lines) - 1, second="2026-01-02T03:04:05Z", seen=len(lines)),
+        share_bytes=share,
+    )
+
+
+async def store_lines(streams: Streams, allocation: AllocationId, lines: Sequence[LogLine]) -> None:
+    """Append each line behind the last one of its log; a line of Kubernetes as an event that has not been said."""
+    for place, line in enumerate(lines):
+        position = await streams.logs.position(allocation, line.source)
+        pack = a_pack(allocation, [line], after=position.number)
+        if line.stream == EVENT:
+            pack = LogPack(
+                allocation=allocation,
+                source=line.source,
+                after=0,
+                first=1,
+                lines=pack.lines,
+                position=LogPosition(),
+                share_bytes=SHARE_BYTES,
+                key=f"{line.time} {line.text} {place}",
+                count=1,
+            )
+        [answer] = await streams.logs.append([pack])
+        assert answer.is_appended, line
+
+
+async def end_logs(streams: Streams, allocation: AllocationId) -> None:
+    """Say of each log that it is stored to its end."""
+    for source, position in (await streams.logs.positions(allocation)).items():
+        pack = LogPack(
+            allocation=allocation,
+            source=source,
+            after=position.number,
+            first=position.number + 1,
+            lines=[],
+            position=LogPosition(number=position.number, is_ended=True),
+            share_bytes=SHARE_BYTES,
+        )
+        await streams.logs.append([pack])
