@@ -27,7 +27,9 @@ _CONTENT = {
     keys.BELL.prefix: "rung after work hints, on a Redis Cluster only",
     keys.WAKE.prefix: "wake-ups for the scheduler",
     keys.HEALTH.prefix: "written to see whether writes are taken",
-    keys.LOGS.prefix: "log lines of one allocation",
+    keys.LOGS.prefix: "log lines of one allocation, packed: first and last ones of each rank",
+    keys.LOG_STATE.prefix: "how far each log of one allocation is stored",
+    keys.LOG_PACKS.prefix: "which packs of each log may be removed, oldest first",
     keys.DEAD.prefix: "dead letters with their cause",
     keys.TRACE.prefix: "spans of one allocation, for the waterfall",
     keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
@@ -35,7 +37,7 @@ _CONTENT = {
     keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
     keys.DECISIONS.prefix: "what the planner of one pool saw and decided, for `slipway replay`; also capped by bytes",
 }
-_PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.TRACE, keys.ACTIVITY)
+_PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.LOG_STATE, keys.LOG_PACKS, keys.TRACE, keys.ACTIVITY)
 _SHARDED = (keys.EVENTS, keys.WORK)
 
 

@@ -26,7 +26,7 @@ from slipway.runtime.clock import Clock
 from slipway.streams.logpacks import LogPack, LogSource
 from slipway.watcher import sayings
 from slipway.watcher.gang import attempt_of
-from slipway.watcher.podlogs import LogWriter, event_pack
+from slipway.watcher.logfollower import LogWriter, event_pack
 from slipway.watcher.world import World
 
 RETRY_S = 10.0

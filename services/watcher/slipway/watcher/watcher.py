@@ -108,12 +108,7 @@ class Watcher:
             parts.streams.logs,
             self.world,
             clock,
-            limits=Limits(
-                followers_max=settings.log_followers_max,
-                drain_s=settings.log_drain_s,
-                bytes_max=settings.log_bytes_max,
-                enabled=has_redis,
-            ),
+            limits=_log_limits(settings),
             woken=self.queue.add_after,
         )
         evidence = Evidence(parts.kube, self.world)
@@ -341,6 +336,15 @@ class Watcher:
             max_backoff_s=max_backoff_s,
             deadline_s=FOREVER_S,
         )
+
+
+def _log_limits(settings: Settings) -> Limits:
+    return Limits(
+        followers_max=settings.log_followers_max,
+        drain_s=settings.log_drain_s,
+        bytes_max=settings.log_bytes_max,
+        enabled=bool(settings.redis_url),
+    )
 
 
 def _elector(parts: Parts) -> LeaseElector:

@@ -1,0 +1,427 @@
+"""One log of a pod, read from its node and stored.
+
+Owns how fast a log is read, when it has been read to its end, and the writes of many logs together. What a line is
+belongs to `loglines.py`; which logs are followed to `podlogs.py`.
+
+Promises: a log is read no faster than its lines are stored; the position that is stored with lines is that of the last
+of them, so another process goes on exactly there; lines are left out only when their node would remove them unread, or
+when time is short, and never the last ones.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
+from typing import TypeVar, cast
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION
+from slipway.errors import ControlPlaneError, PermanentError, TransientError, UnavailableError
+from slipway.kube.objects import ContainerStatus, Pod
+from slipway.kube.scope import only
+from slipway.model.ids import AllocationId
+from slipway.model.times import format_time, parse_time
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogPack, LogPosition, LogSource
+from slipway.watcher import exits
+from slipway.watcher.loglines import LineCutter
+from slipway.watcher.ports import LogReader, LogStore
+from slipway.watcher.world import World
+
+RETRY_S = 0.5
+RETRIES_MAX = 5
+"""So often the log of a container that has ended is asked for; of one that runs, as long as it runs."""
+SETTLE_S = 1.0
+"""Between the end of a log and the news that its container has ended: without any, the log is followed again."""
+GATHER_S = 0.2
+"""After lines were stored, so long until the next ones, unless there are many: fewer, larger writes."""
+PROGRESS_S = 1.0
+"""So often the newest state of a line that goes on with carriage returns is stored."""
+PACK_BYTES = 32 * 1024
+"""Lines of so many bytes are stored together; more may come with the last piece that was read, which is never split."""
+PIECE_BYTES = 16 * 1024
+GONE_RETRIES_MAX = 30
+"""How often the store is asked for the last lines of a pod that is gone."""
+CHUNKS_MAX = 4
+"""Chunks that are read ahead of what is stored."""
+PACKS_AT_ONCE = 64
+LAG_LOOK_S = 2.0
+LAG_BYTES_MAX = 6 * 1024 * 1024
+"""What may wait on a node before lines are left out: nodes remove the oldest lines beyond some 10 MiB."""
+LAG_OVER_S = 0.5
+
+_log = log.get_logger(__name__)
+T = TypeVar("T")
+
+
+class LogWriter:
+    """Stores packs of many logs together: who writes waits for the answer."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._waiting: deque[tuple[LogPack, asyncio.Future[LogAppended]]] = deque()
+        self._some = asyncio.Event()
+
+    async def write(self, pack: LogPack) -> LogAppended:
+        """Append a pack. Raises what the store raises; the outcome is unknown then, and asking again is harmless."""
+        answer: asyncio.Future[LogAppended] = asyncio.get_running_loop().create_future()
+        self._waiting.append((pack, answer))
+        self._some.set()
+        return await answer
+
+    async def run(self) -> None:
+        """Store what is written, until cancelled."""
+        try:
+            while True:
+                await self._some.wait()
+                self._some.clear()
+                while self._waiting:
+                    count = min(len(self._waiting), PACKS_AT_ONCE)
+                    await self._exchange([self._waiting.popleft() for _ in range(count)])
+        finally:
+            _fail(self._waiting)
+            self._waiting.clear()
+
+    async def _exchange(self, batch: Sequence[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
+        # Who has given up waiting is not written for: its lines would come from another writer as well.
+        open_ = [(pack, answer) for pack, answer in batch if not answer.done()]
+        if not open_:
+            return
+        try:
+            answers = await self._store.append([pack for pack, _ in open_])
+        except ControlPlaneError as error:
+            for _, answer in open_:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        except BaseException:
+            _fail(open_)
+            raise
+        for (_, answer), found in zip(open_, answers, strict=True):
+            if not answer.done():
+                answer.set_result(found)
+
+
+def _fail(batch: Iterable[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(UnavailableError("the writer of logs has stopped"))
+
+
+class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
+    """What a follower works with."""
+
+    reader: LogReader
+    store: LogStore
+    writer: LogWriter
+    world: World
+    clock: Clock
+
+
+class LogFollower:
+    """Reads one log to its end, and stores it."""
+
+    def __init__(self, means: LogMeans, *, pod: Pod, source: LogSource, container: str, share_bytes: int) -> None:
+        self.pod = pod
+        self.news = asyncio.Event()
+        """set when the pod changes"""
+        self.is_gone = False
+        self.is_hurried = False
+        """time is short: lines are left out up to the last ones"""
+        self.moved_at = means.clock.monotonic()
+        self._reader = means.reader
+        self._store = means.store
+        self._writer = means.writer
+        self._world = means.world
+        self._clock = clock = means.clock
+        self._source = source
+        self._container = container
+        self._share_bytes = share_bytes
+        self._allocation = AllocationId(pod.metadata.labels.get(LABEL_ALLOCATION, ""))
+        self._number = 0
+        self._stored = 0
+        self._cutter = LineCutter(LogPosition())
+        self._lines: deque[bytes] = deque()
+        self._pieces: deque[bytes] = deque()
+        self._is_stored = False
+        self._has_rest = False
+        """whether the last read ended within a line"""
+        self._bytes = 0
+        self._lag = _Lag(clock)
+        self._progress_at = 0.0
+
+    async def run(self) -> None:
+        """Until the log is stored to its end, or cannot be. Raises only what is a fault of ours."""
+        try:
+            await self._read_to_end()
+        except ControlPlaneError as error:
+            _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=str(error))
+            with suppress(ControlPlaneError):
+                await self._say_unread(error)
+                await self._finish()
+
+    async def _read_to_end(self) -> None:
+        """Follow, and once the container has ended read what is left, unless it ended before the log did."""
+        failures, read_until = 0, 0.0
+        while True:
+            await self._begin()
+            if self._is_stored:
+                return
+            self.pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+            has_ended = _has_ended(self.pod, self._container)
+            try:
+                is_read = has_ended and 0.0 < _ended_at(self.pod, self._container) <= read_until
+                if not is_read:
+                    is_whole = await self._follow()
+                    failures, read_until = 0, 0.0 if self._has_rest else self._clock.now()
+                    is_read = is_whole and (has_ended or self.is_gone)
+            except (TransientError, PermanentError) as error:
+                # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
+                failures, read_until = failures + 1, 0.0
+                is_lost = has_ended and isinstance(error, PermanentError)
+                if is_lost or self.is_gone or (has_ended and failures > RETRIES_MAX):
+                    raise
+                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+                continue
+            if not is_read:
+                await self._hear_of()
+            elif await self._finish():
+                return
+
+    async def _begin(self) -> None:
+        """Go on from where the store says that this log stands."""
+        position = await self._persist(lambda: self._store.position(self._allocation, self._source))
+        self._is_stored = position.is_ended
+        self._number = self._stored = position.number
+        self._cutter = LineCutter(position)
+        self._lines.clear()
+        self._pieces.clear()
+        self._bytes = 0
+
+    async def _follow(self) -> bool:
+        """Read and store until the log ends; False when another process stored lines of it meanwhile."""
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(CHUNKS_MAX)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._pump(chunks))
+                try:
+                    return await self._take_all(chunks, reading)
+                finally:
+                    reading.cancel()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
+
+    async def _pump(self, chunks: "asyncio.Queue[bytes | None]") -> ControlPlaneError | None:
+        meta = self.pod.metadata
+        try:
+            stream = self._reader.follow_log(
+                meta.namespace, meta.name, container=self._container, since_time=self._cutter.since
+            )
+            async with aclosing(cast("AsyncGenerator[bytes]", stream)) as found:
+                async for chunk in found:
+                    await chunks.put(chunk)
+        except ControlPlaneError as error:
+            await chunks.put(None)
+            return error
+        await chunks.put(None)
+        return None
+
+    async def _take_all(
+        self, chunks: "asyncio.Queue[bytes | None]", reading: "asyncio.Task[ControlPlaneError | None]"
+    ) -> bool:
+        self._has_rest = False
+        while not await self._take_some(chunks):
+            is_many = self._bytes >= PACK_BYTES
+            if not await self._store_lines(keep_last=self._is_behind()):
+                return False
+            if not is_many:
+                await self._clock.sleep(GATHER_S)
+        error = await reading
+        if error is None and _has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+            self._add(self._cutter.end())
+        self._has_rest = self._cutter.has_rest
+        if not await self._store_lines():
+            return False
+        if error is not None:
+            raise error
+        return True
+
+    async def _take_some(self, chunks: "asyncio.Queue[bytes | None]") -> bool:
+        """Wait for a chunk and take what has come with it, a pack at most; True when the log has ended.
+
+        What is taken is stored whole: the position that goes with it is that of its last line.
+        """
+        if not self._pieces:
+            chunk: bytes | None = b""
+            try:
+                async with asyncio.timeout(PROGRESS_S if self._cutter.is_open else None):
+                    chunk = await chunks.get()
+            except TimeoutError:
+                self._show_progress()
+                return False
+            if not self._split(chunk):
+                return True
+        while self._pieces and self._bytes < PACK_BYTES:
+            self._add(self._cutter.feed(self._pieces.popleft()))
+            if not self._pieces and not chunks.empty() and not self._split(chunks.get_nowait()):
+                return True
+        if self._cutter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
+            self._show_progress()
+        return False
+
+    def _split(self, chunk: bytes | None) -> bool:
+        if chunk is not None:
+            self._pieces.extend(chunk[at : at + PIECE_BYTES] for at in range(0, len(chunk), PIECE_BYTES))
+        return chunk is not None
+
+    def _show_progress(self) -> None:
+        self._add(self._cutter.progress())
+        self._progress_at = self._clock.monotonic()
+
+    def _add(self, lines: Sequence[bytes]) -> None:
+        self._lines.extend(lines)
+        self._number += len(lines)
+        size = sum(map(len, lines)) + len(lines)
+        self._bytes += size
+        self._lag.add(size)
+        if lines:
+            self.moved_at = self._clock.monotonic()
+
+    def _is_behind(self) -> bool:
+        return self.is_hurried or self._lag.is_too_much(self._cutter.newest)
+
+    async def _store_lines(self, *, keep_last: bool = False) -> bool:
+        """Store what is here; with `keep_last` leave out all but the last lines, which wait for what follows."""
+        if keep_last:
+            while self._bytes > PACK_BYTES:
+                self._bytes -= len(self._lines.popleft()) + 1
+                telemetry.DELIVERIES.labels(stream="logs", outcome="dropped").inc()
+            return True
+        if not self._lines:
+            return True
+        lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
+        return await self._append(self._pack(self._number - len(lines) + 1, lines))
+
+    def _pack(self, first: int, lines: Sequence[bytes], *, is_ended: bool = False) -> LogPack:
+        return LogPack(
+            allocation=self._allocation,
+            source=self._source,
+            after=self._stored,
+            first=first,
+            lines=lines,
+            position=self._cutter.position(self._number, is_ended=is_ended),
+            share_bytes=self._share_bytes,
+        )
+
+    async def _append(self, pack: LogPack) -> bool:
+        answer = await self._persist(lambda: self._writer.write(pack))
+        reached = pack.first + len(pack.lines) - 1
+        if not answer.is_appended and answer.position.number != reached:
+            return False
+        # Refused at the same place: an answer that was lost.
+        self._stored = reached
+        self.moved_at = self._clock.monotonic()
+        return True
+
+    async def _finish(self) -> bool:
+        """Say that the log is stored to its end."""
+        return await self._append(self._pack(self._number + 1, [], is_ended=True))
+
+    async def _say_unread(self, error: ControlPlaneError) -> None:
+        """Where people read the log, say that its end is missing."""
+        name = f"container {self._source.container}" if self._source.container else "this rank"
+        text = f"the end of the log of {name} could not be read from its node: {error}"
+        now = format_time(self._clock.now(), "microseconds")
+        pack = event_pack(
+            self._allocation, self._source, f"{now} {text}", f"unread {self.pod.metadata.uid} {self._container}", 1
+        )
+        await self._writer.write(pack)
+
+    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer of the store, asked for until it is there: what was read waits meanwhile."""
+        failures = 0
+        while True:
+            try:
+                return await ask()
+            except TransientError:
+                failures += 1
+                if self.is_gone and failures > GONE_RETRIES_MAX:
+                    raise
+                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+
+    async def _hear_of(self) -> None:
+        """Wait for news of a pod whose log has ended, unless it is known why it has."""
+        self.news.clear()
+        if _has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await self.news.wait()
+
+
+class _Lag:
+    """Whether a log is written faster than it is read, for so long that its node would remove lines unread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._bytes = 0
+        self._newest_s = 0.0
+        self._offset_s = 0.0
+        """how much of the apparent delay is a difference between clocks"""
+        self._is_too_much = False
+
+    def add(self, size: int) -> None:
+        self._bytes += size
+
+    def is_too_much(self, newest: str) -> bool:
+        """Looked at now and then; `newest` is the time of the newest line."""
+        now = self._clock.monotonic()
+        if not newest or now - self._looked_at < LAG_LOOK_S:
+            return self._is_too_much and self._delay_s(newest) > LAG_OVER_S
+        newest_s = parse_time(newest)
+        written_s, spent_s = newest_s - self._newest_s, now - self._looked_at
+        delay_s = self._clock.now() - newest_s
+        self._offset_s = delay_s if not self._newest_s else min(self._offset_s, delay_s)
+        if self._newest_s and written_s > 0:
+            waits = (delay_s - self._offset_s) * self._bytes / written_s
+            self._is_too_much = written_s < spent_s and waits > LAG_BYTES_MAX
+        self._looked_at, self._bytes, self._newest_s = now, 0, newest_s
+        return self._is_too_much
+
+    def _delay_s(self, newest: str) -> float:
+        return self._clock.now() - parse_time(newest) - self._offset_s if newest else 0.0
+
+
+def event_pack(allocation: AllocationId, source: LogSource, line: str, key: str, count: int) -> LogPack:
+    """What was said about a rank; `key` and `count` as in `LogPack`."""
+    return LogPack(
+        allocation=allocation,
+        source=LogSource(attempt=source.attempt, rank=source.rank, stream=EVENT),
+        after=0,
+        first=1,
+        lines=[line.replace("\n", " ").encode("utf-8", "replace")],
+        position=LogPosition(),
+        share_bytes=EVENT_SHARE_BYTES,
+        key=key,
+        count=count,
+    )
+
+
+def _has_ended(pod: Pod, container: str) -> bool:
+    found = status_of(pod, container)
+    return exits.is_over(pod) or (found is not None and found.state.terminated is not None)
+
+
+def _ended_at(pod: Pod, container: str) -> float:
+    """When its node says that it ended (epoch seconds, cut to whole ones); 0 when it does not say."""
+    found = status_of(pod, container)
+    ended = found.state.terminated if found is not None else None
+    return parse_time(ended.finished_at) if ended is not None and ended.finished_at else 0.0
+
+
+def status_of(pod: Pod, container: str) -> ContainerStatus | None:
+    statuses: list[ContainerStatus] = [*pod.status.init_container_statuses, *pod.status.container_statuses]
+    return next((status for status in statuses if status.name == container), None)
