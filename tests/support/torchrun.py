@@ -19,6 +19,7 @@ _DEFAULTS = {
     "rdzv_backend": "static",
     "rdzv_endpoint": "",
     "rdzv_id": "none",
+    "rdzv_conf": "",
 }
 _ANY_PORT = "localhost:0"
 
@@ -33,6 +34,7 @@ class TorchrunOptions(msgspec.Struct, frozen=True, kw_only=True):
     rdzv_backend: str
     rdzv_endpoint: str
     rdzv_id: str
+    rdzv_conf: str
 
 
 def torchrun_options(env: Mapping[str, str], arguments: Sequence[str] = ()) -> TorchrunOptions:
@@ -54,6 +56,7 @@ def torchrun_options(env: Mapping[str, str], arguments: Sequence[str] = ()) -> T
         rdzv_backend=backend,
         rdzv_endpoint=endpoint,
         rdzv_id=found["rdzv_id"],
+        rdzv_conf=found["rdzv_conf"],
     )
 
 

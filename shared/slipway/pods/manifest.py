@@ -201,7 +201,7 @@ def _pods(
 ) -> tuple[RankPod, ...]:
     """One base and one hash per role: a gang of thousands is stamped out, not built."""
     gang = _gang_of(envelope.names, spec, places)
-    launchers: dict[str, list[podspec.EnvVar]] = {}
+    launchers: dict[tuple[str, bool], list[podspec.EnvVar]] = {}
     bases: dict[str, RawObject] = {}
     hashes: dict[str, str] = {}
     mains: dict[str, str] = {}
@@ -211,12 +211,13 @@ def _pods(
         )
         template = template_of(spec, role)
         mains[role.name] = str(containers_of(template)[main_container(template)]["name"])
-        launchers[role.name] = podspec.variables(
-            rendezvous.launcher_variables(gang, rendezvous.gpus_of(role.resources))
-        )
+        gpus = rendezvous.gpus_of(role.resources)
+        for is_first in (False, True):
+            told = rendezvous.launcher_variables(gang, gpus, is_first=is_first)
+            launchers[role.name, is_first] = podspec.variables(told)
         shape: RawObject = {"base": bases[role.name], "world": len(places), "api": options.api_url}
-        if launchers[role.name]:
-            shape["launcher"] = launchers[role.name]
+        if launchers[role.name, False]:
+            shape["launcher"] = launchers[role.name, False]
         hashes[role.name] = sha256_hex(canonical_json(shape))
     made: list[RankPod] = []
     for place in places:
@@ -228,7 +229,7 @@ def _pods(
             place,
             env,
             main=mains[place.role],
-            launcher=launchers[place.role],
+            launcher=launchers[place.role, place.position == 0],
         )
         metadata = envelope.metadata(place.pod, hashes[place.role])
         metadata["labels"] = {

@@ -8,8 +8,9 @@ another one refers to it, so that a user who sets `MASTER_PORT` moves the whole 
 changes that one.
 
 Source: torch/distributed/run.py and argparse_util.py (2.15): the default of each option of torchrun is `PET_<OPTION>`,
-and nothing else of the environment. lightning/fabric/plugins/environments/lightning.py (2.6): with `LOCAL_RANK` set it
-starts no process of its own. Decision 38 weighs them.
+and nothing else of the environment; `is_host` is of elastic/rendezvous/c10d_rendezvous_backend.py.
+lightning/fabric/plugins/environments/lightning.py (2.6): with `LOCAL_RANK` set it starts no process of its own.
+Decision 38 weighs them.
 """
 
 from collections.abc import Mapping
@@ -65,10 +66,11 @@ def rank_variables(address: str, position: int, size: int, gpus: int) -> dict[st
     }
 
 
-def launcher_variables(gang: Gang, gpus: int) -> dict[str, str]:
+def launcher_variables(gang: Gang, gpus: int, *, is_first: bool) -> dict[str, str]:
     """What the main container's launcher reads. It stands after the user's variables, because it refers to some.
 
-    A rank that is alone gets only what differs from torchrun's own defaults.
+    A rank that is alone gets only what differs from torchrun's own defaults. In an elastic gang the first rank is told
+    that it has the store: torchrun would find out by its own name, which the name server may not know yet.
     """
     if gang.size == 1 and not gang.is_elastic:
         return {"PET_NPROC_PER_NODE": str(gpus)} if gpus > 1 else {}
@@ -84,5 +86,6 @@ def launcher_variables(gang: Gang, gpus: int) -> dict[str, str]:
             "PET_RDZV_BACKEND": ELASTIC_BACKEND,
             "PET_RDZV_ENDPOINT": "$(MASTER_ADDR):$(MASTER_PORT)",
             "PET_RDZV_ID": gang.id,
+            "PET_RDZV_CONF": f"is_host={str(is_first).lower()}",
         }
     return found

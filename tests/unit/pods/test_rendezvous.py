@@ -1,6 +1,8 @@
 """The environment of a rank, read by the rules of the launchers that run there."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -60,6 +62,7 @@ def test_torchrun_in_an_elastic_gang_meets_at_a_store_that_admits_fewer() -> Non
         assert (options.min_nodes, options.max_nodes) == (2, 3)
         assert (options.rdzv_backend, options.rdzv_id) == ("c10d", "run-0123abcd-1")
         assert options.rdzv_endpoint == f"{FIRST}:29500"
+        assert options.rdzv_conf == ("is_host=true" if rank == 0 else "is_host=false")
 
 
 def test_an_elastic_gang_of_one_is_still_elastic() -> None:
@@ -125,6 +128,7 @@ def test_a_users_master_port_moves_the_whole_set() -> None:
         ("PET_RDZV_BACKEND", "static"),
         ("PET_RDZV_ENDPOINT", "etcd:2379"),
         ("PET_RDZV_ID", "mine"),
+        ("PET_RDZV_CONF", "timeout=60"),
         ("LOCAL_RANK", "3"),
         ("WORLD_SIZE", "16"),
     ],
@@ -144,6 +148,31 @@ def test_options_on_the_command_line_win_over_the_environment() -> None:
     """As they do in torchrun."""
     options = read(a_gang(4), 2, "--nnodes=2", "--nproc-per-node", "3", "--node_rank=1")
     assert (options.max_nodes, options.nproc_per_node, options.node_rank) == (2, 3, 1)
+
+
+@pytest.mark.parametrize("minimum", [None, 2])
+def test_accelerate_on_several_gpus_joins_the_gang(minimum: int | None) -> None:
+    """It calls torchrun's code with options of its own, and leaves the nodes to the environment.
+
+    Source: accelerate/utils/launch.py (`prepare_multi_gpu_env`, `_filter_args`) and commands/launch.py, 1.15.
+    """
+    own = ("--nproc-per-node=8", "--master-port=29500", "--rdzv-backend=static")
+    gang = a_gang(4, gpus=8, minimum=minimum)
+    for rank in range(4):
+        options = read(gang, rank, *own)
+        assert (options.max_nodes, options.node_rank, options.nproc_per_node) == (4, rank, 8)
+        assert (options.rdzv_backend, options.rdzv_endpoint) == ("static", f"{FIRST}:29500")
+
+
+def test_the_page_on_launchers_names_what_a_rank_finds() -> None:
+    """Each variable in the table is in the environment of a rank of one GPU of an elastic gang."""
+    page = (Path(__file__).parents[3] / "docs/inside.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.partition("## Launchers")[2].partition("\n## ")[0].splitlines()]
+    found = " ".join(cells[3] for cells in rows if len(cells) > 4).replace("HOROVOD_*", "")
+    named = set(re.findall(r"`([A-Z][A-Z_]+)", found))
+    assert {"PET_NNODES", "MASTER_ADDR", "LOCAL_RANK"} <= named
+    told = {item["name"] for item in container_of(a_gang(2, gpus=1, minimum=1), 0)["env"]}
+    assert named <= told
 
 
 def test_only_the_main_container_starts_the_launcher() -> None:
