@@ -1,11 +1,13 @@
 """The options of a launch, and the launch body that they make.
 
 Owns the spelling of the options; what they mean, and what is wrong with them, is the API's word. Only what the API can
-not know is refused here: files that can not be read, options that are not of the form NAME=VALUE.
+not know is refused here: files that can not be read, options of another form, variables that are not set.
 """
 
 import argparse
+import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,20 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         ask.add_argument("--min-available", metavar="N", type=int, help="start with so many (default: all)")
     what = parser.add_argument_group("what it runs")
     what.add_argument("--image", metavar="I", help="container image")
-    what.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
+    what.add_argument(
+        "--env",
+        metavar="NAME[=VALUE]",
+        action="append",
+        default=[],
+        help="a variable; without =VALUE, with the value that it has here (repeat)",
+    )
+    what.add_argument(
+        "--secret",
+        metavar="NAME=SECRET/KEY",
+        action="append",
+        default=[],
+        help="a variable whose value is a key of a Secret of the workspace (repeat)",
+    )
     what.add_argument(
         "--file", metavar="PATH[:NAME]", action="append", default=[], help="ship a small file with it (repeat)"
     )
@@ -71,9 +86,11 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if command:
         body["command"] = command
     if arguments.env:
-        body["env"] = _named(arguments.env, "--env", "/env")
+        body["env"] = _variables(arguments.env, os.environ)
+    if arguments.secret:
+        body["secrets"] = _named(arguments.secret, "--secret", "NAME=SECRET/KEY")
     if arguments.label:
-        body["labels"] = _named(arguments.label, "--label", "/labels")
+        body["labels"] = _named(arguments.label, "--label", "NAME=VALUE")
     if arguments.port:
         body["ports"] = [_port(text) for text in arguments.port]
     if arguments.file:
@@ -122,13 +139,25 @@ def _role(arguments: argparse.Namespace) -> Json:
     return {"name": "worker", **role} if role else {}
 
 
-def _named(items: list[str], option: str, pointer: str) -> dict[str, str]:
+def _variables(items: list[str], here: Mapping[str, str]) -> dict[str, str]:
+    """`NAME=VALUE`, and `NAME` for the value that the variable has `here`."""
+    found: dict[str, str] = {}
+    for item in items:
+        name, has_value, value = item.partition("=")
+        if not name:
+            raise InvalidError(f"--env: {item!r} is not NAME=VALUE or NAME")
+        if not has_value and name not in here:
+            raise InvalidError(f"--env: {name} is not set here; set it, or write {name}=VALUE")
+        found[name] = value if has_value else here[name]
+    return found
+
+
+def _named(items: list[str], option: str, form: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in items:
         name, has_value, value = item.partition("=")
         if not has_value or not name:
-            detail = f"{item!r} is not NAME=VALUE"
-            raise InvalidError(f"{option}: {detail}")
+            raise InvalidError(f"{option}: {item!r} is not {form}")
         found[name] = value
     return found
 

@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     gather.add_argument("--timeout", type=float, default=MEET_S, metavar="S", help="default: %(default)g")
     meet = verb("rendezvous", _rendezvous, "Wait for all ranks; prints a line `RANK HOST ROLE` for each.")
     meet.add_argument("--timeout", type=float, default=MEET_S, metavar="S", help="default: %(default)g")
+    hosts = verb("hostfile", _hostfile, "Wait for all ranks; prints a line `HOST slots=N` for each, by rank.")
+    hosts.add_argument("--slots", type=int, help="processes of each rank; default: its GPUs, else 1")
+    hosts.add_argument("--timeout", type=float, default=MEET_S, metavar="S", help="default: %(default)g")
     run = verb("run", _run, "Run a program, and speak to Slipway for it.")
     run.add_argument("--ready-when", metavar="REGEX", help="ready, once a line that it prints has this")
     run.add_argument(
@@ -126,6 +129,13 @@ def _allgather(client: Client, words: argparse.Namespace) -> int:
 def _rendezvous(client: Client, words: argparse.Namespace) -> int:
     for peer in client.rendezvous(words.timeout):
         _print(f"{peer.rank} {peer.host} {peer.role}".rstrip())
+    return OK
+
+
+def _hostfile(client: Client, words: argparse.Namespace) -> int:
+    slots = words.slots or os.environ.get("PET_NPROC_PER_NODE") or 1
+    for peer in client.rendezvous(words.timeout):
+        _print(f"{peer.host} slots={slots}")
     return OK
 
 

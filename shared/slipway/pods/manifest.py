@@ -22,8 +22,9 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
 from slipway.errors import InvalidError
 from slipway.model import ids
-from slipway.pods import context, devices, files, library, podspec
-from slipway.pods.podspec import MASTER_PORT, AttemptNames, RankPlace, TaskOptions
+from slipway.pods import context, devices, files, library, podspec, rendezvous
+from slipway.pods.podspec import AttemptNames, RankPlace, TaskOptions
+from slipway.pods.rendezvous import MASTER_PORT, Gang
 
 
 class RankPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,7 @@ def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, 
     """
     placements = placed(allocation)
     roles = [role.name for role in spec.ranks for _ in range(role.count)]
+    gpus = {role.name: rendezvous.gpus_of(role.resources) for role in spec.ranks}
     if not placements or placements[-1].rank >= len(roles):
         raise InvalidError(f"the admission of {id_of(allocation)} does not match its ranks")
     return tuple(
@@ -99,6 +101,7 @@ def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, 
             node=placement.node,
             role=roles[placement.rank],
             devices=tuple(placement.device),
+            gpus=gpus[roles[placement.rank]],
         )
         for position, placement in enumerate(placements)
     )
@@ -197,6 +200,8 @@ def _pods(
     traceparent: str,
 ) -> tuple[RankPod, ...]:
     """One base and one hash per role: a gang of thousands is stamped out, not built."""
+    gang = _gang_of(envelope.names, spec, places)
+    launchers: dict[tuple[str, bool], list[podspec.EnvVar]] = {}
     bases: dict[str, RawObject] = {}
     hashes: dict[str, str] = {}
     mains: dict[str, str] = {}
@@ -206,13 +211,26 @@ def _pods(
         )
         template = template_of(spec, role)
         mains[role.name] = str(containers_of(template)[main_container(template)]["name"])
-        shape = {"base": bases[role.name], "world": len(places), "api": options.api_url}
+        gpus = rendezvous.gpus_of(role.resources)
+        for is_first in (False, True):
+            told = rendezvous.launcher_variables(gang, gpus, is_first=is_first)
+            launchers[role.name, is_first] = podspec.variables(told)
+        shape: RawObject = {"base": bases[role.name], "world": len(places), "api": options.api_url}
+        if launchers[role.name, False]:
+            shape["launcher"] = launchers[role.name, False]
         hashes[role.name] = sha256_hex(canonical_json(shape))
     made: list[RankPod] = []
     for place in places:
         base = bases[place.role]
         env = podspec.rank_env(envelope.names, place, options, traceparent)
-        pod = podspec.rank_spec(devices.base_of(base["spec"], place.devices), envelope.names, place, env)
+        pod = podspec.rank_spec(
+            devices.base_of(base["spec"], place.devices),
+            envelope.names,
+            place,
+            env,
+            main=mains[place.role],
+            launcher=launchers[place.role, place.position == 0],
+        )
         metadata = envelope.metadata(place.pod, hashes[place.role])
         metadata["labels"] = {
             **base["metadata"]["labels"],
@@ -233,6 +251,11 @@ def _pods(
             RankPod(position=place.position, rank=place.rank, name=place.pod, node=place.node, manifest=manifest)
         )
     return tuple(made)
+
+
+def _gang_of(names: AttemptNames, spec: AllocationSpec, places: Sequence[RankPlace]) -> Gang:
+    wanted = sum(role.count for role in spec.ranks)
+    return Gang(id=names.bundle, size=len(places), wanted=wanted, minimum=spec.min_available or wanted)
 
 
 def _devices_of(base: RawObject, place: RankPlace) -> dict[str, str]:

@@ -19,13 +19,12 @@ from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.pods import context, devices, files, library
+from slipway.pods import context, devices, files, library, rendezvous
 from slipway.pods.files import Bundle
 from slipway.pods.pin import LAUNCH_GATE
 
 SCHEDULER_NAME = "slipway"
 KUBE_SCHEDULER = "default-scheduler"
-MASTER_PORT = 29500
 TOKEN_PATH = "/run/slipway/token"  # noqa: S105 - a directory
 _TOKEN_VOLUME = "slipway-token"  # noqa: S105 - a volume
 _TOKEN_LIFE_S = 3600
@@ -56,6 +55,8 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     role: str = ""
     devices: tuple[int, ...] = ()
+    gpus: int = 0
+    """whole GPUs that the rank asks for"""
 
 
 class AttemptNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +135,16 @@ def role_base(
     }
 
 
-def rank_spec(base: RawObject, names: AttemptNames, place: RankPlace, env: Sequence[EnvVar]) -> RawObject:
-    """The spec of one rank's pod: the role's, with the rank's name and environment."""
+def rank_spec(
+    base: RawObject,
+    names: AttemptNames,
+    place: RankPlace,
+    env: Sequence[EnvVar],
+    *,
+    main: str,
+    launcher: Sequence[EnvVar],
+) -> RawObject:
+    """The spec of one rank's pod: the role's, with the rank's name and environment; `launcher` for container `main`."""
     spec = dict(base)
     spec["hostname"] = place.pod
     if names.service:
@@ -143,12 +152,14 @@ def rank_spec(base: RawObject, names: AttemptNames, place: RankPlace, env: Seque
     for group in ("initContainers", "containers"):
         if group in spec:
             forced = devices.FORCED if place.devices else ()
-            spec[group] = [_with_env(container, env, forced) for container in spec[group]]
+            spec[group] = [
+                _with_env(item, env, forced, last=launcher if item.get("name") == main else ()) for item in spec[group]
+            ]
     return spec
 
 
 def rank_env(names: AttemptNames, place: RankPlace, options: TaskOptions, traceparent: str) -> list[EnvVar]:
-    """What each container of the rank is told. The rendezvous variables are what torchrun and friends read."""
+    """What each container of the rank is told."""
     values = {
         "SLIPWAY_ALLOCATION_ID": str(names.allocation),
         "SLIPWAY_ATTEMPT": str(names.attempt),
@@ -161,16 +172,16 @@ def rank_env(names: AttemptNames, place: RankPlace, options: TaskOptions, tracep
         devices.VISIBLE: ",".join(map(str, place.devices)),
         "SLIPWAY_TOKEN_FILE": f"{TOKEN_PATH}/token" if options.token_audience else "",
         "TRACEPARENT": traceparent,
-        "MASTER_ADDR": names.master_address,
-        "MASTER_PORT": str(MASTER_PORT),
-        "RANK": str(place.position),
-        "WORLD_SIZE": str(place.world_size),
-        "NODE_RANK": str(place.position),
-        "LOCAL_RANK": "0",
+        **rendezvous.rank_variables(names.master_address, place.position, place.world_size, place.gpus),
     }
-    told: list[EnvVar] = [{"name": name, "value": value} for name, value in values.items() if value]
+    told = variables(values)
     told.append({"name": ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     return told
+
+
+def variables(values: Mapping[str, str]) -> list[EnvVar]:
+    """The values that are not empty, as a container's environment."""
+    return [{"name": name, "value": value} for name, value in values.items() if value]
 
 
 def _main(
@@ -231,15 +242,27 @@ def _with_token(container: RawObject) -> RawObject:
     return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), token]}
 
 
-def _with_env(container: RawObject, env: Sequence[EnvVar], forced: Sequence[str] = ()) -> RawObject:
-    """Ours first, so that the user's values may refer to them; the user wins but for our own prefix and `forced`."""
+def _with_env(
+    container: RawObject, env: Sequence[EnvVar], forced: Sequence[str] = (), *, last: Sequence[EnvVar] = ()
+) -> RawObject:
+    """Ours first, so that the user's values may refer to them; the user wins but for our own prefix and `forced`.
+
+    `last` is ours too, and may refer to what the user's values have made of the rest.
+    """
     theirs = [
         item
         for item in container.get("env") or ()
         if not str(item.get("name")).startswith(RESERVED_ENV_PREFIX) and item.get("name") not in forced
     ]
     taken = {item.get("name") for item in theirs}
-    return {**container, "env": [*(item for item in env if item["name"] not in taken), *theirs]}
+    return {
+        **container,
+        "env": [
+            *(item for item in env if item["name"] not in taken),
+            *theirs,
+            *(item for item in last if item["name"] not in taken),
+        ],
+    }
 
 
 def _foreign(words: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from slipway.errors import (
 )
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, TEMPLATES
+from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind
 from tests.support.api_world import COMMAND, ApiWorld
 from tests.support.clock import wait_until
@@ -52,6 +53,55 @@ async def test_the_object_carries_what_the_others_rely_on(world: ApiWorld) -> No
     assert meta.annotations[ANNOTATION_IDEMPOTENCY_KEY] == key_hash("k1")
     assert meta.labels["team"] == "x"
     assert (await world.stored(answer["name"])).spec.request_hash
+
+
+@pytest.mark.parametrize("word", ["echo pid $$", "$(RANK)", "$$(RANK)", "$HOME", "a$", "$$$", "$(", "$()", "${X}"])
+async def test_a_program_gets_its_command_as_it_was_typed(world: ApiWorld, word: str) -> None:
+    """Whatever a kubelet would make of it: what the pod says is expanded to what was typed."""
+    answer = await world.launch(command=["sh", "-c", word], args=[word])
+    (container,) = (await world.stored(answer["name"])).spec.template["spec"]["containers"]
+    known = {"RANK": "0", "HOME": "/", "X": "1", "": "nothing"}
+    assert [expand(each, known) for each in container["command"]] == ["sh", "-c", word]
+    assert [expand(each, known) for each in container["args"]] == [word]
+
+
+async def test_a_pod_template_keeps_the_meaning_of_kubernetes(world: ApiWorld) -> None:
+    """What stands there is for the kubelet."""
+    container = {"name": "main", "image": "a", "command": ["echo", "$(RANK)"], "args": ["$$"]}
+    answer = await world.launch(template={"spec": {"containers": [container]}}, command=[])
+    (stored,) = (await world.stored(answer["name"])).spec.template["spec"]["containers"]
+    assert (stored["command"], stored["args"]) == (["echo", "$(RANK)"], ["$$"])
+
+
+async def test_a_secret_is_a_variable_of_the_main_container(world: ApiWorld) -> None:
+    """Of every role, and in the place of the template's own value."""
+    main = {"name": "main", "env": [{"name": "TOKEN", "value": "old"}, {"name": "B", "value": "2"}]}
+    roles = [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [{"name": "main"}]}}}]
+    answer = await world.launch(
+        image="a", command=["c"], ranks=roles, template={"spec": {"containers": [main]}}, secrets={"TOKEN": "hub/token"}
+    )
+    spec = (await world.stored(answer["name"])).spec
+    wanted = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    assert spec.template["spec"]["containers"][0]["env"] == [{"name": "B", "value": "2"}, wanted]
+    assert (spec.ranks[1].template or {})["spec"]["containers"][0]["env"] == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"secrets": {"TOKEN": "hub"}}, "/secrets/TOKEN"),
+        ({"secrets": {"TOKEN": "hub/a/b"}}, "/secrets/TOKEN"),
+        ({"secrets": {"TOKEN": "Hub/a"}}, "/secrets/TOKEN"),
+        ({"secrets": {"TOKEN": "hub/a"}, "env": {"TOKEN": "1"}}, "/secrets/TOKEN"),
+        ({"secrets": {"A B": "hub/a"}}, "/secrets/A B"),
+    ],
+)
+async def test_a_secret_that_can_not_be_is_refused(world: ApiWorld, body: dict[str, object], pointer: str) -> None:
+    """With the field, before anything is created."""
+    response = await world.post("/allocations", {**COMMAND, **body})
+    assert response.status_code == 422
+    assert pointer in [error["pointer"] for error in response.json()["errors"]]
+    assert await world.names() == []
 
 
 async def test_the_short_fields_land_on_the_main_container(world: ApiWorld) -> None:

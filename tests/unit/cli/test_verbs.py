@@ -50,6 +50,36 @@ async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
     assert container["command"] == ["python", "train.py"]
 
 
+async def test_a_variable_without_a_value_has_the_callers(
+    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--env NAME` takes the value along, also an empty one."""
+    monkeypatch.setenv("HF_TOKEN", "x=y")
+    monkeypatch.setenv("EMPTY", "")
+    words = ("--env", "HF_TOKEN", "--env", "EMPTY", "--env", "B=2")
+    done = await desk.run("run", "--image", "a", "--detach", *words, "--", "true")
+    assert done.code == main.OK, done.err
+    (name,) = await world.names()
+    assert (await world.stored(name)).spec.env == {"HF_TOKEN": "x=y", "EMPTY": "", "B": "2"}
+
+
+async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
+    """The object says where the value is, and never what it is."""
+    done = await desk.run("run", "--image", "a", "--detach", "--secret", "HF_TOKEN=hub/token", "--", "true")
+    assert done.code == main.OK, done.err
+    (name,) = await world.names()
+    (container,) = (await world.stored(name)).spec.template["spec"]["containers"]
+    reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert container["env"] == [{"name": "HF_TOKEN", "valueFrom": reference}]
+
+
+async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk: Desk) -> None:
+    """Not as a pod template has to write it."""
+    await desk.run("run", "--image", "a", "--detach", "--", "sh", "-c", "echo $$ $(RANK)")
+    (name,) = await world.names()
+    assert "sh -c 'echo $$ $(RANK)'" in (await desk.run("describe", name)).out
+
+
 async def test_names_say_the_kind(world: ApiWorld, desk: Desk) -> None:
     """A launch without a name gets one that begins with what it is."""
     await desk.run("run", "--image", "a", "--detach", "--", "true")
@@ -93,7 +123,10 @@ async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
         (("--image", "", "--", "true"), "image"),
         (("--priority", "2000", "--", "true"), "priority"),
         (("--max-runtime", "soon", "--", "true"), "such as 90s"),
-        (("--env", "A", "--", "true"), "--env: 'A' is not NAME=VALUE"),
+        (("--env", "A_NAME", "--", "true"), "--env: A_NAME is not set here; set it, or write A_NAME=VALUE"),
+        (("--env", "=1", "--", "true"), "--env: '=1' is not NAME=VALUE or NAME"),
+        (("--secret", "A", "--", "true"), "--secret: 'A' is not NAME=SECRET/KEY"),
+        (("--secret", "A=hub", "--", "true"), "write SECRET/KEY"),
         (("--file", "/no/such", "--", "true"), "--file: /no/such can not be read"),
         (("--workspace", "elsewhere", "--", "true"), "there are: default"),
         (("--name", "Bad_Name", "--", "true"), "Bad_Name"),

@@ -91,6 +91,21 @@ async def test_where_the_ranks_are(api: Api, stub: HttpStub, capsys: pytest.Capt
     assert capsys.readouterr().out == "0 10.0.0.1 worker\n"
 
 
+async def test_a_hostfile(
+    api: Api, stub: HttpStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each rank, by rank, as MPI and DeepSpeed read it; as many slots as the rank has GPUs."""
+    addresses = [{"rank": rank, "role": "worker", "host": f"10.0.0.{rank}"} for rank in range(2)]
+    api.body = {"ready": True, "addresses": addresses}
+    assert await run("hostfile") == 0
+    assert capsys.readouterr().out == "10.0.0.0 slots=1\n10.0.0.1 slots=1\n"
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "8")
+    assert await run("hostfile") == 0
+    assert capsys.readouterr().out == "10.0.0.0 slots=8\n10.0.0.1 slots=8\n"
+    assert await run("hostfile", "--slots", "2") == 0
+    assert capsys.readouterr().out == "10.0.0.0 slots=2\n10.0.0.1 slots=2\n"
+
+
 async def test_refused(api: Api, stub: HttpStub, capsys: pytest.CaptureFixture[str]) -> None:
     """3, with the words of the API."""
     api.status, api.body = 409, {"code": "conflict", "detail": "allocation run-12345678 has ended"}

@@ -1,11 +1,13 @@
 """From a whole launch body to the Allocation that is created: complete, judge. Pure.
 
-Owns the short fields (`image`, `command`, `args`), and pointers that make sense to the client. The defaults and limits
-themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
+Owns the short fields (`image`, `command`, `args`, `secrets`), and pointers that make sense to the client. The defaults
+and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
 
-Invariant: the spec is complete: resolving it again changes nothing.
+Invariants: the spec is complete: resolving it again changes nothing. A program gets `command` and `args` as they were
+typed; only a pod template has Kubernetes' meaning of `$(NAME)` and `$$`.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,15 +15,20 @@ import msgspec
 
 from slipway.api.schemas import LaunchBody
 from slipway.api.strict import summary
+from slipway.crd.expansion import literal
+from slipway.crd.fielderrors import Findings
 from slipway.crd.meta import API_GROUP, ObjectMeta
 from slipway.crd.resolve import resolve
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.crd.validate import check_env_name
 from slipway.errors import FieldError, InvalidError
 
 Json = dict[str, Any]
 
 _SHORT = ("image", "command", "args")
+_TYPED = ("command", "args")
+_SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[-._a-zA-Z0-9]{1,253}")
 _MAIN_AT = "/template/spec/containers/0/"
 _FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metadata/namespace", "/workspace"))
 
@@ -63,27 +70,47 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
     for key in body.labels:
         if key.partition("/")[0].endswith(API_GROUP):
             errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
+    for name, reference in body.secrets.items():
+        if name in body.env:
+            errors.append(FieldError(f"/secrets/{name}", f"env sets {name} too: leave one of them out"))
+        if not _SECRET_KEY.fullmatch(reference):
+            detail = f"{reference!r} names no key of a Secret; write SECRET/KEY, such as hub/token"
+            errors.append(FieldError(f"/secrets/{name}", detail))
+        names = Findings()
+        check_env_name(name, f"/secrets/{name}", names)
+        errors += names.errors
     return errors
 
 
 def _spec(body: LaunchBody) -> AllocationSpec:
-    short = {field: getattr(body, field) for field in _SHORT if getattr(body, field)}
+    short: Json = {field: getattr(body, field) for field in _SHORT if getattr(body, field)}
+    short |= {field: [literal(word) for word in short[field]] for field in _TYPED if field in short}
+    secrets = [_from_secret(name, reference) for name, reference in body.secrets.items()]
     fields = {field: getattr(body, field) for field in AllocationSpec.__struct_fields__}
     fields["request_hash"] = ""
-    if short:
-        fields["template"] = _with_main(body.template, short)
+    if short or secrets:
+        fields["template"] = _with_main(body.template, short, secrets)
         fields["ranks"] = [
-            msgspec.structs.replace(role, template=_with_main(role.template, short)) if role.template else role
+            msgspec.structs.replace(role, template=_with_main(role.template, short, secrets)) if role.template else role
             for role in body.ranks
         ]
     return AllocationSpec(**fields)
 
 
-def _with_main(template: Mapping[str, Any], short: Json) -> Json:
-    """The template with the short fields on its main container."""
+def _from_secret(name: str, reference: str) -> Json:
+    secret, _, key = reference.partition("/")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def _with_main(template: Mapping[str, Any], short: Json, secrets: list[Json]) -> Json:
+    """The template with the short fields on its main container; a variable of `secrets` takes the place of its own."""
     containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
     main = main_container({**template, "spec": {"containers": containers}})
     containers[main] = {**containers[main], **short}
+    if secrets:
+        names = {item["name"] for item in secrets}
+        own = [item for item in containers[main].get("env") or () if object_of(item).get("name") not in names]
+        containers[main]["env"] = [*own, *secrets]
     return {**template, "spec": {**object_of(template.get("spec")), "containers": containers}}
 
 

@@ -27,8 +27,18 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     workspace: Name = "default"
     labels: Labels = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
-    command: Annotated[list[str], Meta(max_length=1024, description="command of the main container")] = []
-    args: Annotated[list[str], Meta(max_length=1024, description="arguments of the main container")] = []
+    command: Annotated[
+        list[str],
+        Meta(max_length=1024, description="command of the main container; the program gets it as it is written here"),
+    ] = []
+    args: Annotated[
+        list[str],
+        Meta(max_length=1024, description="arguments of the main container; the program gets them as they are here"),
+    ] = []
+    secrets: Annotated[
+        dict[str, str],
+        Meta(description="environment of the main container from Secrets of the workspace: {NAME: SECRET/KEY}"),
+    ] = {}
 
 
 class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -11,6 +11,8 @@ from slipway.errors import InvalidError
 EXAMPLES = """examples:
   slipway run -- python train.py
   slipway run --ranks 4 --gpus 1 --file train.py -- python train.py --epochs 3
+  slipway run --ranks 4 --gpus 8 --file train.py -- torchrun train.py
+  slipway run --secret HF_TOKEN=hub/token -- python train.py
   slipway run --detach -q -- sleep 60"""
 
 

@@ -102,8 +102,9 @@ def _program(spec: Json) -> tuple[str, str]:
     pod = cast("Json", cast("Json", spec.get("template") or {}).get("spec") or {})
     containers = cast("list[Json]", pod.get("containers") or [{}])
     main_one = next((each for each in containers if each.get("name") == "main"), containers[0])
-    words_ = [*main_one.get("command", []), *main_one.get("args", [])]
-    return table.cut(shlex.join(str(word) for word in words_), 100), str(main_one.get("image", ""))
+    # In a pod template `$$` stands for `$`.
+    words_ = [str(word).replace("$$", "$") for word in (*main_one.get("command", []), *main_one.get("args", []))]
+    return table.cut(shlex.join(words_), 100), str(main_one.get("image", ""))
 
 
 def _pod_row(view: Json, pod: Json) -> list[str]:

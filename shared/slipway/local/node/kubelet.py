@@ -36,6 +36,7 @@ from slipway.local.node.registration import (
     report,
     retire,
 )
+from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
@@ -71,6 +72,7 @@ class Kubelet:
         self._random = random
         self._addresses = Addresses()
         self._peers = PeerNames()
+        self._ports = RendezvousPorts()
         self._prefix = prefix
         self._names = [f"{prefix}-{index}" for index in range(nodes)]
         allocatable = shape.resources()
@@ -144,6 +146,7 @@ class Kubelet:
             capacity=capacity,
             addresses=self._addresses,
             peers=self._peers,
+            ports=self._ports,
         )
 
     def _on_change(self, old: NodePod | None, new: NodePod | None) -> None:
@@ -194,6 +197,7 @@ class Kubelet:
             return
         del self._runs[run.uid]
         self._addresses.release(run.uid)
+        self._ports.release(run.uid)
         await asyncio.to_thread(run.disk.remove)
 
     async def _end_pods(self) -> None:

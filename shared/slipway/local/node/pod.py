@@ -29,6 +29,7 @@ from slipway.local.node.logs import LogWriter
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
+from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.runs import Runs
 from slipway.local.node.tokens import keep_renewed
 from slipway.local.node.writer import NODE_WRITE, StatusWriter
@@ -58,6 +59,7 @@ class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Capacity
     addresses: Addresses
     peers: PeerNames
+    ports: RendezvousPorts
 
 
 class PodRun:
@@ -73,7 +75,15 @@ class PodRun:
         ip = kit.addresses.claim(self.uid, str(pod.status.get("podIP") or ""))
         self._place = Place(pod_ip=ip, host_ip=kit.host_ip, allocatable=kit.capacity.allocatable)
         self._writer = StatusWriter(kit.kube, pod, self._status, clock=kit.clock, random=kit.random)
-        self.runs = Runs(pod, self.disk, self._place, kit.peers, clock=kit.clock, on_change=self._writer.changed)
+        self.runs = Runs(
+            pod,
+            self.disk,
+            self._place,
+            kit.peers,
+            ports=kit.ports,
+            clock=kit.clock,
+            on_change=self._writer.changed,
+        )
         self._leaving = asyncio.Event()
         self._dismissed = asyncio.Event()
         self._hurry = asyncio.Event()

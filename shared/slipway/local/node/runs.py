@@ -21,6 +21,7 @@ from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import NodePod
 from slipway.local.node.preparation import Fetched, NotStartedError, PeersMissingError, program_of
 from slipway.local.node.probes import probe_of, watch_readiness
+from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.shim import Program, Shim
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
@@ -45,6 +46,7 @@ class Runs:
         place: Place,
         peers: PeerNames,
         *,
+        ports: RendezvousPorts,
         clock: Clock,
         on_change: Callable[[], object],
     ) -> None:
@@ -52,6 +54,7 @@ class Runs:
         self._disk = disk
         self._place = place
         self._peers = peers
+        self._ports = ports
         self._clock = clock
         self._on_change = on_change
         self._logs: dict[str, LogWriter] = {}
@@ -194,7 +197,7 @@ class Runs:
             is_patient = self._clock.monotonic() < until
             try:
                 return program_of(
-                    container.spec,
+                    self._ports.told(container.spec, self._pod),
                     self._pod,
                     self._place,
                     bundles,
