@@ -4,13 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
+from slipway.kube.objects import Lease, LeaseSpec
+from slipway.kube.resources import LEASES
 from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import Stop
+from slipway.streams.logpacks import LogPosition
 from tests.support.watch_post import Post, play
 
 
@@ -21,6 +25,8 @@ class Journal:
         self._post = post
         self.lines: dict[str, list[tuple[float, str]]] = {}
         self.is_broken = False
+        self.bugs: set[str] = set()
+        """pods whose log meets a fault of ours"""
         self.broken_off_at: list[float] = []
         """times at which a log that is followed ends as if its container had"""
         self.reads = 0
@@ -33,6 +39,8 @@ class Journal:
         self.reads += 1
         if self.is_broken:
             raise UnavailableError("no logs today")
+        if str(pod["metadata"]["uid"]) in self.bugs:
+            raise IndexError("pop from an empty deque")
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
         while True:
             found = self.lines.get(uid, [])
@@ -210,3 +218,125 @@ def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
         assert journal.reads < 30
 
     play(story)
+
+
+async def a_lease_of_the_dead(post: Post) -> None:
+    """The lease is held by a process that was killed a moment ago."""
+    now = format_time(post.clock.now(), "microseconds")
+    spec = LeaseSpec(holder_identity="killed", lease_duration_seconds=15, acquire_time=now, renew_time=now)
+    lease = Lease(metadata=ObjectMeta(name="slipway-feed", namespace="slipway-system"), spec=spec)
+    await post.its.create(LEASES, lease, namespace="slipway-system")
+
+
+def test_a_watcher_that_does_not_lead_reads_what_it_gives_up() -> None:
+    """The only watcher was killed: its successor has no lease yet, and still loses no line of what ends meanwhile."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        await a_lease_of_the_dead(post)
+        post.kubelet.runs_s = {0: 1.0}
+        stop = Stop()
+        watching = asyncio.ensure_future(post.watcher.run(stop))
+        began = post.clock.now()
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(9):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.1)
+        ended = await post.until(is_let_go, "the end")
+        assert post.clock.now() < began + 10, "it did not wait for the lease"
+        assert await texts(post, ended) == [f"line {number}" for number in range(9)]
+        stop.set()
+        await watching
+
+    play(story, watches=False)
+
+
+def test_a_fault_in_one_log_ends_nothing_else() -> None:
+    """Neither the lease, nor the life of the allocation, nor the log of another rank."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 2.0, 1: 2.0}
+        await post.launch("n0", "n0")
+        await post.until(is_running, "running")
+        journal.bugs = {await uid_of_rank(post, 0)}
+        uid = await uid_of_rank(post, 1)
+        for number in range(10):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.1)
+        leadership = post.watcher.duty.leadership
+        ended = await post.until(is_let_go, "the end", timeout_s=60)
+        assert await texts(post, ended) == [f"line {number}" for number in range(10)]
+        assert leadership is not None
+        assert post.watcher.duty.leadership is leadership
+
+    play(story)
+
+
+def test_a_store_that_was_emptied_is_filled_again() -> None:
+    """The node still has the lines: from the first one on, each once."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 4.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(20):
+            journal.write(uid, f"line {number}")
+            await asyncio.sleep(0.1)
+            if number == 10:
+                post.server.flush()
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == [f"line {number}" for number in range(20)]
+
+    play(story)
+
+
+def test_lines_wait_on_their_node_while_redis_is_away() -> None:
+    """Nothing is dropped for a buffer that is full: what is not stored is not read."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 12.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        post.server.absent = True
+        for number in range(30_000):
+            journal.write(uid, f"line {number}")
+        await asyncio.sleep(5)
+        post.server.absent = False
+        ended = await post.until(is_let_go, "the end")
+        stored = await post.streams.logs.read(id_of(ended), limit=100_000)
+        assert [each.line.number for each in stored] == list(range(1, 30_001))
+        assert stored[-1].line.text == "line 29999"
+
+    play(story)
+
+
+def test_a_log_says_when_it_is_stored_to_its_end() -> None:
+    """So a reader that follows knows that nothing more comes."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        running = await post.launch()
+        await post.until(is_running, "running")
+        journal.write(await uid_of_rank(post, 0), "one")
+        [before] = [each async for each in positions_of(post, running)]
+        ended = await post.until(is_let_go, "the end")
+        [after] = (await post.streams.logs.positions(id_of(ended))).values()
+        assert (before.is_ended, after.is_ended, after.number) == (False, True, 1)
+
+    play(story)
+
+
+async def positions_of(post: Post, allocation: Allocation) -> AsyncIterator[LogPosition]:
+    """Of each log that has a line, once there is one."""
+    while not (found := await post.streams.logs.positions(id_of(allocation))):  # noqa: ASYNC110 - a server's state
+        await asyncio.sleep(0.05)
+    for each in found.values():
+        yield each

@@ -44,8 +44,8 @@ PACK_BYTES = 32 * 1024
 PIECE_BYTES = 16 * 1024
 GONE_RETRIES_MAX = 30
 """How often the store is asked for the last lines of a pod that is gone."""
-CHUNKS_MAX = 4
-"""Chunks that are read ahead of what is stored."""
+AHEAD_BYTES = 128 * 1024
+"""What is read ahead of what is stored; more waits on the node."""
 PACKS_AT_ONCE = 64
 LAG_LOOK_S = 2.0
 LAG_BYTES_MAX = 6 * 1024 * 1024
@@ -108,6 +108,39 @@ def _fail(batch: Iterable[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
     for _, answer in batch:
         if not answer.done():
             answer.set_exception(UnavailableError("the writer of logs has stopped"))
+
+
+class _Ahead:
+    """What was read of a log and not taken yet: a bounded number of bytes, however small its chunks are."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        self._is_over = False
+        self._some, self._room = asyncio.Event(), asyncio.Event()
+
+    async def put(self, chunk: bytes) -> None:
+        """Add a chunk; waits while there is no room."""
+        while self._bytes >= AHEAD_BYTES:
+            self._room.clear()
+            await self._room.wait()
+        self._chunks.append(chunk)
+        self._bytes += len(chunk)
+        self._some.set()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._is_over = True
+        self._some.set()
+
+    async def take(self) -> bytes | None:
+        """All that is here, once there is something; None when nothing more comes."""
+        await self._some.wait()
+        found, self._chunks, self._bytes = b"".join(self._chunks), [], 0
+        if not self._is_over:
+            self._some.clear()
+        self._room.set()
+        return found or None
 
 
 class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,18 +235,18 @@ class LogFollower:
 
     async def _follow(self) -> bool:
         """Read and store until the log ends; False when another process stored lines of it meanwhile."""
-        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(CHUNKS_MAX)
+        ahead = _Ahead()
         try:
             async with asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(self._pump(chunks))
+                reading = tasks.create_task(self._pump(ahead))
                 try:
-                    return await self._take_all(chunks, reading)
+                    return await self._take_all(ahead, reading)
                 finally:
                     reading.cancel()
         except BaseExceptionGroup as group:
             raise only(group) from None
 
-    async def _pump(self, chunks: "asyncio.Queue[bytes | None]") -> ControlPlaneError | None:
+    async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
         meta = self.pod.metadata
         try:
             stream = self._reader.follow_log(
@@ -221,18 +254,16 @@ class LogFollower:
             )
             async with aclosing(cast("AsyncGenerator[bytes]", stream)) as found:
                 async for chunk in found:
-                    await chunks.put(chunk)
+                    await ahead.put(chunk)
         except ControlPlaneError as error:
-            await chunks.put(None)
+            ahead.close()
             return error
-        await chunks.put(None)
+        ahead.close()
         return None
 
-    async def _take_all(
-        self, chunks: "asyncio.Queue[bytes | None]", reading: "asyncio.Task[ControlPlaneError | None]"
-    ) -> bool:
+    async def _take_all(self, ahead: _Ahead, reading: "asyncio.Task[ControlPlaneError | None]") -> bool:
         self._has_rest = False
-        while not await self._take_some(chunks):
+        while not await self._take_some(ahead):
             is_many = self._bytes >= PACK_BYTES
             if not await self._store_lines(keep_last=self._is_behind()):
                 return False
@@ -248,33 +279,26 @@ class LogFollower:
             raise error
         return True
 
-    async def _take_some(self, chunks: "asyncio.Queue[bytes | None]") -> bool:
+    async def _take_some(self, ahead: _Ahead) -> bool:
         """Wait for a chunk and take what has come with it, a pack at most; True when the log has ended.
 
         What is taken is stored whole: the position that goes with it is that of its last line.
         """
         if not self._pieces:
-            chunk: bytes | None = b""
             try:
                 async with asyncio.timeout(PROGRESS_S if self._cutter.is_open else None):
-                    chunk = await chunks.get()
+                    found = await ahead.take()
             except TimeoutError:
                 self._show_progress()
                 return False
-            if not self._split(chunk):
+            if found is None:
                 return True
+            self._pieces.extend(found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))
         while self._pieces and self._bytes < PACK_BYTES:
             self._add(self._cutter.feed(self._pieces.popleft()))
-            if not self._pieces and not chunks.empty() and not self._split(chunks.get_nowait()):
-                return True
         if self._cutter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
             self._show_progress()
         return False
-
-    def _split(self, chunk: bytes | None) -> bool:
-        if chunk is not None:
-            self._pieces.extend(chunk[at : at + PIECE_BYTES] for at in range(0, len(chunk), PIECE_BYTES))
-        return chunk is not None
 
     def _show_progress(self) -> None:
         self._add(self._cutter.progress())
