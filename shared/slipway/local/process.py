@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slipway.errors import UnavailableError
 from slipway.local.layout import Member, start_ticks
+from slipway.runtime import private_files
 from slipway.runtime.clock import Clock
 
 POLL_S = 0.03
@@ -48,7 +49,7 @@ class Child:
 
     async def start(self) -> None:
         """Start it; its output is appended to its log."""
-        with self.log.open("ab") as out:
+        with open(self.log, "ab", opener=private_files.opener) as out:  # noqa: ASYNC230 - a local file, not read
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.DEVNULL,

@@ -138,6 +138,28 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1.0
 
+    metrics_token_file: Annotated[
+        str,
+        Meta(
+            description="File with the bearer token that /metrics asks for, where other accounts of the machine can "
+            "reach it. Empty: it asks for none, as in a cluster, where a NetworkPolicy says who may."
+        ),
+    ] = ""
+
+    def read_metrics_token(self) -> str:
+        """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""
+        if not self.metrics_token_file:
+            return ""
+        try:
+            token = Path(self.metrics_token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidError(
+                f"SLIPWAY_METRICS_TOKEN_FILE: {self.metrics_token_file} cannot be read: {error}"
+            ) from error
+        if not token:
+            raise InvalidError(f"SLIPWAY_METRICS_TOKEN_FILE: {self.metrics_token_file} is empty; write a token into it")
+        return token
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{row.field}={_shown(row, getattr(self, row.field))}" for row in describe(type(self)))
         return f"{type(self).__name__}({shown})"
