@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
 
 NOBODY = 65534
 ASKED = {
@@ -138,3 +139,24 @@ def test_no_secret_is_on_a_command_line(stack: RunningStack) -> None:
     """Every account reads those."""
     for child in stack.stack.children.values():
         assert stack.stack.token not in Path(f"/proc/{child.pid}/cmdline").read_text("utf-8"), child.name
+
+
+def test_a_workload_answers_the_proxy_only(stack: RunningStack) -> None:
+    """A notebook and a shell listen on loopback addresses too, and run whatever they are asked to."""
+    ids = {kind: stack.launch({"kind": kind}) for kind in ("notebook", "shell")}
+    for kind, id_ in ids.items():
+        wait_until(lambda id_=id_: stack.view(id_)["ready"], f"the {kind} to listen", timeout_s=60)
+    at: dict[str, str] = {}
+    for kind, id_ in ids.items():
+        (pod,) = stack.kubernetes("GET", f"/api/v1/pods?labelSelector=slipway.dev/allocation={id_}")["items"]
+        at[kind] = str(pod["status"]["podIP"])
+    kernels = f"/proxy/{ids['notebook']}/api/kernels"
+    assert status_of("notebook", at["notebook"], 8888, "GET", kernels) == 403
+    assert status_of("notebook", at["notebook"], 8888, "POST", kernels) == 403
+    assert status_of("shell", at["shell"], 7681, "GET", "/sessions") == 401
+    said = (stack.folder / "workload-token").read_text()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert said not in path.read_text("utf-8", "replace"), path
+        except OSError:
+            continue

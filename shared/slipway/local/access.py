@@ -3,6 +3,9 @@
 Owns that token, its record for the API, and the names under which a browser reaches the stack. Files are written, no
 socket is opened.
 
+A workload listens on a loopback address too. Its programs of ours, and JupyterLab, answer the proxy of the API only, by
+a token that both are given (`ENV_WORKLOAD_TOKEN`).
+
 The token is the administrator's at the API server, at the REST API and for `/metrics`. It stands in files of mode 0600
 only. In the REST API it may speak for any user by name (`--user`), as everybody could on a machine of one's own.
 
@@ -23,6 +26,7 @@ from slipway.model.apitokens import EVERYWHERE, Role
 from slipway.model.times import format_time
 from slipway.runtime import private_files
 
+ENV_WORKLOAD_TOKEN = "SLIPWAY_WORKLOAD_TOKEN"  # noqa: S105 - the name of a variable
 LIFE_S = 10 * 365 * 86_400.0
 _NAME_BYTES = 8
 _FALLBACK_USER = "local"
@@ -57,6 +61,13 @@ def make_token(layout: Layout, now: float) -> str:
     )
     private_files.write(layout.tokens / apitokens.file_of(record.id), apitokens.encode(record))
     private_files.write(layout.token, token.encode())
+    return token
+
+
+def make_workload_token(layout: Layout) -> str:
+    """The token by which workloads know the proxy; another one than what opens the stack, since they all have it."""
+    token = secrets.token_urlsafe(32)
+    private_files.write(layout.workload_token, token.encode())
     return token
 
 

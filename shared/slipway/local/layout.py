@@ -52,6 +52,8 @@ class Layout:
         """opens every listener of the stack"""
         self.tokens = folder / "tokens"
         """the records of the tokens that the API takes"""
+        self.workload_token = folder / "workload-token"
+        """what the proxy of the API shows to workloads"""
         self.names = folder / "names"
         """what browsers call the stack"""
         self.certificate = folder / "apiserver.pem"

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,8 +24,18 @@ class Child:
     """A program that is kept in a log file and in a session of its own, so that Ctrl-C reaches only its parent."""
 
     def __init__(
-        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, clock: Clock, url: str = ""
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        clock: Clock,
+        url: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls` is what its address is trusted by, where that is https."""
+        self._tls = tls
         self.name = name
         self.url = url
         self.log = log
@@ -109,10 +120,10 @@ class Child:
             await self._clock.sleep(POLL_S)
 
     async def _is_ok(self, path: str) -> bool:
-        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        host, _, port = self.url.partition("://")[2].rpartition(":")
         try:
             async with asyncio.timeout(1.0):
-                reader, writer = await asyncio.open_connection(host, int(port))
+                reader, writer = await asyncio.open_connection(host, int(port), ssl=self._tls)
                 try:
                     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
                     writer.write(request.encode())

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,6 +90,7 @@ class Stack:
         self.token = ""
         """opens the API and the local cluster; made by `start`"""
         self._names = access.Names("", "")
+        self._workload_token = ""
 
     @property
     def api_url(self) -> str:
@@ -121,6 +123,7 @@ class Stack:
         self.layout.make()
         self.token = access.make_token(self.layout, self._clock.now())
         self._names = access.make_names(self.layout)
+        self._workload_token = access.make_workload_token(self.layout)
         try:
             await self._start_cluster()
             await self._start_services()
@@ -183,7 +186,8 @@ class Stack:
             argv += ["--tls-cert-file", str(self.layout.certificate)]
             # Kept on disk also when the folder is not: a cluster that is killed comes back as it was.
             argv += ["--data", str(self.layout.cluster)]
-            await self._spawn("cluster", argv, url=self._kubernetes)
+            trusting = ssl.create_default_context(cadata=issued.authority.decode())
+            await self._spawn("cluster", argv, url=self._kubernetes, tls=trusting)
         if self.valkey is not None:
             await self.valkey.start()
 
@@ -228,6 +232,7 @@ class Stack:
             "SLIPWAY_TOKEN_DIR": str(self.layout.tokens),
             "SLIPWAY_HOSTS": self._names.host,
             "SLIPWAY_PROXY_DOMAIN": self._names.workloads,
+            "SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.layout.workload_token),
             # One person's machine: nobody has to be kept from using it up.
             "SLIPWAY_RATE_PER_S": "0",
             # Ranks are told of the api itself, which takes the tokens of tasks too.
@@ -239,10 +244,16 @@ class Stack:
         options = self.options
         argv = ["slipway.local.node", "--state", str(self.layout.nodes), "--nodes", str(options.nodes)]
         argv += ["--cpus", str(options.cpus), "--memory", options.memory, "--gpus", str(options.gpus)]
-        await self._spawn("nodes", argv)
+        await self._spawn("nodes", argv, env={access.ENV_WORKLOAD_TOKEN: self._workload_token})
 
     async def _spawn(
-        self, name: str, module: list[str], *, url: str = "", env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        module: list[str],
+        *,
+        url: str = "",
+        env: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         child = Child(
             name,
@@ -251,6 +262,7 @@ class Stack:
             log=self.layout.logs / f"{name}.log",
             clock=self._clock,
             url=url,
+            tls=tls,
         )
         self.children[name] = child
         await child.start()

@@ -162,7 +162,7 @@ def connect(
         open_streams=OpenStreams(settings.streams_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock),
-        forwarder=HttpForwarder(silence_s=settings.proxy_timeout_s, stop=stop),
+        forwarder=HttpForwarder(settings.proxy_timeout_s, stop, settings.read_workload_token()),
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
