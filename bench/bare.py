@@ -20,10 +20,14 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from bench.opening import session_into
 from slipway.kube import client
+from slipway.local.access import make_token
+from slipway.local.certificate import issue
 from slipway.local.furnish import furnish
 from slipway.local.layout import Layout
 from slipway.local.process import Child
+from slipway.runtime import private_files
 from slipway.runtime.clock import SystemClock, SystemRandom
 
 CONNECTIONS = 64
@@ -213,8 +217,8 @@ class BareCluster:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls, session: aiohttp.ClientSession) -> AsyncGenerator[Self]:
-        """One in a process and a folder of its own, kept on disk as the stack's is."""
+    async def started(cls) -> AsyncGenerator[Self]:
+        """One in a process and a folder of its own, kept on disk and behind a token and TLS as the stack's is."""
         clock = SystemClock()
         with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
             layout = Layout(Path(folder) / "bare")
@@ -222,16 +226,18 @@ class BareCluster:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 listen = f"127.0.0.1:{probe.getsockname()[1]}"
-            layout.write_kubeconfig(f"http://{listen}")
+            url, token, issued = f"https://{listen}", make_token(layout, clock.now()), issue(clock.now())
+            private_files.write(layout.certificate, issued.server)
+            layout.write_kubeconfig(url, token=token, authority=issued.authority)
             argv = [sys.executable, "-m", "slipway.local.apiserver", "--listen", listen, "--data", str(layout.cluster)]
-            child = Child(
-                "bare", argv, env=dict(os.environ), log=layout.logs / "bare.log", clock=clock, url=f"http://{listen}"
-            )
+            argv += ["--token-file", str(layout.token), "--tls-cert-file", str(layout.certificate)]
+            child = Child("bare", argv, env=dict(os.environ), log=layout.logs / "bare.log", clock=clock, url=url)
             await child.start()
             try:
                 async with client.connect(str(layout.kubeconfig), clock=clock, random=SystemRandom()) as kube:
                     await furnish(kube, clock, system_namespace="slipway-system", local_defaults=True)
-                yield cls(session, f"http://{listen}")
+                async with session_into(layout.kubeconfig) as session:
+                    yield cls(session, url)
             finally:
                 await child.stop(5.0)
 

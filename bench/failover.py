@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 
+from bench.opening import session_into
 from bench.runner import Row, Target, percentile, row
 from slipway.local.stack import Stack, StackOptions
 
@@ -162,7 +163,7 @@ async def _a_pair() -> AsyncGenerator[Pair]:
         stack = Stack(options)
         await stack.start()
         try:
-            async with aiohttp.ClientSession() as session:
+            async with session_into(Path(stack.kubeconfig), limit=100) as session:
                 yield Pair(stack, session, await asyncio.to_thread(_kubernetes_of, stack.kubeconfig))
         finally:
             await stack.stop()

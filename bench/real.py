@@ -24,6 +24,7 @@ import aiohttp
 import msgspec
 
 from bench.bare import ALLOCATIONS, CONFIG_MAPS, CONNECTIONS, PODS, SERVICES, BareClient
+from bench.opening import opened_by
 from bench.stand import launch_through, metrics_of
 from slipway.local.stack import SERVICES as OURS
 from slipway.local.stack import Stack, StackOptions
@@ -265,7 +266,9 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
                 )
             )
             web = await stopping.enter_async_context(
-                aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+                aiohttp.ClientSession(
+                    timeout=timeout, connector=aiohttp.TCPConnector(limit=0), headers=opened_by(stack.token)
+                )
             )
             stand = RealStand(cluster.it, stack, kube, web)
             await stand.add_nodes(ground.nodes, ground.size)

@@ -26,6 +26,7 @@ import msgspec
 
 from bench.bare import ALLOCATIONS, CONNECTIONS, BareClient, Copied
 from bench.kube_scheduler import many
+from bench.opening import session_into
 from bench.real import KUBE_CALLS, Bound, Ground, a_real_stand
 from bench.runner import Row, Target, percentile, row
 from bench.stand import LINE_LIMIT, launch_through, metrics_of
@@ -222,8 +223,8 @@ async def _a_local_site() -> AsyncGenerator[Site]:
         await stack.start()
         try:
             timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
-            connector = aiohttp.TCPConnector(limit=2 * CONNECTIONS)
-            async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=LINE_LIMIT) as session:
+            path, limit = Path(stack.kubeconfig), 2 * CONNECTIONS
+            async with session_into(path, limit=limit, timeout=timeout, read_bufsize=LINE_LIMIT) as session:
                 yield Site(stack, session, session, stack.children["cluster"].url)
         finally:
             await stack.stop()

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from bench.opening import session_into
 from slipway.local.stack import Stack, StackOptions
 
 LAUNCH_PATH = "/api/v1/allocations"
@@ -257,8 +258,7 @@ async def a_stand(**options: Any) -> AsyncGenerator[Stand]:
         try:
             kubernetes = stack.children["cluster"].url
             timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
-            connector = aiohttp.TCPConnector(limit=0)
-            async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=LINE_LIMIT) as session:
+            async with session_into(Path(stack.kubeconfig), timeout=timeout, read_bufsize=LINE_LIMIT) as session:
                 watching = Watching(session, kubernetes)
                 await watching.start()
                 try:

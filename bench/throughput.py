@@ -38,7 +38,7 @@ NODE: dict[str, Any] = {
 
 async def measure(runs: int) -> list[Row]:
     """Rows of this benchmark."""
-    async with a_stand(nodes=0) as stand, BareCluster.started(stand.session) as bare:
+    async with a_stand(nodes=0) as stand, BareCluster.started() as bare:
         for number in range(NODES):
             name = f"fake-{number}"
             labels = {"kubernetes.io/hostname": name}

@@ -26,7 +26,7 @@ def write_scalars(folder: Path) -> None:
 def test_jupyterlab_runs_a_cell(stack: RunningStack, page: Page, pictures: Path) -> None:
     """From the waiting page to the launcher to a kernel that answers, all through the proxy."""
     id_ = stack.launch({"kind": "notebook"})
-    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=SERVES_S)
     page.picture(pictures / "jupyterlab-launcher.png")
     page.click(".jp-LauncherCard[data-category='Notebook']")
@@ -44,7 +44,7 @@ def test_jupyterlab_runs_a_cell(stack: RunningStack, page: Page, pictures: Path)
 def test_an_open_page_is_no_use(stack: RunningStack, page: Page) -> None:
     """A notebook that nobody touches ends in its time, though its page is open and asks for news all the while."""
     id_ = stack.launch({"kind": "notebook", "idleTimeout": "20s"})
-    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=SERVES_S)
     ended = stack.wait_for(id_, "Terminated", timeout_s=90)
     assert (ended["result"], ended["reason"]) == ("TimedOut", "IdleTimeout")
@@ -55,7 +55,7 @@ def test_tensorboard_draws_a_curve(stack: RunningStack, page: Page, pictures: Pa
     """With the files there, the page shows their scalars."""
     write_scalars(tmp_path / "run")
     id_ = stack.launch({"kind": "tensorboard", "env": {"TENSORBOARD_LOGDIR": str(tmp_path)}})
-    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("document.title === 'TensorBoard'", timeout_s=SERVES_S)
     page.wait_for("(document.body.innerText || '').includes('loss')", timeout_s=SERVES_S)
     page.wait_for("!!document.querySelector('scalar-card, tb-card-view, card-view')", timeout_s=SERVES_S)

@@ -14,7 +14,7 @@ OPEN = "document.querySelector('.bar')?.dataset.state === 'open'"
 
 def a_shell(stack: RunningStack, page: Page) -> str:
     id_ = stack.launch({"kind": "shell"})
-    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for(OPEN)
     return id_
 

@@ -23,7 +23,7 @@ def tried_twice(stack: RunningStack) -> str:
 
 def test_it_shows_the_whole_life(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
     """Reached by the link of the allocation; each span has a bar in its place, the request first, nothing is cut."""
-    page.goto(stack.url + stack.view(tried_twice)["links"]["trace"])
+    page.goto(stack.link(stack.view(tried_twice)["links"]["trace"]))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
     names = page.run(NAMES)
     assert names[0] == "POST /api/v1/allocations"
@@ -44,7 +44,7 @@ def test_it_shows_the_whole_life(stack: RunningStack, page: Page, tried_twice: s
 
 def test_a_span_tells_what_it_knows(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
     """A click, or Enter, opens it: attributes, and what it follows from, by name."""
-    page.goto(f"{stack.url}/trace/{tried_twice}")
+    page.goto(stack.link(f"/trace/{tried_twice}"))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
     page.run("[...document.querySelectorAll('.name')].find(n => n.innerText == 'attempt 2').closest('summary').focus()")
     page.press("Enter", 13, "\r")
@@ -58,7 +58,7 @@ def test_a_span_tells_what_it_knows(stack: RunningStack, page: Page, tried_twice
 def test_it_fits_a_phone(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
     """Nothing sticks out at the side."""
     page.look(width=390, height=780, is_dark=True)
-    page.goto(f"{stack.url}/trace/{tried_twice}")
+    page.goto(stack.link(f"/trace/{tried_twice}"))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
     page.picture(pictures / "trace-phone.png")
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
@@ -67,7 +67,7 @@ def test_it_fits_a_phone(stack: RunningStack, page: Page, tried_twice: str, pict
 def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
     """Spans appear while the page is open, and it says how it ended."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"], "hold": True})
-    page.goto(f"{stack.url}/trace/{id_}")
+    page.goto(stack.link(f"/trace/{id_}"))
     page.wait_for("document.querySelector('#phase').innerText === 'Pending'")
     page.wait_for(f"{NAMES}.includes('POST /api/v1/allocations')")
     stack.ask(lambda api: api.post(f"/allocations/{id_}/resume"))
@@ -78,7 +78,7 @@ def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
 
 def test_what_is_not_there_is_told(stack: RunningStack, page: Page) -> None:
     """An id of nobody, however it is spelled, is no more than text on the page."""
-    page.goto(f"{stack.url}/trace/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    page.goto(stack.link("/trace/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"))
     page.wait_for("document.querySelector('.message').innerText.includes('no such allocation')")
     assert page.run("document.querySelectorAll('img').length") == 0
     assert "<img src=x" in page.text()

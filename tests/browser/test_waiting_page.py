@@ -12,7 +12,7 @@ PAGES = [sys.executable, "-m", "slipway.local.pages"]
 def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures: Path) -> None:
     """Held, it says so; resumed, each step is shown, and the workload's own page follows by itself."""
     id_ = stack.launch({"kind": "notebook", "hold": True, "image": "local", "command": [*PAGES, "notebook"]})
-    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("document.querySelector('li.now')?.dataset.phase === 'Pending'")
     page.wait_for("document.querySelector('.message').innerText.length > 10")
     page.picture(pictures / "waiting-light.png")
@@ -31,7 +31,7 @@ def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures
 def test_the_end_is_told(stack: RunningStack, page: Page, pictures: Path) -> None:
     """Who looks at a workload that ends is told so, with the reason, and no page looks for ever."""
     id_ = stack.launch({"kind": "notebook", "hold": True})
-    page.goto(f"{stack.url}/proxy/{id_}/")
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
     page.wait_for("!!document.querySelector('li.now')")
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
     page.wait_for("document.body.dataset.ended === 'true'")

@@ -22,7 +22,9 @@ def send(stack: RunningStack, body: bytes, method: str = "POST", **headers: str)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, PATH, body=body, headers={"Content-Type": "application/json", **named})
+        connection.request(
+            method, PATH, body=body, headers={**stack.headers, "Content-Type": "application/json", **named}
+        )
         response = connection.getresponse()
         return response.status, json.loads(response.read() or b"{}"), {k.lower(): v for k, v in response.getheaders()}
     finally:

@@ -54,6 +54,7 @@ def netloc_of(stack: RunningStack) -> str:
 def get(stack: RunningStack, path: str, **headers: str) -> httpx.Response:
     """GET without following redirects."""
     with raw(stack) as connection:
+        headers = {**stack.headers, **headers}
         named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
         host = "" if "Host" in headers else f"Host: {netloc_of(stack)}\r\n"
         connection.sendall(f"GET {path} HTTP/1.1\r\n{host}{named}Connection: close\r\n\r\n".encode("latin-1"))
@@ -118,6 +119,7 @@ def test_a_body_of_a_gigabyte(stack: RunningStack) -> None:
     """Announced, it is refused at once; unannounced, as soon as it is too long; memory stays in any case."""
     before = rss_mib(stack)
     head = f"POST /api/v1/allocations HTTP/1.1\r\nHost: {netloc_of(stack)}\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: {stack.headers['Authorization']}\r\n"
     with raw(stack) as connection:
         connection.sendall(f"{head}Content-Length: {1024 * MIB}\r\n\r\n".encode())
         assert status_of(connection) == 413
@@ -141,7 +143,8 @@ def test_a_user_name_of_a_megabyte(stack: RunningStack) -> None:
         with raw(stack) as connection:
             netloc = netloc_of(stack)
             try:
-                connection.sendall(f"GET /api/v1/me HTTP/1.1\r\nHost: {netloc}\r\nX-Slipway-User: ".encode())
+                opens = f"Authorization: {stack.headers['Authorization']}"
+                connection.sendall(f"GET /api/v1/me HTTP/1.1\r\nHost: {netloc}\r\n{opens}\r\nX-Slipway-User: ".encode())
                 connection.sendall(b"n" * size + b"\r\n\r\n")
             except ConnectionError:
                 pass

@@ -85,8 +85,9 @@ class Jupyter:
     """A client of a Jupyter server, as its page is one: with cookies, and with the token against forged requests."""
 
     def __init__(self, stack: RunningStack, id_: str) -> None:
+        self.opens = stack.headers
         self.origin, self.root = stack.url, f"{stack.url}/proxy/{id_}"
-        self.http = httpx.Client(trust_env=False, follow_redirects=True, timeout=30)
+        self.http = httpx.Client(headers=stack.headers, trust_env=False, follow_redirects=True, timeout=30)
         self.page = self.http.get(f"{self.root}/")
         self.token = str(self.http.cookies.get("_xsrf"))
 
@@ -116,7 +117,9 @@ class Jupyter:
             "metadata": {},
             "content": content,
         }
-        with connect(url, additional_headers={"Cookie": cookies, "Origin": self.origin}, proxy=None) as channels:
+        with connect(
+            url, additional_headers={**self.opens, "Cookie": cookies, "Origin": self.origin}, proxy=None
+        ) as channels:
             channels.send(json.dumps({**message, "channel": "shell", "buffers": []}))
             while True:
                 told = json.loads(channels.recv(SERVES_S))
@@ -152,9 +155,10 @@ def test_a_notebook_without_jupyter(stack: RunningStack) -> None:
     """The page that stands in for it on machines without JupyterLab runs cells too."""
     command = [sys.executable, "-m", "slipway.local.pages", "notebook"]
     id_ = serving(stack, kind="notebook", command=command)
-    page = httpx.get(f"{stack.url}/proxy/{id_}/", trust_env=False)
+    page = httpx.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, trust_env=False)
     assert (page.status_code, id_ in page.text) == (200, True)
-    answer = httpx.post(f"{stack.url}/proxy/{id_}/run", json={"code": "1 + 1"}, trust_env=False, timeout=30)
+    url, code = f"{stack.url}/proxy/{id_}/run", {"code": "1 + 1"}
+    answer = httpx.post(url, json=code, headers=stack.headers, trust_env=False, timeout=30)
     events = [json.loads(line) for line in answer.text.splitlines()]
     assert {"type": "result", "text": "2"} in events
 
@@ -169,10 +173,11 @@ def test_tensorboard_waits_for_files_and_shows_them(stack: RunningStack, tmp_pat
     url = f"{stack.url}/proxy/{id_}/data/plugin/scalars"
 
     def tags() -> Any:
-        return httpx.get(f"{url}/tags", trust_env=False).json().get("run")
+        return httpx.get(f"{url}/tags", headers=stack.headers, trust_env=False).json().get("run")
 
     assert "loss" in wait_until(tags, "TensorBoard to load them", timeout_s=SERVES_S)
-    points = httpx.get(f"{url}/scalars", params={"run": "run", "tag": "loss"}, trust_env=False).json()
+    asked = {"run": "run", "tag": "loss"}
+    points = httpx.get(f"{url}/scalars", params=asked, headers=stack.headers, trust_env=False).json()
     assert len(points) == 50
 
 
@@ -184,18 +189,18 @@ def test_only_rank_0_is_shown_and_bodies_have_no_limit(stack: RunningStack) -> N
     url = f"{stack.url}/proxy/{id_}/"
 
     def answers() -> bool:
-        return httpx.get(url, trust_env=False).status_code == 200
+        return httpx.get(url, headers=stack.headers, trust_env=False).status_code == 200
 
     wait_until(answers, "the servers to listen", timeout_s=SERVES_S)
-    assert {httpx.get(url, trust_env=False).headers["x-rank"] for _ in range(10)} == {"0"}
+    assert {httpx.get(url, headers=stack.headers, trust_env=False).headers["x-rank"] for _ in range(10)} == {"0"}
     sent = b"0123456789abcdef" * (2 * MIB)
-    answer = httpx.post(url, content=sent, trust_env=False, timeout=60)
+    answer = httpx.post(url, content=sent, headers=stack.headers, trust_env=False, timeout=60)
     assert answer.text == hashlib.sha256(sent).hexdigest()
-    with httpx.stream("GET", f"{url}?size={512 * MIB}", trust_env=False, timeout=60) as slow:
+    with httpx.stream("GET", f"{url}?size={512 * MIB}", headers=stack.headers, trust_env=False, timeout=60) as slow:
         pieces = slow.iter_raw()
         next(pieces)  # and then nobody reads for a while
         before = rss_mib(stack.pid("api"))
-        got = httpx.get(f"{url}?size={64 * MIB}", trust_env=False, timeout=60)
+        got = httpx.get(f"{url}?size={64 * MIB}", headers=stack.headers, trust_env=False, timeout=60)
         assert len(got.content) == 64 * MIB
         assert rss_mib(stack.pid("api")) - before < 64
 

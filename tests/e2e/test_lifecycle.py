@@ -175,8 +175,9 @@ def _near(due: float, seconds: float) -> bool:
 
 
 def _visited(stack: RunningStack, id_: str) -> bool:
+    asked = urllib.request.Request(f"{stack.url}/proxy/{id_}/", headers=stack.headers)
     try:
-        with urllib.request.urlopen(f"{stack.url}/proxy/{id_}/", timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
             return answer.status == 200
     except OSError:
         return False

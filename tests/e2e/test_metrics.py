@@ -69,7 +69,9 @@ def targets(stack: RunningStack) -> Generator[dict[str, str]]:
     process = subprocess.Popen(argv, env=stack.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         found = {name: stack.stack.children[name].url.removeprefix("http://") for name in SERVICES}
-        wait_until(lambda: "slipway_audit_violations" in _text(audit), "the first audit has ended", timeout_s=60.0)
+        wait_until(
+            lambda: "slipway_audit_violations" in _text(stack, audit), "the first audit has ended", timeout_s=60.0
+        )
         yield found | {"audit": audit}
     finally:
         process.terminate()
@@ -91,7 +93,9 @@ def worked(stack: RunningStack, targets: dict[str, str]) -> RunningStack:
     stack.launch({"kind": "command", "image": "local", "command": STAYS, "hold": True})
     huge = {"count": 1, "resources": {"cpu": "400"}}
     stack.launch({"kind": "command", "image": "local", "command": STAYS, "ranks": [huge]})
-    wait_until(lambda: 'slipway_pending{pool="default",reason="Held"} 1.0' in _text(targets["scheduler"]), "it waits")
+    wait_until(
+        lambda: 'slipway_pending{pool="default",reason="Held"} 1.0' in _text(stack, targets["scheduler"]), "it waits"
+    )
     return stack
 
 
@@ -102,7 +106,9 @@ def prometheus(
     program = find()
     if not program:
         pytest.skip("there is no prometheus on PATH, and it can not be fetched (Debian: apt install prometheus)")
-    with running_prometheus(program, tmp_path_factory.mktemp("prometheus"), targets, GROUPS) as running:
+    with running_prometheus(
+        program, tmp_path_factory.mktemp("prometheus"), targets, GROUPS, token=worked.stack.token
+    ) as running:
         wait_until(lambda: len(running.ask("up == 1")) == len(targets), "all are scraped", timeout_s=30.0)
         for number in range(3):
             id_ = worked.launch({"kind": "command", "image": "local", "command": ENDS_WELL, "name": f"seen-{number}"})
@@ -116,26 +122,26 @@ def prometheus(
 GROUPS = [yaml.safe_load(path.read_text()) for path in sorted((chart.CHART / "files" / "alerts").iterdir())]
 
 
-def _text(address: str) -> str:
+def _text(stack: RunningStack, address: str) -> str:
     try:
-        return httpx.get(f"http://{address}/metrics", trust_env=False).text
+        return httpx.get(f"http://{address}/metrics", headers=stack.headers, trust_env=False).text
     except httpx.HTTPError:
         return ""
 
 
-def _samples(targets: dict[str, str]) -> list[Sample]:
+def _samples(stack: RunningStack, targets: dict[str, str]) -> list[Sample]:
     """(metric, labels, value) of all of them."""
     read: Any = text_parser.text_string_to_metric_families
     found: list[Sample] = []
     for address in targets.values():
-        for family in read(_text(address)):
+        for family in read(_text(stack, address)):
             found += [(sample.name, sample.labels, sample.value) for sample in family.samples]
     return found
 
 
 def test_every_metric_is_written(worked: RunningStack, targets: dict[str, str]) -> None:
     """Each that is declared has a sample while a system runs, but for those that need something to happen."""
-    names = {name for name, _, _ in _samples(targets) if name.startswith("slipway_")}
+    names = {name for name, _, _ in _samples(worked, targets) if name.startswith("slipway_")}
     silent = set[str]()
     for row in telemetry.INSTRUMENTS:
         series = f"{row.name}_count" if row.kind == "histogram" else row.name
@@ -153,14 +159,14 @@ def test_labels_are_closed_sets(worked: RunningStack, targets: dict[str, str]) -
         "method": METHODS | {"_OTHER"},
     }
     values: dict[str, set[str]] = {}
-    for name, labels, _ in _samples(targets):
+    for name, labels, _ in _samples(worked, targets):
         for label, value in labels.items() if name.startswith("slipway_") else ():
             values.setdefault(label, set()).add(value)
     for label, seen in values.items():
         assert not seen & ids
         assert label in ("le", "version") or len(seen) <= instruments.MOST.get(label, VALUES_MAX) + 1, label
         assert label not in words or seen <= words[label], (label, seen - words[label])
-    assert max(len(_text(address).splitlines()) for address in targets.values()) < SERIES_MAX
+    assert max(len(_text(worked, address).splitlines()) for address in targets.values()) < SERIES_MAX
 
 
 def test_every_panel_shows_something(prometheus: Prometheus) -> None:

@@ -159,7 +159,8 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
             person.until("detaches, and it goes on")
             person.type("echo first-$((1+1))\n")
             person.until("first-2")
-            sessions = httpx.get(f"http://127.0.0.1:{port}/proxy/{shell}/sessions", trust_env=False).json()["items"]
+            listed = f"http://127.0.0.1:{port}/proxy/{shell}/sessions"
+            sessions = httpx.get(listed, trust_env=False).json()["items"]
             (mine,) = [each["id"] for each in sessions if each["viewers"]]
             url = f"ws://127.0.0.1:{port}/proxy/{shell}/terminal"
             with connect(url, subprotocols=[Subprotocol(PROTOCOL)], proxy=None) as socket:
@@ -195,7 +196,8 @@ def test_only_what_passes_is_use(stack: RunningStack) -> None:
     id_ = stack.launch({"kind": "shell", "idleTimeout": "8s"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
     url = f"{stack.url.replace('http', 'ws')}/proxy/{id_}/terminal"
-    with connect(url, subprotocols=[Subprotocol(PROTOCOL)], proxy=None) as socket:
+    protocols = [Subprotocol(PROTOCOL)]
+    with connect(url, subprotocols=protocols, additional_headers=stack.headers, proxy=None) as socket:
         socket.send(json.dumps({"type": "open"}))
         socket.recv(10)
         for _ in range(5):  # for longer than the timeout

@@ -50,7 +50,7 @@ def stack(collected: Collected, tmp_path_factory: pytest.TempPathFactory) -> Gen
 def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any) -> str:
     """A launch by a client that has a trace of its own; the id. Its name is new each time a test comes."""
     body["name"] = f"{name}-{uuid4().hex[:8]}"
-    headers = {"traceparent": f"00-{trace}-{CLIENT_SPAN}-01"}
+    headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-01"}
     answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)
     answer.raise_for_status()
     return str(answer.json()["id"])
@@ -170,7 +170,7 @@ def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> No
 def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collected) -> None:
     """A client that does not record its trace causes no span of ours, in no service."""
     trace = f"{'8' * 31}{collected.requests % 10}"
-    headers = {"traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
+    headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
     body: Json = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}
     answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)
     id_ = str(answer.json()["id"])

@@ -26,7 +26,7 @@ from slipway.local.apiserver.core import ClusterCore
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event, RankState
 from slipway.runtime.clock import SeededRandom, SystemClock
-from slipway.runtime.health import Health
+from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.service import Stop
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
@@ -74,7 +74,7 @@ class ApiWorld:
             behind=behind,
             on_broken=self.broken.append,
         )
-        self.app: Starlette = create_app(self.parts, Health(self.clock))
+        self.app: Starlette = create_app(self.parts, HealthApp(Health(self.clock)))
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://localhost"
         )

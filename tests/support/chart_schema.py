@@ -35,6 +35,8 @@ OWNED: Mapping[str, str] = {
     "redis_url": "comes from a Secret: valkey, or externalRedis",
     "namespace": "is the pod's own",
     "kubeconfig": "in a pod there is none: its account is used",
+    "metrics_token_file": "in a cluster a NetworkPolicy says who may read the metrics",
+    "workload_token_file": "in a cluster a NetworkPolicy says who reaches a pod",
     "identity": "must differ between replicas: the name of the pod and the id of the process",
     "worker_identity": "must differ between replicas: the name of the pod and the id of the process",
 }

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 import redis
-import yaml
 
 from slipway.cli.address import parse
+from slipway.cli.credentials import fixed
 from slipway.cli.http import Api
 from slipway.local.stack import Stack, StackOptions
+from tests.contract.kube.target import target_of
 from tests.support import patience
 from tests.support.cli import Ran
 from tests.support.wait import wait_until
@@ -65,7 +66,18 @@ class RunningStack:
 
     def api(self) -> Api:
         """A client of the API, for one thread."""
-        return Api(parse(self.url, "test"), user="tester")
+        opened = parse(self.url, "test")._replace(credential=fixed(self.stack.token))
+        return Api(opened, user="tester")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What opens every listener of the stack."""
+        return {"Authorization": f"Bearer {self.stack.token}"}
+
+    def link(self, path: str, *, allocation: str = "") -> str:
+        """A one-time link by which a browser gets to a page of ours, or to that of an allocation."""
+        body = {"path": path, "allocation": allocation}
+        return str(self.ask(lambda api: api.post("/login-links", body)["url"]))
 
     def pid(self, name: str) -> int:
         """The process id of a part."""
@@ -185,9 +197,11 @@ class RunningStack:
 
     def kubernetes(self, method: str, path: str, body: Json | None = None) -> Json:
         """One call of the Kubernetes API."""
-        cluster = yaml.safe_load(Path(self.stack.kubeconfig).read_text(encoding="utf-8"))
-        url = cluster["clusters"][0]["cluster"]["server"] + path
-        answer = httpx.request(method, url, json=body, trust_env=False)
+        cluster = target_of(Path(self.stack.kubeconfig))
+        verify = cluster.tls if cluster.tls is not None else True
+        answer = httpx.request(
+            method, cluster.url + path, json=body, headers=cluster.headers, verify=verify, trust_env=False
+        )
         answer.raise_for_status()
         found: Json = answer.json()
         return found

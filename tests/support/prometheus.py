@@ -72,16 +72,17 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(
-    program: str, folder: Path, targets: Mapping[str, str], groups: list[Any]
+    program: str, folder: Path, targets: Mapping[str, str], groups: list[Any], *, token: str
 ) -> Generator[Prometheus]:
-    """One that scrapes `{name: host:port}` each second and evaluates these groups of rules, until the end."""
+    """One that scrapes `{name: host:port}` each second, with that token, and evaluates these rules."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],
         "scrape_configs": [
-            {"job_name": name, "static_configs": [{"targets": [address]}]} for name, address in targets.items()
+            {"job_name": name, "static_configs": [{"targets": [address]}], "authorization": {"credentials": token}}
+            for name, address in targets.items()
         ],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -1,7 +1,8 @@
 """Where the API is: named, in the environment, where one is logged in, the stack of this machine, or the default.
 
 Owns the order of those five, and which token goes where: the one in the environment to whatever is called, one of a
-context to its own server only. Reads the state file of the local stack and the contexts; opens no connection.
+context to its own server only, one of a stack of this machine to that stack only. Reads the files of local stacks and
+the contexts; opens no connection.
 """
 
 import os
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 ENV_SERVER = "SLIPWAY_SERVER"
 DEFAULT_SERVER = "http://127.0.0.1:8080"
+LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
 
 class Address(NamedTuple):
@@ -48,7 +50,23 @@ def find(named: str = "") -> Address:
     if token:
         return found._replace(credential=credentials.fixed(token))
     context = contexts.of_server(found.url)
-    return found if context is None else found._replace(credential=context.credential)
+    if context is not None and context.way != "none":
+        return found._replace(credential=context.credential)
+    return _with_local_token(found)
+
+
+def _with_local_token(found: Address) -> Address:
+    """The address with the token of the stack of this account that runs there, if one does."""
+    if found.scheme != "http" or found.host not in LOCAL_HOSTS:
+        return found
+    from slipway.cli import credentials
+    from slipway.local.layout import token_at
+
+    token = token_at(found.port)
+    if not token:
+        return found
+    # By its number: a name could lead to another loopback address, where another account may listen.
+    return found._replace(host=LOCAL_HOSTS[0], credential=credentials.fixed(token))
 
 
 def _find(named: str) -> Address:

@@ -62,7 +62,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "trace": Entry("show", "its trace as a waterfall, from the request to the first line"),
         "events": Entry("streams", "its transitions; -f goes on"),
         "logs": Entry("streams", "what its ranks print; -f goes on"),
-        "open": Entry("reach", "where its page is; opens a browser"),
+        "open": Entry("reach", "open its page, or that of the API, in a browser"),
         "port-forward": Entry("reach", "lead a port of this machine to a port of a workload"),
         "wait": Entry("reach", "wait until it runs, is ready, or has ended"),
         "queue": Entry("listing", "queues, and who waits in them"),

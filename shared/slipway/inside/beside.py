@@ -26,6 +26,8 @@ from slipway.inside.client import Client, NotInTimeError, RefusedError
 NOTEBOOK_LOOK_S = 20.0
 BOARD_LOOK_S = 1.0
 ANSWER_S = 5.0
+ENV_TOKEN = "SLIPWAY_WORKLOAD_TOKEN"  # noqa: S105 - the name of a variable
+NO_TOKEN = "--IdentityProvider.token="  # noqa: S105 - says that there is none
 EVENTS_MARK = "tfevents"
 IDLE_TYPES = ("activity", "kernels_or_terminals", "kernel_connections")
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -41,14 +43,27 @@ def main(words: list[str]) -> int:
     client = Client()
     if what == "notebook":
         port, *argv = rest
-        return run(argv, Notebook(client, dict(os.environ), port).look, every_s=NOTEBOOK_LOOK_S)
-    return run(rest, Board(client, os.environ.get("TENSORBOARD_LOGDIR", "")).look, every_s=BOARD_LOOK_S)
+        env = dict(os.environ)
+        return run(*opened_by_proxy(argv, env), Notebook(client, env, port).look, every_s=NOTEBOOK_LOOK_S)
+    board = Board(client, os.environ.get("TENSORBOARD_LOGDIR", ""))
+    return run(rest, dict(os.environ), board.look, every_s=BOARD_LOOK_S)
 
 
-def run(argv: list[str], look: Report, *, every_s: float) -> int:
+def opened_by_proxy(argv: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The words and the environment of a Jupyter server that answers the proxy only, where there is a token for that.
+
+    In the environment, because every account of a machine reads the words. Without one nothing is changed.
+    """
+    token = env.get(ENV_TOKEN, "")
+    if not token or NO_TOKEN not in argv:
+        return argv, env
+    return [word for word in argv if word != NO_TOKEN], {**env, "JUPYTER_TOKEN": token}
+
+
+def run(argv: list[str], env: dict[str, str], look: Report, *, every_s: float) -> int:
     """The service to its end; its exit code."""
     try:
-        child = subprocess.Popen(argv)  # noqa: S603 - the service that the pod is for
+        child = subprocess.Popen(argv, env=env)  # noqa: S603 - the service that the pod is for
     except OSError as error:
         sys.stderr.write(f"{argv[0]} can not be run: {error.strerror}; is it in this image?\n")
         return 127
@@ -93,6 +108,8 @@ class Notebook:
         self._root = f"http://{env.get('SLIPWAY_POD_IP', '127.0.0.1')}:{port}{env.get('SLIPWAY_PROXY_PREFIX', '')}/api"
         self._type = env.get("NOTEBOOK_IDLE_TYPE", IDLE_TYPES[0])
         self._last = ""
+        token = env.get(ENV_TOKEN, "")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def look(self) -> bool:
         kernels, terminals = self._get("kernels"), self._get("terminals")
@@ -111,7 +128,8 @@ class Notebook:
 
     def _get(self, what: str) -> list[dict[str, Any]]:
         try:
-            with _OPENER.open(f"{self._root}/{what}", timeout=ANSWER_S) as answer:
+            asked = urllib.request.Request(f"{self._root}/{what}", headers=self._headers)  # noqa: S310 - our own pod
+            with _OPENER.open(asked, timeout=ANSWER_S) as answer:
                 found: list[dict[str, Any]] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:

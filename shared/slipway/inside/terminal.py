@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import ipaddress
 import json
 import os
@@ -34,6 +35,8 @@ from slipway.inside.sessions import Session
 from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
 
 PORT = 7681
+ENV_TOKEN = "SLIPWAY_WORKLOAD_TOKEN"  # noqa: S105 - the name of a variable
+_UNKNOWN = b"only the proxy of the API may do this: slipway shell open\n"
 PROTOCOL = "terminal.v1.slipway.dev"
 HEAD_BYTES_MAX = 32 * 1024
 SESSIONS_MAX = 32
@@ -67,7 +70,8 @@ class Visit(NamedTuple):
 class Server:
     """The sessions, and who may reach them."""
 
-    def __init__(self, prefix: str, env: dict[str, str], *, program: list[str]) -> None:
+    def __init__(self, prefix: str, env: dict[str, str], *, program: list[str], token: str = "") -> None:
+        self._token = token.encode("latin-1")
         self._prefix, self._env, self._program = prefix.rstrip("/"), env, program
         self.sessions: dict[str, Session] = {}
         self._connections = 0
@@ -124,6 +128,8 @@ class Server:
             return _respond(writer, 405, "text/plain", b"only GET\n")
         if not self._is_ours(fields):
             return _respond(writer, 403, "text/plain", b"this host name is not served\n")
+        if path != "/healthz" and not self._is_known(fields):
+            return _respond(writer, 401, "text/plain", _UNKNOWN)
         if path == "/healthz":
             return _respond(writer, 200, "text/plain", b"ok\n")
         if path == "/sessions":
@@ -156,6 +162,11 @@ class Server:
             return bool(ipaddress.ip_address(name))
         return name == "localhost"
 
+    def _is_known(self, fields: dict[str, str]) -> bool:
+        """The proxy of the API, where it shows a token: every account of a machine reaches a loopback address."""
+        given = fields.get("authorization", "").encode("latin-1")
+        return not self._token or hmac.compare_digest(given, b"Bearer " + self._token)
+
     # --- WebSocket
 
     async def _upgrade(
@@ -165,6 +176,8 @@ class Server:
         offered = [name.strip() for name in fields.get("sec-websocket-protocol", "").split(",")]
         if not self._is_ours(fields):
             return _respond(writer, 403, "text/plain", b"a page of another origin may not do this\n")
+        if not self._is_known(fields):
+            return _respond(writer, 401, "text/plain", _UNKNOWN)
         if not key or fields.get("sec-websocket-version") != "13" or PROTOCOL not in offered:
             return _respond(writer, 400, "text/plain", f"speak WebSocket 13, subprotocol {PROTOCOL}\n".encode())
         if self._connections > CONNECTIONS_MAX:
@@ -296,7 +309,8 @@ def main() -> int:
 
 async def _run(env: dict[str, str], host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(env.get("SLIPWAY_PROXY_PREFIX", ""), _shell_env(env), program=[shell_of(env)])
+    prefix, token = env.get("SLIPWAY_PROXY_PREFIX", ""), env.get(ENV_TOKEN, "")
+    server = Server(prefix, _shell_env(env), program=[shell_of(env)], token=token)
     over = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, over.set)
@@ -351,7 +365,14 @@ def _shell_env(env: dict[str, str]) -> dict[str, str]:
 
 
 def _respond(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes, *more: tuple[str, str]) -> None:
-    words = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
+    words = {
+        200: "OK",
+        405: "Method Not Allowed",
+        400: "Bad Request",
+        401: "Unauthorized",
+        403: "Forbidden",
+        404: "Not Found",
+    }
     fields = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"), *more]
     fields += [("X-Content-Type-Options", "nosniff"), ("Connection", "close")]
     head = "".join(f"{name}: {value}\r\n" for name, value in fields)

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from slipway.crd.kinds import KIND_DEFAULTS
 from slipway.crd.meta import LABEL_WORKSPACE, RawObject
 from slipway.crd.schema import crd_manifests
 from slipway.errors import AlreadyExistsError, NotFoundError, TransientError
 from slipway.kube.client import KubeClient
 from slipway.kube.resources import CRDS, NAMESPACES, QUEUES, RESOURCE_POOLS, Resource
+from slipway.model.lifecycle import Kind
 from slipway.runtime.clock import Clock
 
 LOCAL_IMAGE = "local"
@@ -24,8 +26,12 @@ READY_S = 20.0
 POLL_S = 0.05
 
 
-async def furnish(kube: KubeClient, clock: Clock, *, system_namespace: str, local_defaults: bool) -> None:
+async def furnish(
+    kube: KubeClient, clock: Clock, *, system_namespace: str, local_defaults: bool, workload_domain: str = ""
+) -> None:
     """Create what is missing; waits until the API server answers and serves the CRDs.
+
+    `workload_domain` as in `kind_defaults`.
 
     Raises:
         TransientError: the API server did not answer in time.
@@ -43,21 +49,27 @@ async def furnish(kube: KubeClient, clock: Clock, *, system_namespace: str, loca
     if not await _create(kube, NAMESPACES, workspace):
         await kube.patch(NAMESPACES, "default", {"metadata": {"labels": {LABEL_WORKSPACE: "true"}}})
     await _create(kube, NAMESPACES, {"metadata": {"name": system_namespace}})
-    spec: RawObject = {"defaults": kind_defaults()} if local_defaults else {}
+    spec: RawObject = {"defaults": kind_defaults(workload_domain)} if local_defaults else {}
     await _served(kube, clock)
     await _create(kube, RESOURCE_POOLS, {"metadata": {"name": "default"}, "spec": spec})
     await _create(kube, QUEUES, {"metadata": {"name": "default"}, "spec": {"pool": "default"}})
 
 
-def kind_defaults() -> RawObject:
+def kind_defaults(workload_domain: str = "") -> RawObject:
     """Defaults of the kinds where there is no container image: the programs of this machine's Python.
 
-    A notebook is JupyterLab when it is installed beside us, else a small page of our own.
+    A notebook is JupyterLab when it is installed beside us, else a small page of our own. On a loopback address
+    JupyterLab serves loopback names only, which keeps pages of other sites out; under `workload_domain` browsers reach
+    it by `<AllocationID>.<workload_domain>`.
     """
     page = [sys.executable, "-m", "slipway.local.pages"]
     defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training", "shell")}
     if not _has("jupyterlab", "jupyter-lab"):
         defaults["notebook"] = {"image": LOCAL_IMAGE, "command": [*page, "notebook"], "port": 8888}
+    elif workload_domain:
+        names = ("localhost", f"$(SLIPWAY_ALLOCATION_ID).{workload_domain}")
+        command = [*KIND_DEFAULTS[Kind.NOTEBOOK].command, *(f"--ServerApp.local_hostnames={name}" for name in names)]
+        defaults["notebook"] = {"image": LOCAL_IMAGE, "command": command}
     if not _has("tensorboard", "tensorboard"):
         defaults["tensorboard"] = {"image": LOCAL_IMAGE, "command": [*page, "tensorboard"], "port": 6006}
     return defaults

@@ -1,12 +1,24 @@
 """Where a local stack keeps its things, and what it says of itself to other processes.
 
-Owns the folder and the state file `stack.json`. Knows nothing of how anything is started.
+Owns the folder, the state file `stack.json`, the token that every listener of the stack asks for, and the index that
+says which folder the stack at a port of this machine has, so that the command finds the token by the address alone.
+Knows nothing of how anything is started.
+
+Invariants: no other account can open the folder or anything in it, whatever the umask is; a token is given for a
+server only while the stack that the token is of runs there.
 """
 
+import base64
 import os
 from pathlib import Path
 
 import msgspec
+import yaml
+
+from slipway.errors import DeniedError
+from slipway.runtime import private_files
+
+_NAME = "slipway"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +48,16 @@ class Layout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "stack.json"
+        self.token = folder / "token"
+        """opens every listener of the stack"""
+        self.tokens = folder / "tokens"
+        """the records of the tokens that the API takes"""
+        self.workload_token = folder / "workload-token"
+        """what the proxy of the API shows to workloads"""
+        self.names = folder / "names"
+        """what browsers call the stack"""
+        self.certificate = folder / "apiserver.pem"
+        """of the local API server, with its key"""
         self.kubeconfig = folder / "kubeconfig"
         self.logs = folder / "logs"
         self.cluster = folder / "cluster"
@@ -43,9 +65,15 @@ class Layout:
         self.nodes = folder / "nodes"
 
     def make(self) -> None:
-        """Create the folders, readable by their owner only."""
-        for folder in (self.folder, self.logs, self.redis, self.nodes):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Create the folders, and close those of an earlier version to other accounts.
+
+        Raises:
+            DeniedError: the folder belongs to another account.
+        """
+        private_files.mend(self.folder)
+        for folder in (self.tokens, self.logs, self.cluster, self.redis, self.nodes):
+            folder.mkdir(exist_ok=True, mode=private_files.FOLDER_MODE)
+            private_files.mend(folder)
 
     def read_state(self) -> StackState | None:
         """What the stack in this folder says of itself; None when there is none."""
@@ -56,40 +84,84 @@ class Layout:
 
     def write_state(self, state: StackState) -> None:
         """Replace the state file at once (a reader sees the old or the new one)."""
-        fresh = self.state.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
-        fresh.replace(self.state)
+        private_files.write(self.state, msgspec.json.format(msgspec.json.encode(state), indent=2))
 
-    def write_kubeconfig(self, server: str) -> None:
-        """A kubeconfig that kubectl and our own services read.
+    def write_kubeconfig(self, server: str, *, token: str, authority: bytes) -> None:
+        """A kubeconfig for kubectl and for the services. `authority` is the PEM that the server's certificate is of."""
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": _NAME,
+            "clusters": [
+                {
+                    "name": _NAME,
+                    "cluster": {
+                        "server": server,
+                        "certificate-authority-data": base64.b64encode(authority).decode(),
+                    },
+                }
+            ],
+            "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": "default"}}],
+            "users": [{"name": _NAME, "user": {"token": token}}],
+        }
+        private_files.write(self.kubeconfig, yaml.safe_dump(document, sort_keys=False).encode())
 
-        Without credentials: over plain HTTP kubectl sends none, and the server listens on loopback only.
-        """
-        text = f"""apiVersion: v1
-kind: Config
-current-context: slipway
-clusters:
-- name: slipway
-  cluster:
-    server: {server}
-contexts:
-- name: slipway
-  context:
-    cluster: slipway
-    user: slipway
-    namespace: default
-users:
-- name: slipway
-  user: {{}}
-"""
-        self.kubeconfig.touch(mode=0o600)
-        self.kubeconfig.write_text(text, encoding="utf-8")
+
+def register(api: str, folder: Path) -> None:
+    """Note which folder the stack at this address has."""
+    index = index_folder()
+    private_files.make_folder(index)
+    private_files.write(index / _port_of(api), str(folder).encode())
+
+
+def unregister(api: str, folder: Path) -> None:
+    """Forget it, unless another stack has the address by now."""
+    entry = index_folder() / _port_of(api)
+    if _read(entry) == str(folder):
+        entry.unlink(missing_ok=True)
+
+
+def token_at(port: int) -> str:
+    """The token of the stack whose API listens at that port of this machine; empty when none of ours does."""
+    folder = _read(index_folder() / str(port))
+    if not folder:
+        return ""
+    layout = Layout(Path(folder))
+    state = layout.read_state()
+    if state is None or _port_of(state.api) != str(port):
+        return ""
+    api = [member for member in state.members if member.url == state.api]
+    return _read(layout.token) if any(is_alive(member) for member in api) else ""
+
+
+def index_folder() -> Path:
+    """One file per port of this machine at which a stack of this account has its API."""
+    return _state_home() / "slipway-servers"
 
 
 def default_folder() -> Path:
     """`$XDG_STATE_HOME/slipway`, else `~/.local/state/slipway`."""
+    return _state_home() / "slipway"
+
+
+def _state_home() -> Path:
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "slipway"
+    return Path(base) if base else Path.home() / ".local" / "state"
+
+
+def _port_of(url: str) -> str:
+    return url.rpartition(":")[2].strip("/")
+
+
+def _read(path: Path) -> str:
+    """The text of a file that only this account can have written; empty when there is none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                raise DeniedError(f"{path} belongs to another account; remove it")
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def start_ticks(pid: int) -> int:

@@ -7,11 +7,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slipway.errors import UnavailableError
 from slipway.local.layout import Member, start_ticks
+from slipway.runtime import private_files
 from slipway.runtime.clock import Clock
 
 POLL_S = 0.03
@@ -22,8 +24,18 @@ class Child:
     """A program that is kept in a log file and in a session of its own, so that Ctrl-C reaches only its parent."""
 
     def __init__(
-        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, clock: Clock, url: str = ""
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        clock: Clock,
+        url: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls` is what its address is trusted by, where that is https."""
+        self._tls = tls
         self.name = name
         self.url = url
         self.log = log
@@ -48,7 +60,7 @@ class Child:
 
     async def start(self) -> None:
         """Start it; its output is appended to its log."""
-        with self.log.open("ab") as out:
+        with open(self.log, "ab", opener=private_files.opener) as out:  # noqa: ASYNC230 - a local file, not read
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -108,10 +120,10 @@ class Child:
             await self._clock.sleep(POLL_S)
 
     async def _is_ok(self, path: str) -> bool:
-        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        host, _, port = self.url.partition("://")[2].rpartition(":")
         try:
             async with asyncio.timeout(1.0):
-                reader, writer = await asyncio.open_connection(host, int(port))
+                reader, writer = await asyncio.open_connection(host, int(port), ssl=self._tls)
                 try:
                     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
                     writer.write(request.encode())

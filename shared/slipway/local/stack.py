@@ -2,6 +2,7 @@
 
 Owns what is started, in which order, with which environment, and that nothing of it is left. The services are exactly
 the ones that are deployed; given a kubeconfig and a Redis URL they run against those, and nothing else is started.
+Every listener asks for the token of the stack, which is in files that this account alone can read (`access.py`).
 
 Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
 runs; a service that dies is started again; after `stop` no process of the stack runs, and its folder is gone unless
@@ -13,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,11 +23,14 @@ import msgspec
 
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube import client
+from slipway.local import access, certificate
 from slipway.local.furnish import furnish
-from slipway.local.layout import Layout, Member, StackState, is_alive
+from slipway.local.layout import Layout, Member, StackState, is_alive, register, unregister
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
+from slipway.runtime import private_files
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
+from slipway.runtime.listen import LOCALHOST, Address, bind_all
 
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 READY_S = 30.0
@@ -82,6 +87,10 @@ class Stack:
         self._resting: set[str] = set()
         self._stopping = False
         self._kubernetes = ""
+        self.token = ""
+        """opens the API and the local cluster; made by `start`"""
+        self._names = access.Names("", "")
+        self._workload_token = ""
 
     @property
     def api_url(self) -> str:
@@ -112,6 +121,9 @@ class Stack:
                 "`slipway down` stops it, `--data DIR` starts another elsewhere"
             )
         self.layout.make()
+        self.token = access.make_token(self.layout, self._clock.now())
+        self._names = access.make_names(self.layout)
+        self._workload_token = access.make_workload_token(self.layout)
         try:
             await self._start_cluster()
             await self._start_services()
@@ -132,6 +144,8 @@ class Stack:
         if self.valkey is not None:
             await self.valkey.stop()
         self.layout.state.unlink(missing_ok=True)
+        if "api" in self.children:
+            unregister(self.api_url, self.layout.folder)
         if not self.options.keep:
             await asyncio.to_thread(shutil.rmtree, self.layout.folder, ignore_errors=True)
 
@@ -163,12 +177,17 @@ class Stack:
         if self.options.kubeconfig:
             self._kubernetes = self.options.kubeconfig
         else:
-            self._kubernetes = f"http://127.0.0.1:{_free_port()}"
-            self.layout.write_kubeconfig(self._kubernetes)
-            argv = ["slipway.local.apiserver", "--listen", self._kubernetes.removeprefix("http://")]
+            listen = f"127.0.0.1:{_free_port()}"
+            self._kubernetes = f"https://{listen}"
+            issued = await asyncio.to_thread(certificate.issue, self._clock.now())
+            private_files.write(self.layout.certificate, issued.server)
+            self.layout.write_kubeconfig(self._kubernetes, token=self.token, authority=issued.authority)
+            argv = ["slipway.local.apiserver", "--listen", listen, "--token-file", str(self.layout.token)]
+            argv += ["--tls-cert-file", str(self.layout.certificate)]
             # Kept on disk also when the folder is not: a cluster that is killed comes back as it was.
             argv += ["--data", str(self.layout.cluster)]
-            await self._spawn("cluster", argv, url=self._kubernetes)
+            trusting = ssl.create_default_context(cadata=issued.authority.decode())
+            await self._spawn("cluster", argv, url=self._kubernetes, tls=trusting)
         if self.valkey is not None:
             await self.valkey.start()
 
@@ -178,32 +197,63 @@ class Stack:
         for service in SERVICES:
             for index in range(self.options.replicas.get(service, 1)):
                 name = service if index == 0 else f"{service}-{index}"
-                listen = f"127.0.0.1:{port if name == 'api' else _free_port()}"
-                env = {"SLIPWAY_LISTEN": listen, "SLIPWAY_API_URL": f"http://127.0.0.1:{port}"}
+                own_port = port if name == "api" else _free_port()
+                env = {
+                    "SLIPWAY_LISTEN": f"127.0.0.1:{own_port}",
+                    "SLIPWAY_API_URL": f"http://127.0.0.1:{port}",
+                    "SLIPWAY_METRICS_TOKEN_FILE": str(self.layout.token),
+                }
                 if service == "api":
-                    # Ranks are told of the api itself, which on loopback serves them without a token too.
-                    door = env["SLIPWAY_TASK_LISTEN"] = f"127.0.0.1:{_free_port()}"
-                    self.doors[name] = f"http://{door}"
-                if service == "api":
-                    env["SLIPWAY_WEBHOOK_NETWORKS"] = WEBHOOK_NETWORKS
-                await self._spawn(name, [f"slipway.{service}.main"], url=f"http://{listen}", env=env)
+                    env |= self._api_environment(own_port)
+                    self.doors[name] = f"http://{env['SLIPWAY_TASK_LISTEN']}"
+                url = f"http://127.0.0.1:{own_port}"
+                await self._spawn(name, [f"slipway.{service}.main"], url=url, env=env)
         if not self.options.kubeconfig:
             await self._spawn_nodes()
         async with client.connect(self.kubeconfig, clock=self._clock, random=self._random) as kube:
             local = not self.options.kubeconfig
-            await furnish(kube, self._clock, system_namespace=SYSTEM_NAMESPACE, local_defaults=local)
+            await furnish(
+                kube,
+                self._clock,
+                system_namespace=SYSTEM_NAMESPACE,
+                local_defaults=local,
+                workload_domain=self._names.workloads,
+            )
         self._write_state()
         waits = [child for name, child in self.children.items() if name not in ("cluster", "nodes")]
         await asyncio.gather(*(child.answers("/readyz", READY_S) for child in waits))
+
+    def _api_environment(self, port: int) -> dict[str, str]:
+        """What only the api is told: who may call, and what browsers call it."""
+        return {
+            # Both loopback addresses: a browser that looks for the host name may try either, and no other account's.
+            "SLIPWAY_LISTEN": f"{LOCALHOST}:{port}",
+            "SLIPWAY_AUTH": "token",
+            "SLIPWAY_TOKEN_DIR": str(self.layout.tokens),
+            "SLIPWAY_HOSTS": self._names.host,
+            "SLIPWAY_PROXY_DOMAIN": self._names.workloads,
+            "SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.layout.workload_token),
+            # One person's machine: nobody has to be kept from using it up.
+            "SLIPWAY_RATE_PER_S": "0",
+            # Ranks are told of the api itself, which takes the tokens of tasks too.
+            "SLIPWAY_TASK_LISTEN": f"127.0.0.1:{_free_port()}",
+            "SLIPWAY_WEBHOOK_NETWORKS": WEBHOOK_NETWORKS,
+        }
 
     async def _spawn_nodes(self) -> None:
         options = self.options
         argv = ["slipway.local.node", "--state", str(self.layout.nodes), "--nodes", str(options.nodes)]
         argv += ["--cpus", str(options.cpus), "--memory", options.memory, "--gpus", str(options.gpus)]
-        await self._spawn("nodes", argv)
+        await self._spawn("nodes", argv, env={access.ENV_WORKLOAD_TOKEN: self._workload_token})
 
     async def _spawn(
-        self, name: str, module: list[str], *, url: str = "", env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        module: list[str],
+        *,
+        url: str = "",
+        env: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         child = Child(
             name,
@@ -212,6 +262,7 @@ class Stack:
             log=self.layout.logs / f"{name}.log",
             clock=self._clock,
             url=url,
+            tls=tls,
         )
         self.children[name] = child
         await child.start()
@@ -260,6 +311,7 @@ class Stack:
             members=members,
         )
         self.layout.write_state(state)
+        register(self.api_url, self.layout.folder)
 
 
 def _how(code: int) -> str:
@@ -278,12 +330,13 @@ def _port(wanted: int) -> int:
     Raises:
         UnavailableError: a port that was asked for by name is taken.
     """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError as exc:
-            if wanted != DEFAULT_PORT:
-                raise UnavailableError(f"port {wanted} is taken; choose another with --port, or 0 for any") from exc
-            return _free_port()
-        return int(probe.getsockname()[1])
+    try:
+        listeners = bind_all(Address(LOCALHOST, wanted))
+    except UnavailableError as exc:
+        if wanted != DEFAULT_PORT:
+            raise UnavailableError(f"port {wanted} is taken; choose another with --port, or 0 for any") from exc
+        return _port(0)
+    port = int(listeners[0].getsockname()[1])
+    for listener in listeners:
+        listener.close()
+    return port

@@ -57,6 +57,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     created_at: str
     expires_at: str
     description: Annotated[str, Meta(max_length=256)] = ""
+    names_users: bool = False
+    """whether a caller may act as any user by name (X-Slipway-User), as at an api without authentication"""
 
     def __post_init__(self) -> None:
         parse_time(self.created_at)

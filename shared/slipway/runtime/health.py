@@ -4,21 +4,25 @@ Owns `/livez` (every registered loop made progress within its deadline), `/ready
 is not draining) and `/metrics`. The app is bare ASGI, so that services without a web framework stay small; the api
 mounts it beside its own routes.
 
+With a token set, `/metrics` is for callers that send it, and pages of other sites are refused on all three paths; the
+probes ask for no token, because what they say is of no use to others.
+
 Invariants: liveness looks at the monotonic clock only; a dependency that is away never fails liveness, because a
 restart would not bring it back; each refusal says what and why.
 """
 
 import asyncio
 import contextlib
+import hmac
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
 import uvicorn
 
-from slipway.runtime import telemetry
+from slipway.runtime import telemetry, web_guard
 from slipway.runtime.clock import Clock
 from slipway.runtime.listen import Address, bind, parse_listen
 from slipway.runtime.redaction import redact_text
@@ -33,6 +37,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Check = Callable[[], str | None]
 
 _KEEP_ALIVE_S = 30
+_JSON = b"application/json"
 
 
 class _Loop(msgspec.Struct):
@@ -117,49 +122,60 @@ class Health:
 
 
 class HealthApp:
-    """ASGI app for `/livez`, `/readyz` and `/metrics`; everything else is 404."""
+    """ASGI app for `/livez`, `/readyz` and `/metrics`; everything else is 404. An empty `token` asks for none."""
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, token: str = "") -> None:
         self._health = health
+        self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        accept = next((value for name, value in scope.get("headers", ()) if name == b"accept"), b"")
-        status, content_type, body = self._answer(str(scope["path"]), str(scope["method"]), accept.decode("latin-1"))
-        headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        headers = {bytes(name).decode("latin-1"): bytes(value).decode("latin-1") for name, value in scope["headers"]}
+        status, content_type, body = self._answer(str(scope["path"]), str(scope["method"]), headers)
+        answered = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
         if status == 405:
-            headers.append((b"allow", b"GET, HEAD"))
-        headers.append((b"cache-control", b"no-store"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+            answered.append((b"allow", b"GET, HEAD"))
+        if status == 401:
+            answered.append((b"www-authenticate", b"Bearer"))
+        answered.append((b"cache-control", b"no-store"))
+        await send({"type": "http.response.start", "status": status, "headers": answered})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    def _answer(self, path: str, method: str, accept: str) -> tuple[int, bytes, bytes]:
+    def _answer(self, path: str, method: str, headers: dict[str, str]) -> tuple[int, bytes, bytes]:
+        if self._token and (foreign := web_guard.check(lambda name: headers.get(name, ""))) is not None:
+            return foreign.status, _JSON, msgspec.json.encode({"status": foreign.detail})
         if path not in ("/livez", "/readyz", "/metrics"):
-            return 404, b"application/json", b'{"status":"not found","see":["/livez","/readyz","/metrics"]}'
+            return 404, _JSON, b'{"status":"not found","see":["/livez","/readyz","/metrics"]}'
         if method not in ("GET", "HEAD"):
-            return 405, b"application/json", b'{"status":"method not allowed"}'
+            return 405, _JSON, b'{"status":"method not allowed"}'
         if path == "/metrics":
-            metrics_type, text = telemetry.render_metrics(accept)
+            if self._token and not self._is_known(headers.get("authorization", "")):
+                return 401, _JSON, b'{"status":"missing or unknown bearer token (SLIPWAY_METRICS_TOKEN_FILE)"}'
+            metrics_type, text = telemetry.render_metrics(headers.get("accept", ""))
             return 200, metrics_type.encode(), text
         report = self._health.liveness() if path == "/livez" else self._health.readiness()
         words = {"status": "ok" if report.ok else "failing", "problems": report.problems}
-        return (200 if report.ok else 503), b"application/json", msgspec.json.encode(words)
+        return (200 if report.ok else 503), _JSON, msgspec.json.encode(words)
+
+    def _is_known(self, given: str) -> bool:
+        scheme, _, token = given.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._token)
 
 
 class HttpServer:
-    """uvicorn on a socket that is already bound, without signals, banners or logs of its own."""
+    """uvicorn on sockets that are already bound, without signals, banners or logs of its own."""
 
     def __init__(
         self,
         app: AsgiApp,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         *,
         drain_timeout_s: float,
         websockets: bool,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._listener = listener
+        self._listeners = list(listeners)
         config = uvicorn.Config(
             app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
             http="httptools",
@@ -180,7 +196,7 @@ class HttpServer:
         """Answers until `until` returns, then finishes open requests within the drain time."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._server.serve(sockets=[self._listener]), name="http")
+                tasks.create_task(self._server.serve(sockets=self._listeners), name="http")
                 await until()
                 self._server.should_exit = True
         finally:

@@ -3,6 +3,7 @@
 Owns the grammar of SLIPWAY_LISTEN and the socket made from it. Port 0 takes any free port.
 """
 
+import errno
 import ipaddress
 import socket
 
@@ -12,7 +13,9 @@ from slipway.errors import UnavailableError
 
 _BACKLOG = 2048
 _PORT_MAX = 65535
-_LOCALHOST = "localhost"
+LOCALHOST = "localhost"
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_TRIES = 16
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -34,7 +37,7 @@ class Address(msgspec.Struct, frozen=True):
 def is_loopback(host: str) -> bool:
     """Whether `host` is `localhost` or an address of the loopback interface."""
     try:
-        return host == _LOCALHOST or ipaddress.ip_address(host).is_loopback
+        return host == LOCALHOST or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -62,10 +65,35 @@ def bind(address: Address) -> socket.socket:
         UnavailableError: the address is in use, not ours, or may not be taken.
     """
     try:
-        return socket.create_server(
-            (address.host, address.port),
-            family=socket.AF_INET6 if ":" in address.host else socket.AF_INET,
-            backlog=_BACKLOG,
-        )
+        return _bind(address.host, address.port)
     except OSError as error:
         raise UnavailableError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def bind_all(address: Address) -> list[socket.socket]:
+    """The listening sockets of an address: for `localhost` both loopback addresses, at the same port.
+
+    A client that looks up `localhost` may try either address first. If only one were ours, another program could take
+    the other one and be given what was meant for us. Where the machine has no IPv6, one socket is all there is.
+
+    Raises:
+        UnavailableError: as of `bind`.
+    """
+    if address.host != LOCALHOST:
+        return [bind(address)]
+    for _ in range(_TRIES):
+        first = bind(Address("127.0.0.1", address.port))
+        try:
+            return [first, _bind("::1", first.getsockname()[1])]
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return [first]
+            first.close()
+            if address.port:
+                raise UnavailableError(f"cannot listen on [::1]:{address.port}: {error.strerror or error}") from error
+    raise UnavailableError("cannot listen on localhost: no port is free at both loopback addresses")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)

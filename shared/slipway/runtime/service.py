@@ -25,7 +25,7 @@ from slipway.errors import ControlPlaneError, InvalidError, InvariantError, Tran
 from slipway.runtime import log, memory, settings, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
-from slipway.runtime.listen import Address, bind, parse_listen
+from slipway.runtime.listen import Address, bind_all, parse_listen
 from slipway.runtime.tls import Certificate
 
 EXIT_OK = 0
@@ -96,13 +96,17 @@ class Context(Generic[SettingsT]):
     """Clients to close after every task has ended."""
     address: Address
     """Where the HTTP server really listens; port 0 with `--once`."""
+    metrics_token: str = ""
+    """What `/metrics` asks for; empty: nothing."""
+    probes: HealthApp = field(init=False)
+    """`/livez`, `/readyz` and `/metrics`."""
     app: AsgiApp = field(init=False)
 
     def __post_init__(self) -> None:
-        self.app = HealthApp(self.health)
+        self.app = self.probes = HealthApp(self.health, self.metrics_token)
 
     def serve(self, app: AsgiApp) -> None:
-        """Answers HTTP with `app` from now on; it must route `/livez`, `/readyz` and `/metrics` to a HealthApp."""
+        """Answers HTTP with `app` from now on; it must route `/livez`, `/readyz` and `/metrics` to `probes`."""
         self.app = app
 
     def loop(
@@ -152,6 +156,7 @@ def run(
     options = _parser(name, settings_type).parse_args(argv)
     try:
         values = settings.load(settings_type, env)
+        edge = _Edge(websockets, tls_dir(values), values.read_metrics_token())
     except InvalidError as error:
         print(f"slipway-{name}: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return EXIT_SETTINGS
@@ -162,7 +167,7 @@ def run(
     telemetry.BUILD.labels(service=name, version=version()).set(1)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_main(name, values, build, options.once, _Edge(websockets, tls_dir(values))))
+            return runner.run(_main(name, values, build, options.once, edge))
     finally:
         telemetry.shutdown()
 
@@ -245,10 +250,12 @@ def version() -> str:
 
 
 class _Edge(NamedTuple):
-    """How the HTTP server is: whether it takes WebSockets, and where its certificate is (empty: plain HTTP)."""
+    """How the HTTP server is: whether it takes WebSockets, where its certificate is (empty: plain HTTP), and what
+    `/metrics` asks for."""
 
     websockets: bool
     tls_dir: str
+    metrics_token: str
 
 
 async def _main(name: str, values: SettingsT, build: Build[SettingsT], once: bool, edge: _Edge) -> int:
@@ -277,7 +284,9 @@ async def _serve(
     """Builds, waits for the stop, drains. Raises TimeoutError when the drain takes too long."""
     clock = SystemClock()
     health, stop = Health(clock), Stop()
-    listener = None if once else resources.enter_context(bind(parse_listen(values.listen)))
+    listeners = [] if once else bind_all(parse_listen(values.listen))
+    for listener in listeners:
+        resources.enter_context(listener)
 
     async with asyncio.timeout(None) as drain:
 
@@ -300,14 +309,15 @@ async def _serve(
                     stop=stop,
                     tasks=tasks,
                     resources=resources,
-                    address=_address(listener),
+                    address=_address(listeners),
+                    metrics_token=edge.metrics_token,
                 )
-                if listener is not None:
+                if listeners:
                     certificate = Certificate(edge.tls_dir) if edge.tls_dir else None
-                    tasks.create_task(_http(context, listener, edge.websockets, certificate), name="http")
+                    tasks.create_task(_http(context, listeners, edge.websockets, certificate), name="http")
                     if certificate is not None:
                         _follow(context, certificate)
-                listen = str(context.address) if listener is not None else ""
+                listen = str(context.address) if listeners else ""
                 _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
                 memory.settle_process()
@@ -327,14 +337,14 @@ def _follow(context: Context[SettingsT], certificate: Certificate) -> None:
 
 
 async def _http(
-    context: Context[SettingsT], listener: socket.socket, websockets: bool, certificate: Certificate | None
+    context: Context[SettingsT], listeners: Sequence[socket.socket], websockets: bool, certificate: Certificate | None
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await context.app(scope, receive, send)
 
     server = HttpServer(
         app,
-        listener,
+        listeners,
         drain_timeout_s=context.settings.drain_timeout_s,
         websockets=websockets,
         tls=certificate.context if certificate is not None else None,
@@ -398,10 +408,10 @@ def _backoff_s(failures: int, error: Exception, min_interval_s: float, max_backo
     return max((delay_s, *asked_s))
 
 
-def _address(listener: socket.socket | None) -> Address:
-    if listener is None:
+def _address(listeners: Sequence[socket.socket]) -> Address:
+    if not listeners:
         return Address("", 0)
-    host, port = listener.getsockname()[:2]
+    host, port = listeners[0].getsockname()[:2]
     return Address(host, port)
 
 

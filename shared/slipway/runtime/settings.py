@@ -42,7 +42,15 @@ ALL_SETTINGS = (
 """Every module with a settings struct: a `msgspec.Struct` whose name ends in `Settings`."""
 
 TASK_NAMES = frozenset(
-    {"SLIPWAY_ALLOCATION_ID", "SLIPWAY_ATTEMPT", "SLIPWAY_RANK", "SLIPWAY_API", "SLIPWAY_TOKEN", "SLIPWAY_TOKEN_FILE"}
+    {
+        "SLIPWAY_ALLOCATION_ID",
+        "SLIPWAY_ATTEMPT",
+        "SLIPWAY_RANK",
+        "SLIPWAY_API",
+        "SLIPWAY_TOKEN",
+        "SLIPWAY_TOKEN_FILE",
+        "SLIPWAY_WORKLOAD_TOKEN",
+    }
 )
 """Variables that workloads and the command line read: no service does, and none may stumble over them."""
 
@@ -138,6 +146,18 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1.0
 
+    metrics_token_file: Annotated[
+        str,
+        Meta(
+            description="File with the bearer token that /metrics asks for, where other accounts of the machine can "
+            "reach it. Empty: it asks for none, as in a cluster, where a NetworkPolicy says who may."
+        ),
+    ] = ""
+
+    def read_metrics_token(self) -> str:
+        """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""
+        return read_token("SLIPWAY_METRICS_TOKEN_FILE", self.metrics_token_file)
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{row.field}={_shown(row, getattr(self, row.field))}" for row in describe(type(self)))
         return f"{type(self).__name__}({shown})"
@@ -155,6 +175,23 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
     bounds: str
     secret: bool
     description: str
+
+
+def read_token(variable: str, path: str) -> str:
+    """The token in a file that a variable names; empty when it names none.
+
+    Raises:
+        InvalidError: it cannot be read, or is empty.
+    """
+    if not path:
+        return ""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{variable}: {path} cannot be read: {error}") from error
+    if not token:
+        raise InvalidError(f"{variable}: {path} is empty; write a token into it")
+    return token
 
 
 def load(cls: type[StructT], env: Mapping[str, str] | None = None) -> StructT:

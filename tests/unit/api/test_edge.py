@@ -1,6 +1,7 @@
 """The edge around every request: guard, ids, headers, problems, documents, probes."""
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -50,15 +51,39 @@ async def test_only_our_own_names_are_served(host: str, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:9"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
 )
-async def test_foreign_pages_may_not_change_anything(world: ApiWorld, headers: dict[str, str]) -> None:
-    """A program, and a page of ours, may; reading is left to the browser's own rules."""
-    refused = await world.post("/allocations", COMMAND, **headers)
-    assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
-    assert (await world.get("/allocations", **headers)).status_code == 200
+async def test_pages_of_other_origins_may_do_nothing(world: ApiWorld, headers: dict[str, str]) -> None:
+    """Neither change nor read, where no token is asked for; a program, and a page of ours, may."""
+    for refused in (await world.post("/allocations", COMMAND, **headers), await world.get("/allocations", **headers)):
+        assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
     own = await world.post("/allocations", COMMAND, origin="http://localhost", **{"sec-fetch-site": "same-origin"})
     assert own.status_code == 201
+
+
+async def test_a_link_on_another_site_may_lead_here(world: ApiWorld) -> None:
+    """A browser opens our page from anywhere; as a frame or for a script it does not."""
+    asked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert (await world.http.get("/docs", headers=asked)).status_code == 200
+    assert (await world.http.get("/docs", headers={**asked, "sec-fetch-dest": "iframe"})).status_code == 403
+    assert (await world.http.get("/docs", headers={**asked, "sec-fetch-mode": "no-cors"})).status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_a_body_says_that_it_is_json(world: ApiWorld, kind: str) -> None:
+    """A browser sends these types, or none, for any page and without asking first."""
+    headers = {"content-type": kind} if kind else {}
+    body = json.dumps(COMMAND).encode()
+    for path in ("/api/v1/allocations", "/api/v1/simulate", "/api/v1/jobs"):
+        answer = await world.http.post(path, content=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type"), answer.text
 
 
 async def test_a_request_has_an_id_and_safe_headers(world: ApiWorld) -> None:
@@ -172,6 +197,7 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
     served = {route.path for route in world.app.routes if isinstance(route, Route)}
     undocumented = {
         "/login",
+        "/login/link",
         "/logout",
         "/.slipway/enter",
         "/livez",

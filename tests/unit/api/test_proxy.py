@@ -30,7 +30,7 @@ async def served(app: Any, stop: asyncio.Event | None = None) -> AsyncGenerator[
     """An ASGI app with WebSockets on a free port of loopback."""
     ending = stop or asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = HttpServer(app, listener, drain_timeout_s=1.0, websockets=True)
+        server = HttpServer(app, [listener], drain_timeout_s=1.0, websockets=True)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(ending.wait))
             try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slipway.inside.beside import Board, Notebook
+from slipway.inside.beside import Board, Notebook, opened_by_proxy
 from slipway.inside.client import Client
 from tests.support.wait import wait_until
 
@@ -33,10 +33,14 @@ class Site:
         self.kernels: list[Json] = []
         self.terminals: list[Json] = []
         self.told: list[str] = []
+        self.opens = ""
         site = self
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if site.opens and self.headers.get("Authorization") != site.opens:
+                    self._say(None)
+                    return
                 found: Any = {f"{PREFIX}/api/kernels": site.kernels, f"{PREFIX}/api/terminals": site.terminals}
                 self._say(found.get(self.path))
 
@@ -183,3 +187,22 @@ def test_reports_go_on_while_it_runs(site: Site, tmp_path: Path) -> None:
         (tmp_path / "x.tfevents").write_text("")
         wait_until(lambda: "waiting=False" in site.told, "it to find the file")
         run.terminate()
+
+
+def test_jupyter_answers_the_proxy_only_where_there_is_a_token() -> None:
+    """In its environment, because every account of a machine reads the words of a process."""
+    words = ["jupyter", "lab", "--IdentityProvider.token=", "--no-browser"]
+    argv, env = opened_by_proxy(words, {"A": "1", "SLIPWAY_WORKLOAD_TOKEN": "s3cret"})
+    assert argv == ["jupyter", "lab", "--no-browser"]
+    assert (env["JUPYTER_TOKEN"], env["A"]) == ("s3cret", "1")
+    assert opened_by_proxy(words, {"A": "1"}) == (words, {"A": "1"})
+    own = ["jupyter", "lab", "--IdentityProvider.token=mine"]
+    assert opened_by_proxy(own, {"SLIPWAY_WORKLOAD_TOKEN": "s3cret"})[0] == own
+
+
+def test_the_reporter_shows_the_token(site: Site) -> None:
+    """Else Jupyter would not tell it whether it is used."""
+    site.opens, site.kernels = "Bearer s3cret", [BUSY]
+    env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
+    Notebook(Client(env), env, str(site.server.server_port)).look()
+    assert site.told == ["activity"]

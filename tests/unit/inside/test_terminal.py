@@ -341,3 +341,22 @@ def test_any_python_reads_it(name: str) -> None:
     imported |= {node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
     foreign = {each for each in imported if each.split(".")[0] not in sys.stdlib_module_names}
     assert all(each.startswith("slipway.inside") for each in foreign)
+
+
+def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
+    """Every account of a machine reaches a loopback address; that it serves is no secret."""
+    with a_server(tmp_path, SLIPWAY_WORKLOAD_TOKEN="s3cret") as served:
+        url = f"{served.url}/sessions"
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+            assert httpx.get(url, headers=given, trust_env=False).status_code == 401
+            with pytest.raises(InvalidStatus) as refused:
+                connect(
+                    f"{served.url.replace('http', 'ws')}/terminal",
+                    subprotocols=[Subprotocol(terminal.PROTOCOL)],
+                    additional_headers=given,
+                    proxy=None,
+                )
+            assert refused.value.response.status_code == 401
+        opens = {"Authorization": "Bearer s3cret"}
+        assert httpx.get(url, headers=opens, trust_env=False).json() == {"items": []}
+        assert served.get("/healthz").status_code == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -11,8 +12,11 @@ from slipway.runtime.health import Address, Health, HealthApp, HttpServer, bind
 from tests.support.clock import FakeClock
 
 
-async def _get(app: HealthApp, path: str, method: str = "GET") -> tuple[int, dict[str, Any], bytes]:
+async def _get(
+    app: HealthApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> tuple[int, dict[str, Any], bytes]:
     sent: list[Any] = []
+    pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
@@ -20,7 +24,7 @@ async def _get(app: HealthApp, path: str, method: str = "GET") -> tuple[int, dic
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await app({"type": "http", "path": path, "method": method}, receive, send)
+    await app({"type": "http", "path": path, "method": method, "headers": pairs}, receive, send)
     body = sent[1]["body"]
     is_json = (b"content-type", b"application/json") in sent[0]["headers"] and body
     return sent[0]["status"], json.loads(body) if is_json else {}, body
@@ -124,7 +128,7 @@ async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
     stop = asyncio.Event()
     with bind(Address("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-        server = HttpServer(HealthApp(Health(FakeClock())), listener, drain_timeout_s=2, websockets=False)
+        server = HttpServer(HealthApp(Health(FakeClock())), [listener], drain_timeout_s=2, websockets=False)
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(stop.wait))
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
@@ -133,3 +137,23 @@ async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
                 assert "server" not in answer.headers
                 assert b"slipway_loop_steps" in (await client.get("/metrics")).content
             stop.set()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "code"),
+    [
+        ("/metrics", {}, 401),
+        ("/metrics", {"authorization": "Bearer wrong"}, 401),
+        ("/metrics", {"authorization": "Basic s3cret"}, 401),
+        ("/metrics", {"authorization": "Bearer s3cret"}, 200),
+        ("/readyz", {}, 200),
+        ("/readyz", {"origin": "http://evil.example"}, 403),
+        ("/livez", {"host": "evil.example"}, 421),
+        ("/metrics", {"authorization": "Bearer s3cret", "sec-fetch-site": "cross-site"}, 403),
+    ],
+)
+async def test_with_a_token_the_numbers_are_not_for_everybody(path: str, headers: dict[str, str], code: int):
+    """Probes need none; web pages of other sites get neither."""
+    named = {"host": "127.0.0.1:1", **headers}
+    status, _, _ = await _get(HealthApp(Health(FakeClock()), "s3cret"), path, headers=named)
+    assert status == code

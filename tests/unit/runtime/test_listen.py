@@ -3,7 +3,15 @@
 import pytest
 
 from slipway.errors import UnavailableError
-from slipway.runtime.listen import Address, bind, parse_listen
+from slipway.runtime.listen import Address, bind, bind_all, parse_listen
+
+
+def _has_ipv6() -> bool:
+    try:
+        bind(Address("::1", 0)).close()
+    except UnavailableError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
@@ -51,3 +59,24 @@ def test_a_taken_port_is_told_with_its_address():
         taken = Address("127.0.0.1", first.getsockname()[1])
         with pytest.raises(UnavailableError, match=f"cannot listen on {taken}"):
             bind(taken)
+
+
+def test_localhost_is_both_loopback_addresses():
+    """At one port, so that no other program is found under the other address; where there is no IPv6, it is one."""
+    listeners = bind_all(Address("localhost", 0))
+    try:
+        port = listeners[0].getsockname()[1]
+        assert [each.getsockname()[:2] for each in listeners] == [("127.0.0.1", port), ("::1", port)][: len(listeners)]
+    finally:
+        for each in listeners:
+            each.close()
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_half_of_localhost_is_not_enough():
+    """A port that another program has at the other address is not taken."""
+    with bind(Address("::1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UnavailableError, match=rf"cannot listen on \[::1\]:{port}"):
+            bind_all(Address("localhost", port))
+        bind(Address("127.0.0.1", port)).close()

@@ -33,6 +33,7 @@ from slipway.api.routes import (
     kinds,
     launches,
     login,
+    login_links,
     logs,
     nodes,
     queues,
@@ -46,7 +47,8 @@ from slipway.api.routes import (
     workspaces,
 )
 from slipway.errors import InvariantError
-from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.health import HealthApp
+from slipway.runtime.listen import parse_listen
 from slipway.runtime.service import version
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -70,16 +72,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *contexts.ENDPOINTS,
     *workspaces.ENDPOINTS,
     *tokens.ENDPOINTS,
+    *login_links.ENDPOINTS,
     *condition.ENDPOINTS,
 )
 """Every route of the REST API."""
 
 
-def create_app(parts: Parts, health: Health) -> Starlette:
+def create_app(parts: Parts, probes: HealthApp) -> Starlette:
     """The ASGI application over `parts`."""
-    probes = HealthApp(health)
     settings = parts.settings
     is_open = settings.auth == "none"
+    # Behind a loopback address there is this machine only, or a proxy whose names are known.
+    is_local = is_open or parse_listen(settings.listen).is_loopback
     # Whoever is not known gets no numbers either, where a Prometheus has an address of its own for them.
     quiet = QUIET_PATHS if is_open or not settings.health_listen else tuple(set(QUIET_PATHS) - {"/metrics"})
     routes: list[BaseRoute] = [Route(path, probes) for path in quiet]
@@ -91,8 +95,9 @@ def create_app(parts: Parts, health: Health) -> Starlette:
         Route(assets.PATH, assets.asset),
         Route(trace_page.PATH, trace_page.show),
         Route(login.LOGIN, _Asgi(login.Methods(GET=_handler(login.show), POST=_handler(login.log_in)))),
+        Route(login.LINK, _Asgi(login.Methods(GET=_handler(login.follow)))),
         Route(login.LOGOUT, _Asgi(login.Methods(POST=_handler(login.log_out)))),
-        Route(ENTER, _Asgi(login.Methods(POST=_handler(login.enter)))),
+        Route(ENTER, _Asgi(login.Methods(GET=_handler(login.follow), POST=_handler(login.enter)))),
         Route("/proxy/{id}", _Asgi(to_root)),
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
@@ -102,7 +107,7 @@ def create_app(parts: Parts, health: Health) -> Starlette:
         routes=routes,
         middleware=[
             Middleware(Observe, parts.clock, parts.random),
-            Middleware(Guard, settings.hosts if is_open else None, settings.proxy_domain),
+            Middleware(Guard, settings.hosts if is_local else None, settings.proxy_domain, is_open=is_open),
         ],
         exception_handlers=problems.HANDLERS,
     )

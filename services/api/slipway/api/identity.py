@@ -5,12 +5,11 @@ import re
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.principal import Anybody, Principal
+from slipway.api.access.principal import SAID, USER_NAME_RULE, Anybody, Principal
 from slipway.api.refusals import ForbiddenError, MalformedError
 from slipway.errors import InvariantError
 
 PRINCIPAL_KEY = "slipway.principal"
-_SAID = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")
 _KNOWN = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,252}")
 """Accounts of Kubernetes have long names."""
 
@@ -27,8 +26,8 @@ def user_of(connection: HTTPConnection) -> str:
     """The caller's name. Raises MalformedError when it can not be one."""
     principal = principal_of(connection)
     if isinstance(principal, Anybody):
-        if _SAID.fullmatch(principal.name) is None:
-            raise MalformedError("X-Slipway-User: 1 to 128 printable ASCII characters are taken")
+        if SAID.fullmatch(principal.name) is None:
+            raise MalformedError(USER_NAME_RULE)
     elif _KNOWN.fullmatch(principal.name) is None:
         raise ForbiddenError("a user whose name is not of at most 253 printable ASCII characters can own nothing here")
     return principal.name

@@ -13,7 +13,7 @@ from slipway.kube import client
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.rest import Timeouts
 from slipway.runtime import log, service, telemetry
-from slipway.runtime.health import HealthApp, HttpServer
+from slipway.runtime.health import HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
@@ -72,7 +72,7 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
     context.resources.push_async_callback(parts.forwarder.aclose)
     if context.once:
         return parts
-    context.serve(create_app(parts, context.health))
+    context.serve(create_app(parts, context.probes))
     if parts.tokens is not None:
         context.loop("tokens", parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
     if settings.health_listen:
@@ -108,8 +108,10 @@ async def _serve_health(context: Context[Settings]) -> None:
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
     _log.info("serving probes", listen=settings.health_listen)
-    app = HealthApp(context.health)
-    await HttpServer(app, listener, drain_timeout_s=settings.drain_timeout_s, websockets=False).serve(context.stop.wait)
+    app = context.probes
+    await HttpServer(app, [listener], drain_timeout_s=settings.drain_timeout_s, websockets=False).serve(
+        context.stop.wait
+    )
 
 
 async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
@@ -117,7 +119,7 @@ async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.task_listen)))
     _log.info("serving tasks", listen=settings.task_listen)
-    server = HttpServer(create_task_app(parts), listener, drain_timeout_s=settings.drain_timeout_s, websockets=False)
+    server = HttpServer(create_task_app(parts), [listener], drain_timeout_s=settings.drain_timeout_s, websockets=False)
     await server.serve(context.stop.wait)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.book import TokenBook
+from slipway.api.access.links import Links
 from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rates import Rates
 from slipway.api.access.reviews import Reviews
@@ -66,6 +67,7 @@ class Parts:
     rates: Rates
     tokens: TokenBook | None
     """of mode `token`"""
+    links: Links
     catalog: Catalog
     contexts: Contexts
     workspaces: Workspaces
@@ -110,8 +112,7 @@ def connect(
     on_broken: Callable[[InvariantError], None],
 ) -> Parts:
     """The parts over these clients."""
-    catalog, lookup = Catalog(kube, clock), Lookup(kube)
-    announcer = Announcer(streams.events, streams.wake, clock)
+    catalog, lookup, announcer = Catalog(kube, clock), Lookup(kube), Announcer(streams.events, streams.wake, clock)
     tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
     contexts = Contexts(
         kube,
@@ -131,6 +132,7 @@ def connect(
         access=_access(settings, kube, catalog, clock, tokens),
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         tokens=tokens,
+        links=Links(clock, random),
         catalog=catalog,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
@@ -160,7 +162,7 @@ def connect(
         open_streams=OpenStreams(settings.streams_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock),
-        forwarder=HttpForwarder(silence_s=settings.proxy_timeout_s, stop=stop),
+        forwarder=HttpForwarder(settings.proxy_timeout_s, stop, settings.read_workload_token()),
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),

@@ -13,7 +13,7 @@ from slipway.api.access.origins import check_domain
 from slipway.api.webhooks.addresses import parse_networks
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
-from slipway.runtime.settings import CommonSettings
+from slipway.runtime.settings import CommonSettings, read_token
 
 
 class Settings(CommonSettings, kw_only=True, frozen=True):
@@ -196,6 +196,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"unit": "seconds"},
         ),
     ] = 300.0
+    workload_token_file: Annotated[
+        str,
+        Meta(
+            description="File with a token that the proxy sends to workloads as Authorization: Bearer, so that their "
+            "programs can refuse other callers. `slipway up` sets it, and gives the token to the workloads. Empty: "
+            "none is sent; in a cluster a NetworkPolicy says who reaches a pod."
+        ),
+    ] = ""
     webhook_networks: Annotated[
         tuple[str, ...],
         Meta(
@@ -250,6 +258,10 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"unit": "bytes"},
         ),
     ] = 256 * 1024 * 1024
+
+    def read_workload_token(self) -> str:
+        """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""
+        return read_token("SLIPWAY_WORKLOAD_TOKEN_FILE", self.workload_token_file)
 
     @property
     def consumer(self) -> str:

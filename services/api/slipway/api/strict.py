@@ -56,10 +56,11 @@ async def read_object(request: Request, bytes_max: int) -> Json:
 
 
 def check_media_type(request: Request) -> None:
-    """Refuses a body that says it is something else than JSON."""
+    """Refuses a body that does not say that it is JSON: a browser sends any other for any page, without asking."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given and given not in _JSON_TYPES and not given.endswith("+json"):
-        raise UnsupportedMediaError(f"a body of type {given[:64]!r} is not taken; send Content-Type: application/json")
+    if given not in _JSON_TYPES and not given.endswith("+json"):
+        what = f"a body of type {given[:64]!r}" if given else "a body without a type"
+        raise UnsupportedMediaError(f"{what} is not accepted; send Content-Type: application/json")
 
 
 def object_of(raw: bytes) -> Json:

@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any, cast
 
 from slipway.cli import words
+from slipway.cli.credentials import Credential
 from slipway.cli.demo import allreduce
 from slipway.cli.demo.stage import Launch, Stage
 from slipway.cli.launch import GPU
@@ -28,17 +29,19 @@ def notebook(stage: Stage) -> Launch:
     view = stage.watch(launched, {"ready"})
     stage.check("the notebook is ready", bool(view["ready"]), words.state_of(view))
     url = f"{stage.api.server.url}{view['links']['proxy']}"
-    status, page = stage.until(lambda: _page(url), PAGE_S) or (0, "")
+    status, page = stage.until(lambda: _page(url, stage.api.server.credential), PAGE_S) or (0, "")
     title = re.search(r"<title>(.*?)</title>", page, re.DOTALL)
     stage.say(f"GET {view['links']['proxy']}: {status}, {len(page.encode()):,} bytes, title {title and title[1]!r}")
     stage.check("its page comes through the proxy of the API", status == 200 and title is not None, status)
     return launched
 
 
-def _page(url: str) -> tuple[int, str] | None:
+def _page(url: str, credential: Credential | None) -> tuple[int, str] | None:
     """(status, text) once it serves; None before."""
+    headers = {"Authorization": f"Bearer {credential.token()}"} if credential is not None else {}
+    asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - the address of our own API
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - the address of our own API
+        with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310
             return int(answer.status), answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         error.close()

@@ -23,6 +23,7 @@ from slipway.cli import main
 from slipway.cli.address import ENV_SERVER
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import Session, Verb
+from slipway.cli.verbs import reach
 from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
 
@@ -84,7 +85,9 @@ async def _supervise(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.clear()
     code = main.OK
     try:
-        terminal.note(welcome(stack.api_url, stack.kubeconfig, arguments, time.monotonic() - begin))
+        took_s = time.monotonic() - begin
+        link = await asyncio.to_thread(browser_link, terminal, stack.api_url)
+        terminal.note(welcome(stack.api_url, stack.kubeconfig, arguments, took_s, link))
         if arguments.demo:
             from slipway.cli.demo.story import tell
 
@@ -137,12 +140,23 @@ async def _in_thread(work: Callable[[], int], stop: asyncio.Event) -> int:
     return done.result() if done.done() else main.DETACHED
 
 
-def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: float) -> str:
+def browser_link(terminal: Terminal, api: str) -> str:
+    """A link that logs a browser in, once."""
+    session = Session(terminal, server=api)
+    try:
+        return reach.login_link(session)
+    finally:
+        session.close()
+
+
+def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: float, link: str) -> str:
     """What `up` says when everything answers."""
     lines = [
         f"{IS_UP} ({took_s:.1f} s)",
         f"  API         {api}  (reference at {api}/docs)",
         f"  kubeconfig  {kubeconfig}",
+        f"  browser     {link}",
+        "              (good once, for five minutes; `slipway open` gives another)",
         "",
         "Next, in another terminal:",
         "  slipway notebook start",
@@ -150,7 +164,7 @@ def welcome(api: str, kubeconfig: str, arguments: argparse.Namespace, took_s: fl
         f"  kubectl --kubeconfig {kubeconfig} get alloc",
     ]
     if arguments.data:
-        lines.insert(5, f"  export {ENV_SERVER}={api}")
+        lines.insert(7, f"  export {ENV_SERVER}={api}")
     where = f" --data {arguments.data}" if arguments.data else ""
     return "\n".join([*lines, "", f"`slipway down{where}` stops it." if arguments.detach else "Ctrl-C stops it."])
 
@@ -181,7 +195,8 @@ def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
         state = layout.read_state()
         if state is not None and IS_UP in log.read_text(encoding="utf-8"):
             terminal.clear()
-            terminal.note(welcome(state.api, state.kubeconfig, arguments, time.monotonic() - begin))
+            link = browser_link(terminal, state.api)
+            terminal.note(welcome(state.api, state.kubeconfig, arguments, time.monotonic() - begin, link))
             log.unlink()
             return main.OK
         time.sleep(LOOK_S)

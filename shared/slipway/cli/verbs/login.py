@@ -39,7 +39,7 @@ def login(arguments: argparse.Namespace, session: Session) -> int:
     server = address.find(arguments.url or arguments.server)
     context = _context(arguments, server.url)
     name = contexts.check_name(arguments.name or server.host)
-    opened = server._replace(credential=context.credential)
+    opened = server if context.way == "none" else server._replace(credential=context.credential)
     api = Api(opened, user=own_name())
     try:
         me = api.get("/me")

@@ -6,7 +6,7 @@ from typing import Any
 from slipway.cli import main, words
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
-from slipway.errors import InvalidError
+from slipway.errors import InvalidError, PermanentError
 from slipway.model.duration import parse_duration
 
 Json = dict[str, Any]
@@ -14,24 +14,27 @@ Json = dict[str, Any]
 
 def configure_open(parser: argparse.ArgumentParser) -> None:
     """Arguments of `open`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", nargs="?", default="", help="(default: the page of the API itself)")
     parser.add_argument("--port", metavar="P", type=int, help="another port than the first")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
 def open_page(arguments: argparse.Namespace, session: Session) -> int:
     """Where its page is."""
+    shows = not arguments.no_browser and session.terminal.out.isatty()
+    if not arguments.id:
+        if arguments.port:
+            raise InvalidError("--port: name the allocation whose port that is")
+        session.terminal.line(f"{session.api.server.url}/")
+        _lead(session, shows=shows)
+        return main.OK
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     port = f"{arguments.port}/" if arguments.port else ""
     session.terminal.line(f"{page_of(session, view)}{port}")
     if words.has_ended(view):
         session.terminal.note(f"{words.summary_of(view)}: there is nothing to open")
         return main.FAILED
-    if session.api.server.credential is not None:
-        lead = f"slipway port-forward {view['id']} {arguments.port or 'PORT'}"
-        session.terminal.note(f"this API asks for a token, which a browser does not send: {lead} leads to the workload")
-    elif not arguments.no_browser and session.terminal.out.isatty():
-        browse(session, view)
+    _lead(session, view, port, shows=shows)
     return main.OK
 
 
@@ -41,13 +44,48 @@ def page_of(session: Session, view: Json) -> str:
 
 
 def browse(session: Session, view: Json) -> None:
-    """Open a browser, where there is one."""
+    """Open its page in a browser, where there is one."""
+    _lead(session, view, shows=True)
+
+
+def login_link(session: Session, view: Json | None = None, below: str = "") -> str:
+    """A link that logs a browser in, once, and leads to the page; the page's own address where no token is needed.
+
+    Raises:
+        ControlPlaneError: the API gives none.
+    """
+    path = f"{view['links']['proxy']}{below}" if view is not None else "/"
+    if session.api.server.credential is None:
+        return f"{session.api.server.url}{path}"
+    allocation = str(view["id"]) if view is not None else ""
+    return str(session.api.post("/login-links", {"allocation": allocation, "path": path})["url"])
+
+
+def _lead(session: Session, view: Json | None = None, below: str = "", *, shows: bool) -> None:
+    """Open the page in a browser, or say how one gets in."""
+    has_token = session.api.server.credential is not None
+    try:
+        link = login_link(session, view, below)
+    except PermanentError as error:
+        session.terminal.note(str(error))
+        if view is not None:
+            session.terminal.note(f"slipway port-forward {view['id']} PORT leads to the workload")
+        return
+    if shows and _opened(link):
+        return
+    if shows:
+        session.terminal.note("no browser here; open the address yourself")
+    if has_token:
+        session.terminal.note(f"in a browser, once, within five minutes: {link}")
+
+
+def _opened(url: str) -> bool:
     import webbrowser
 
     try:
-        webbrowser.open(page_of(session, view))
+        return webbrowser.open(url)
     except webbrowser.Error:
-        session.terminal.note("no browser here; open the address yourself")
+        return False
 
 
 def configure_wait(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.local.apiserver.journal import Journal
-from slipway.runtime import memory
+from slipway.runtime import memory, private_files
 
 _GRACE_S = 2
 
@@ -49,34 +49,60 @@ def _accounts_key(folder: Path) -> bytes:
     """The key of this cluster, made once: tokens outlive a restart."""
     path = folder / "accounts.key"
     if not path.exists():
-        path.touch(mode=0o600)
-        path.write_bytes(secrets.token_bytes(32))
+        private_files.write(path, secrets.token_bytes(32))
     return path.read_bytes()
+
+
+def _token(path: Path) -> str:
+    """The administrator's token; made when the file is not there. Raises ValueError when it is empty."""
+    if not path.exists():
+        private_files.write(path, secrets.token_urlsafe(32).encode())
+    token = path.read_text(encoding="ascii").strip()
+    if not token:
+        raise ValueError(f"{path} is empty")
+    return token
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway.local.apiserver", description=__doc__)
     parser.add_argument("--listen", default="127.0.0.1:6443", help="host:port; keep it on loopback")
     parser.add_argument("--data", type=Path, help="folder to keep the cluster in; without it, in memory only")
-    parser.add_argument("--token", default="", help="the administrator's bearer token; without one, nobody needs any")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="holds the administrator's bearer token; made when it is not there",
+    )
+    parser.add_argument(
+        "--host-name", action="append", default=[], metavar="NAME", help="one more name that it is reached under"
+    )
     parser.add_argument(
         "--authorization",
         choices=("open", "rbac"),
         default="open",
-        help="rbac: roles and bindings decide, and the administrator needs the token",
+        help="rbac: roles and bindings decide; open: every token may do everything",
     )
     parser.add_argument("--tls-cert-file", type=Path, help="serve over TLS; kubectl sends tokens in no other way")
     parser.add_argument("--tls-private-key-file", type=Path, help="the key, when it is not in the certificate's file")
     parser.add_argument("--allow-unknown-rules", action="store_true", help="ignore CEL rules that have no twin")
     options = parser.parse_args(argv)
-    if options.authorization == "rbac" and not options.token:
-        parser.error("--authorization rbac needs --token")
+    try:
+        token = _token(options.token_file)
+    except (OSError, ValueError) as error:
+        parser.error(f"--token-file: {error}")
     host, _, port = str(options.listen).rpartition(":")
     core = build_core(allow_unknown_rules=options.allow_unknown_rules)
     journal = Journal(options.data, core) if options.data else None
     core.bootstrap()
     key = _accounts_key(options.data) if options.data else b""
-    app = create_app(core, token=options.token, authorization=options.authorization, accounts_key=key)
+    app = create_app(
+        core,
+        token=token,
+        authorization=options.authorization,
+        accounts_key=key,
+        hosts=(host, *options.host_name),
+    )
     config = uvicorn.Config(
         app, host=host or "127.0.0.1", port=int(port), log_level="warning", access_log=False, timeout_keep_alive=75,
         timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,

@@ -1,13 +1,14 @@
-"""Who may do what at the door of the API server: authentication, impersonation, authorization.
+"""Who may do what at the door of the API server: web pages, authentication, impersonation, authorization.
 
 Owns the reading of a request into what it wants to do, and the refusals. Decides nothing about objects. Invariants:
 with rules enforced, nothing is answered before the rules were asked; credentials that do not count are refused, they
-never count as none.
+never count as none; a web page of any site is refused before its credentials are looked at.
 
 Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.36).
 """
 
 import hmac
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from slipway.local.apiserver import documents, rbac
@@ -24,6 +25,7 @@ from slipway.local.apiserver.identity import (
 from slipway.local.apiserver.rbac import Attributes
 from slipway.local.apiserver.routes import is_true
 from slipway.local.apiserver.status import StatusError, bad_request, refused
+from slipway.runtime import web_guard
 
 if TYPE_CHECKING:
     from slipway.local.apiserver.core import ClusterCore
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 Authorization = Literal["open", "rbac"]
 _BEARER = "Bearer "
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_PAGES = {web_guard.MISDIRECTED: "MisdirectedRequest", web_guard.FORBIDDEN: "Forbidden"}
 _OF_NAMESPACES = frozenset({"status", "finalize"})
 
 
@@ -38,17 +41,30 @@ class Gate:
     """Admits the calls to one core.
 
     token: the administrator's. With authorization "open" everybody may do everything (with a token: everybody who has
-    it, or one of a service account); with "rbac" roles and bindings decide.
+    it, or one of a service account); with "rbac" roles and bindings decide. hosts: names of the server beyond those of
+    the loopback.
     """
 
-    def __init__(self, core: "ClusterCore", accounts: Accounts, *, token: str, authorization: Authorization) -> None:
+    def __init__(
+        self,
+        core: "ClusterCore",
+        accounts: Accounts,
+        *,
+        token: str,
+        authorization: Authorization,
+        hosts: Collection[str] = (),
+    ) -> None:
         self._core = core
         self._accounts = accounts
         self._token = token
+        self._hosts = frozenset(host.lower() for host in hosts)
         self._is_enforced = authorization == "rbac"
 
     def admit(self, call: Call) -> User:
-        """Who calls, after all that was checked. Raises: StatusError 400, 401, 403."""
+        """Who calls, after all that was checked. Raises: StatusError 400, 401, 403, 421."""
+        foreign = web_guard.check(lambda name: call.header(name.encode()), hosts=self._hosts)
+        if foreign is not None:
+            raise StatusError(foreign.status, _PAGES[foreign.status], foreign.detail)
         user = self.authenticate(call)
         if call.header(b"impersonate-user") or call.header(b"impersonate-group"):
             user = self._impersonated(call, user)

@@ -34,7 +34,7 @@ class Call:
         self._pairs: list[tuple[bytes, bytes]] = scope["headers"]
         self._headers: dict[bytes, bytes] = dict(self._pairs)
         self.accept = self.header(b"accept")
-        self.content_type = self.header(b"content-type").partition(";")[0].strip() or _JSON
+        self.content_type = self.header(b"content-type").partition(";")[0].strip()
         self.body = b""
         self.user = ANONYMOUS
         self.stream_type = b"application/json"

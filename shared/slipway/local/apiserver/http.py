@@ -37,6 +37,8 @@ BODY_BYTES_MAX = 3 * 1024 * 1024
 CONTROLLER_DELAY_S = 0.005
 CONTROLLER_PERIOD_S = 1.0
 WATCH_TIMEOUT_S = 3600.0
+_DOCUMENTS = ("application/json", "application/yaml")
+_PATCHES = (patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY)
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     authorization: Authorization = "open"
     accounts_key: bytes = b""
+    hosts: tuple[str, ...] = ()
 
 
 class ApiServer:
@@ -56,7 +59,7 @@ class ApiServer:
         self._core = core
         self._logs = logs or NodeLogSource()
         self._accounts = Accounts(core, doors.accounts_key or secrets.token_bytes(32))
-        self._gate = Gate(core, self._accounts, token=doors.token, authorization=doors.authorization)
+        self._gate = Gate(core, self._accounts, token=doors.token, authorization=doors.authorization, hosts=doors.hosts)
         self._reviews = Reviews(core, self._accounts, token=doors.token)
         self._bookmark_interval_s = bookmark_interval_s
         self._wakers = Wakers(core)
@@ -225,8 +228,8 @@ class ApiServer:
         _need_name(target, "PATCH")
         _check_subresource(target)
         media = call.content_type
-        if media not in (patch.MERGE, patch.JSON, patch.STRATEGIC, patch.APPLY):
-            raise status.unsupported_media([patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY])
+        if media not in _PATCHES:
+            raise status.unsupported_media([*_PATCHES])
         if kind.is_custom and media == patch.STRATEGIC:
             raise status.unsupported_media([patch.JSON, patch.MERGE, patch.APPLY])
         options = _options(call, "PatchOptions", is_apply=media == patch.APPLY)
@@ -272,15 +275,16 @@ def create_app(
     token: str = "",
     authorization: Authorization = "open",
     accounts_key: bytes = b"",
+    hosts: tuple[str, ...] = (),
     bookmark_interval_s: float = 60.0,
 ) -> Starlette:
     """The application; `app.state.server` is its ApiServer.
 
     logs: where pods/log reads, the nodes by default. token: the administrator's bearer token; with authorization
     "open", calls without it are refused, unless it is empty. accounts_key: signs the tokens of service accounts, a
-    fresh one by default.
+    fresh one by default. hosts: names that it is reached under, beyond those of the loopback.
     """
-    doors = Doors(token=token, authorization=authorization, accounts_key=accounts_key)
+    doors = Doors(token=token, authorization=authorization, accounts_key=accounts_key, hosts=hosts)
     server = ApiServer(core, logs=logs, doors=doors, bookmark_interval_s=bookmark_interval_s)
 
     @contextlib.asynccontextmanager
@@ -351,6 +355,9 @@ def _options(call: Call, kind: str, *, is_apply: bool = False) -> WriteOptions:
 def _decode(call: Call, options: WriteOptions | None = None) -> Any:
     if call.content_type == wire.MEDIA_TYPE:
         return wire.decode(call.body)
+    # A browser sends text, a form or no type at all for any page, without asking first.
+    if call.content_type not in (*_DOCUMENTS, *_PATCHES):
+        raise status.unsupported_media([*_DOCUMENTS, wire.MEDIA_TYPE])
     try:
         if "yaml" in call.content_type and not call.body.lstrip().startswith((b"{", b"[")):
             return yaml.safe_load(call.body)

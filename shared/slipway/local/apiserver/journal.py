@@ -15,6 +15,7 @@ from slipway.errors import InvariantError
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.fields import ownership
 from slipway.local.apiserver.store import Change, ChangeType, Record
+from slipway.runtime import private_files
 
 SNAPSHOT_EVERY = 20_000
 _LOG = "log.jsonl"
@@ -40,7 +41,7 @@ class Journal:
     """Restores `core` (which must be empty) from `folder`, then follows it. `snapshot_every`: commits per snapshot."""
 
     def __init__(self, folder: Path, core: ClusterCore, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_files.mend(folder)
         self._folder = folder
         self._core = core
         self._snapshot_every = snapshot_every
@@ -102,7 +103,7 @@ class Journal:
             for resource, record in records
         ]
         temporary = self._folder / (_SNAPSHOT + ".new")
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private_files.opener) as file:
             file.write(msgspec.json.encode(_Snapshot(store.version, entries)))
             file.flush()
             os.fsync(file.fileno())

@@ -1,15 +1,18 @@
 """The HTTP endpoint where the API server fetches container logs.
 
 Owns a listener on loopback and just enough HTTP for one GET. To the local API server it speaks plain HTTP, at
-`/<key>/logs/<namespace>/<pod uid>?container=...`; the key keeps other users of the machine out. To a real one it
+`/<key>/logs/<namespace>/<pod uid>?container=...`; the key, which stands in the Node object, keeps other accounts of the
+machine out: without it the answer is 401. A page of a browser is refused as well. To a real API server it
 speaks TLS, at a kubelet's own `/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate does
-that. Knows no pods: it asks a `Shelf`.
+that. Knows no
+pods: it asks a `Shelf`.
 
 Invariants: at most CONNECTIONS_MAX readers; a request has a deadline and a limit; an answer ends with its connection.
 """
 
 import asyncio
 import contextlib
+import hmac
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
@@ -18,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError
 from slipway.local.node.logs import LogQuery, normal_time
 from slipway.model.times import format_time
+from slipway.runtime import web_guard
 from slipway.runtime.clock import Clock, Random
 
 HOST = "127.0.0.1"
@@ -25,7 +29,16 @@ CONNECTIONS_MAX = 512
 _HEAD_BYTES_MAX = 32 * 1024
 _HEAD_S = 10.0
 _DRAIN_S = 60.0
-_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    503: "Service Unavailable",
+}
 
 
 class Shelf(Protocol):
@@ -72,8 +85,14 @@ class LogEndpoint:
         try:
             async with asyncio.timeout(_HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-            if len(self._open) > CONNECTIONS_MAX:
+            first, *lines = head.decode("latin-1").split("\r\n")
+            method, target, _ = first.split(" ", 2)
+            fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            # A kubelet is reached under the name of its node, and what browsers have no certificate for.
+            foreign = web_guard.check(lambda name: fields.get(name, "")) if self._tls is None else None
+            if foreign is not None:
+                await self._refuse(writer, foreign.status, foreign.detail)
+            elif len(self._open) > CONNECTIONS_MAX:
                 await self._refuse(writer, 503, "too many readers")
             elif method != "GET":
                 await self._refuse(writer, 405, "only GET")
@@ -88,7 +107,10 @@ class LogEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str) -> None:
         url = urlsplit(target)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
-        if len(parts) != 4 or (parts[0] != "containerLogs" if self._tls else parts[:2] != [self._key, "logs"]):
+        if self._tls is None and not hmac.compare_digest(parts[0].encode(), self._key.encode()):
+            await self._refuse(writer, 401, "the first part of the path must be the key of this endpoint")
+            return
+        if len(parts) != 4 or (parts[0] != "containerLogs" if self._tls else parts[1] != "logs"):
             await self._refuse(writer, 404, "not found")
             return
         given = {name: values[-1] for name, values in parse_qs(url.query).items()}

@@ -1,6 +1,7 @@
 """From a container's spec to a program that can be started on this machine.
 
-Owns what has to be fetched for a pod, the base environment (nothing of the node's own but PATH), and the search for
+Owns what has to be fetched for a pod, the base environment (of the node's own: PATH, and the token by which programs
+know the proxy of the API), and the search for
 the program. It starts nothing.
 
 Invariants: no variable of the node process but PATH reaches a pod; a container without a command is never guessed.
@@ -17,6 +18,7 @@ from typing import Any, cast
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 from slipway.errors import NotFoundError, PermanentError, TransientError
 from slipway.kube.ports import KubeApi
+from slipway.local.access import ENV_WORKLOAD_TOKEN
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.environment import AUDIENCE, NotConfiguredError, Place, decoded, environment_of, expand
 from slipway.local.node.names import PeerNames
@@ -122,6 +124,7 @@ def _base_environment(pod: NodePod, disk: PodDisk) -> dict[str, str]:
         "HOME": str(disk.folder / "home"),
         "TMPDIR": str(disk.folder / "tmp"),
         "HOSTNAME": pod.hostname,
+        **{name: value for name, value in os.environ.items() if name == ENV_WORKLOAD_TOKEN},
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slipway.local.pages.server import NotebookSite, PageServer, TensorboardSite
 
+ENV_WORKLOAD_TOKEN = "SLIPWAY_WORKLOAD_TOKEN"  # noqa: S105 - the name of a variable
 NOTEBOOK_PORT = 8888
 TENSORBOARD_PORT = 6006
 
@@ -28,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     is_notebook = options.page == "notebook"
     site = NotebookSite() if is_notebook else TensorboardSite(options.logdir)
     port = options.port or (NOTEBOOK_PORT if is_notebook else TENSORBOARD_PORT)
-    server = PageServer((options.host, port), site, prefix=options.prefix)
+    server = PageServer((options.host, port), site, prefix=options.prefix, token=os.environ.get(ENV_WORKLOAD_TOKEN, ""))
 
     def leave(*_: object) -> None:
         raise SystemExit(0)

@@ -7,6 +7,7 @@ Invariants: no page loads anything from elsewhere; what changes something must b
 send unasked; the Host must be this machine, which no rebound name is.
 """
 
+import hmac
 import html
 import ipaddress
 import json
@@ -27,6 +28,7 @@ from slipway.local.pages.scalars import read_runs
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _REQUEST_S = 30.0
+_UNKNOWN = "only the proxy of the API may do this: slipway open"
 
 Json = dict[str, Any]
 
@@ -102,12 +104,13 @@ class TensorboardSite:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves one site. `prefix` is the path under which the API's proxy shows it."""
+    """Serves one site. `prefix` is the path under which the API's proxy shows it; with `token` to it only."""
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], site: Site, *, prefix: str = "") -> None:
+    def __init__(self, address: tuple[str, int], site: Site, *, prefix: str = "", token: str = "") -> None:
         self.site = site
+        self.token = token.encode("latin-1")
         self.prefix = prefix.rstrip("/")
         super().__init__(address, _Request)
         self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}{self.prefix}/"
@@ -130,6 +133,8 @@ class _Request(BaseHTTPRequestHandler):
         site, path = self._site, self._path()
         if not self._is_local():
             self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
+        elif path != "/healthz" and not self._is_known():
+            self._refuse(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         elif path in ("", "/"):
             nonce = secrets.token_urlsafe(16)
             body = site.page(self._prefix, nonce).encode()
@@ -150,6 +155,8 @@ class _Request(BaseHTTPRequestHandler):
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
         if not self._is_local():
             self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
+        elif not self._is_known():
+            self._refuse(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         elif kind != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
         elif not length.isdigit() or int(length) > BODY_BYTES_MAX:
@@ -217,6 +224,11 @@ class _Request(BaseHTTPRequestHandler):
         except ValueError:
             return False
         return True
+
+    def _is_known(self) -> bool:
+        """Whether it is the proxy of the API, where that shows a token."""
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        return not self._server.token or hmac.compare_digest(given, b"Bearer " + self._server.token)
 
     def _refuse(self, code: HTTPStatus, words: str) -> None:
         self.close_connection = True

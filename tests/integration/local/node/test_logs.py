@@ -70,7 +70,7 @@ async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
         post = await client.post(f"{endpoint}/{path}")
         strange = await client.get(f"{endpoint}/{path}?tailLines=x")
     assert (good.status_code, good.text) == (200, "hello\n")
-    assert [keyless.status_code, wrong.status_code, post.status_code, strange.status_code] == [404, 404, 405, 400]
+    assert [keyless.status_code, wrong.status_code, post.status_code, strange.status_code] == [401, 401, 405, 400]
 
 
 async def test_a_long_log_is_bounded_and_whole_lines_survive(world: NodeWorld):

@@ -21,6 +21,7 @@ from tests.support.http_stub import write_kubeconfig
 from tests.support.local_node import is_alive
 
 NAMESPACE = "default"
+TOKEN = "secret"
 
 
 class Machine:
@@ -73,8 +74,9 @@ async def machine(tmp_path: Path) -> AsyncGenerator[Machine, None]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    server = _spawn("slipway.local.apiserver", "--listen", address)
-    kubeconfig = write_kubeconfig(tmp_path, f"http://{address}")
+    (tmp_path / "token").write_text(TOKEN)
+    server = _spawn("slipway.local.apiserver", "--listen", address, "--token-file", str(tmp_path / "token"))
+    kubeconfig = write_kubeconfig(tmp_path, f"http://{address}", {"token": TOKEN})
     async with connect(kubeconfig, clock=SystemClock(), random=SeededRandom(1)) as kube:
         machine = Machine(kube, tmp_path / "nodes", kubeconfig)
         machine.start_node()

@@ -16,8 +16,8 @@ PREFIX = "/proxy/notebook-abc-12345678"
 
 
 @contextlib.contextmanager
-def served(site: Site, prefix: str = PREFIX) -> Generator[httpx.Client, None, None]:
-    server = PageServer(("127.0.0.1", 0), site, prefix=prefix)
+def served(site: Site, prefix: str = PREFIX, *, token: str = "") -> Generator[httpx.Client, None, None]:
+    server = PageServer(("127.0.0.1", 0), site, prefix=prefix, token=token)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -130,3 +130,13 @@ def test_scalars_are_served(tmp_path: Path):
         assert "scalars" in client.get("/proxy/tb/").text
         assert client.get("/proxy/tb/scalars").json() == {"runs": {".": {"loss": [[1, 2.0]]}}}
         assert client.post("/proxy/tb/run", json={"code": "1"}).status_code == 404
+
+
+def test_with_a_token_the_proxy_only_is_answered():
+    """Every account of a machine reaches a loopback address."""
+    with served(NotebookSite(), token="s3cret") as client:
+        opens = {"Authorization": "Bearer s3cret"}
+        for headers, code in (({}, 401), ({"Authorization": "Bearer wrong"}, 401), (opens, 200)):
+            assert client.get(f"{PREFIX}/", headers=headers).status_code == code
+            assert client.post(f"{PREFIX}/run", json={"code": "1"}, headers=headers).status_code == code
+        assert client.get("/healthz").status_code == 200

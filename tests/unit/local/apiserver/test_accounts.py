@@ -91,4 +91,4 @@ async def test_account_in_open_mode_is_known_and_free() -> None:
 
 def _client(app: object) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app)  # pyright: ignore[reportArgumentType]
-    return httpx.AsyncClient(transport=transport, base_url="http://cluster")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")

@@ -89,7 +89,8 @@ def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
     port = _free_port()
     acknowledged: dict[str, str] = {}
     process = _start(port, tmp_path)
-    client = httpx.Client(base_url=_url(port), trust_env=False)
+    opens = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
+    client = httpx.Client(base_url=_url(port), headers=opens, trust_env=False)
     try:
         for number in range(50):
             answer = client.post("/api/v1/namespaces/default/configmaps", json=a_config(f"c{number}"))
@@ -110,6 +111,7 @@ def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
 
 def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "slipway.local.apiserver", "--listen", f"127.0.0.1:{port}", "--data", str(folder)]
+    command += ["--token-file", str(folder / "token")]
     process = subprocess.Popen([*command, "--allow-unknown-rules"], env=dict(os.environ))
     ends_at = time.monotonic() + DEADLINE_S
     with httpx.Client(base_url=_url(port), trust_env=False) as client:

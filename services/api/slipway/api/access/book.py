@@ -14,7 +14,7 @@ from pathlib import Path
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.asks import EVERYWHERE, Ask, Sight
-from slipway.api.access.principal import Principal
+from slipway.api.access.principal import Principal, said_name
 from slipway.api.access.session import credential
 from slipway.api.refusals import UnauthorizedError
 from slipway.errors import UnavailableError
@@ -82,16 +82,16 @@ class TokenBook:
         is_right = (record or _NOBODY).is_of(token)
         if record is None or not is_right:
             raise UnauthorizedError(f"the token does not count (any more); {_HOW}")
-        return Holder(self, record)
+        return Holder(self, record, said_name(connection) if record.names_users else "")
 
 
 class Holder:
-    """Who holds a token."""
+    """Who holds a token. `named`: the user that one acts as, where the record permits that."""
 
-    def __init__(self, book: TokenBook, record: Record) -> None:
+    def __init__(self, book: TokenBook, record: Record, named: str = "") -> None:
         self._book = book
         self._record = record
-        self.name = record.user
+        self.name = named or record.user
         self.via = f"token {record.id}"
         self.roles = {workspace: role.value for workspace, role in sorted(record.roles.items())}
         self.expires_at = record.expires_at

@@ -17,7 +17,6 @@ from slipway.api.access.session import is_by_cookie
 from slipway.api.access.table import PROXIED, Rule, Where
 from slipway.api.access.visible import VisibleKube
 from slipway.api.audit import READING
-from slipway.api.guard import is_foreign
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
 from slipway.api.parts import PARTS_KEY, Parts, parts_of
 from slipway.api.ports import Stop
@@ -25,6 +24,7 @@ from slipway.api.refusals import ForbiddenError
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, NotFoundError, TransientError
 from slipway.runtime.clock import Clock
+from slipway.runtime.web_guard import is_foreign
 
 DEFAULT_WORKSPACE = "default"
 CHECK_S = 5.0

@@ -6,7 +6,9 @@ workload. Pure.
 """
 
 import re
-from urllib.parse import urlsplit
+from collections.abc import Iterable
+
+from slipway.runtime.web_guard import host_name
 
 ENTER = "/.slipway/enter"
 """Where a browser brings its token to such an origin, once."""
@@ -45,9 +47,10 @@ def origin_of(id_: str, domain: str, *, scheme: str, host: str) -> str:
     return f"{scheme}://{id_}.{domain}{f':{port}' if port.isdigit() else ''}"
 
 
-def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets, in lower case."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
+def local_name(hosts: Iterable[str]) -> str:
+    """The name of ours that a browser of this machine is to use, whatever address a program used; empty without one.
+
+    Browsers keep cookies by host and not by port, so that a cookie of a loopback address goes to every program that
+    listens there. A name below `.localhost` is ours alone.
+    """
+    return next((name.lower() for name in hosts if name.lower().endswith(".localhost")), "")

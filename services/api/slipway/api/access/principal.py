@@ -4,13 +4,17 @@ A principal answers for itself; whoever asks it never learns which way it came i
 own bound, and where it can not be had the question raises: there is no answer that means "let them".
 """
 
+import re
 from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.asks import Ask, Sight
+from slipway.api.refusals import MalformedError
 
 USER_HEADER = "x-slipway-user"
+SAID = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")
+USER_NAME_RULE = "X-Slipway-User: must be 1 to 128 printable ASCII characters"
 UNKNOWN = "unknown"
 
 
@@ -88,6 +92,14 @@ class Anybody:
     async def still(self) -> bool:
         """Always."""
         return True
+
+
+def said_name(connection: HTTPConnection) -> str:
+    """The user that a request names; empty when it names none. Raises MalformedError when it cannot be a user."""
+    name = connection.headers.get(USER_HEADER, "").strip()
+    if name and SAID.fullmatch(name) is None:
+        raise MalformedError(f"{USER_NAME_RULE}, not {name[:32]!r}")
+    return name
 
 
 class Open:

@@ -123,7 +123,7 @@ async def _serve_socket(socket: WebSocket) -> None:
             await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch)
         else:
             _check_scheme(found)
-            await forward_socket(socket, found, stop=parts.stop, touch=touch)
+            await forward_socket(socket, found, stop=parts.stop, touch=touch, token=parts.forwarder.token)
     except UnavailableError:
         parts.targets.forget(whole)
         raise

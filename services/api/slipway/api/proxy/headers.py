@@ -36,21 +36,26 @@ _OUR_SERVER = frozenset({"date"})
 _WEBSOCKET = "sec-websocket-"
 
 
-def request_fields(received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str) -> Fields:
-    """What the workload is sent of a client's header."""
+def request_fields(
+    received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = ""
+) -> Fields:
+    """What the workload is sent of a client's header; `token` tells it that we are the caller."""
     fields = list(received)
     dropped = HOP_BY_HOP | _OUR_CREDENTIALS | _FORWARDED | _named_in_connection(fields)
     kept = [(name, value) for name, value in fields if name.lower() not in dropped]
     kept = [(name, _own_cookies_out(value) if name.lower() == "cookie" else value) for name, value in kept]
     kept = [(name, value) for name, value in kept if value or name.lower() != "cookie"]
     host = next((value for name, value in fields if name.lower() == "host"), "")
-    added = {"X-Forwarded-For": client, "X-Forwarded-Host": host, "X-Forwarded-Proto": scheme}
+    own = {"Authorization": f"Bearer {token}" if token else ""}
+    added = {**own, "X-Forwarded-For": client, "X-Forwarded-Host": host, "X-Forwarded-Proto": scheme}
     return [*kept, *((name, value) for name, value in added.items() if value), ("X-Forwarded-Prefix", prefix)]
 
 
-def socket_fields(received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str) -> Fields:
+def socket_fields(
+    received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = ""
+) -> Fields:
     """The same for a WebSocket, whose handshake is made anew."""
-    fields = request_fields(received, client=client, scheme=scheme, prefix=prefix)
+    fields = request_fields(received, client=client, scheme=scheme, prefix=prefix, token=token)
     return [(name, value) for name, value in fields if not name.lower().startswith(_WEBSOCKET)]
 
 

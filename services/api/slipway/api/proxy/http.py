@@ -31,9 +31,10 @@ _log = log.get_logger(__name__)
 
 
 class HttpForwarder:
-    """Sends requests to workloads."""
+    """Sends requests to workloads. `token` tells them that it is us; empty: nothing does."""
 
-    def __init__(self, *, silence_s: float, stop: Stop) -> None:
+    def __init__(self, silence_s: float, stop: Stop, token: str = "") -> None:
+        self.token = token
         self._silence_s = silence_s
         self._stop = stop
         self._client: httpx.AsyncClient | None = None
@@ -85,6 +86,7 @@ class HttpForwarder:
             client=request.client.host if request.client else "",
             scheme=request.url.scheme,
             prefix=target.prefix,
+            token=self.token,
         )
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         if not has_body:

@@ -30,13 +30,15 @@ _BROKEN = (1006, 1015)
 _OWN_HEADERS = ("host", "origin", "user-agent")
 
 
-async def forward_socket(socket: WebSocket, target: Target, *, stop: Stop, touch: Callable[[], None]) -> None:
-    """One WebSocket; `touch` is called for each message, of either side.
+async def forward_socket(
+    socket: WebSocket, target: Target, *, stop: Stop, touch: Callable[[], None], token: str = ""
+) -> None:
+    """One WebSocket; `touch` is called for each message, of either side. `token` tells the workload that it is us.
 
     Raises:
         NotListeningError, BadGatewayError: before the client's handshake is answered.
     """
-    upstream = await _connect(socket, target)
+    upstream = await _connect(socket, target, token)
     try:
         await socket.accept(subprotocol=upstream.subprotocol)
         with contextlib.suppress(WebSocketDisconnect):
@@ -47,7 +49,7 @@ async def forward_socket(socket: WebSocket, target: Target, *, stop: Stop, touch
         await upstream.close()
 
 
-async def _connect(socket: WebSocket, target: Target) -> "ClientConnection":
+async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConnection":
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.typing import Origin, Subprotocol
@@ -57,6 +59,7 @@ async def _connect(socket: WebSocket, target: Target) -> "ClientConnection":
         client=socket.client.host if socket.client else "",
         scheme=socket.url.scheme,
         prefix=target.prefix,
+        token=token,
     )
     scheme = "wss" if target.is_tls else "ws"
     host = socket.headers.get("host", target.authority)

@@ -1,6 +1,8 @@
 """Logging in with a browser: the page, the login, the logout, and the way on to the origin of a workload.
 
 Plain forms, no script: a token is pasted once, checked, and kept by the browser as a cookie that scripts can not read.
+Or a link with a code is followed, which stands for the token and is good once (`access/links.py`); the page that it
+leads to has no code in its address.
 """
 
 from html import escape
@@ -12,14 +14,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import audit
 from slipway.api.access import door, session
-from slipway.api.access.origins import ENTER, origin_of, workload_of
+from slipway.api.access.origins import ENTER, host_name, local_name, origin_of, workload_of
 from slipway.api.access.table import PROXIED
 from slipway.api.identity import PRINCIPAL_KEY
 from slipway.api.parts import parts_of
 from slipway.api.refusals import BodyTooLargeError, ForbiddenError, UnauthorizedError
 from slipway.errors import NotFoundError
+from slipway.runtime.listen import is_loopback
 
-LOGIN, LOGOUT = "/login", "/logout"
+LOGIN, LINK, LOGOUT = "/login", "/login/link", "/logout"
 FORM_BYTES_MAX = 32 * 1024
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -45,6 +48,12 @@ _ONWARD = (
 <input type="hidden" name="next" value="{next}"><p><button autofocus>Open {id}</button></p></form>
 </main></body></html>"""
 )
+_USED = (
+    _HEAD
+    + """<p class="message" role="alert">It was followed before, or it is older than five minutes.</p>
+<p><code>slipway open</code> gives another one.</p></main></body></html>"""
+)
+_UNKEPT = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 _HOW = {
     "token": "<code>slipway token create --for NAME --role WORKSPACE=editor</code> makes one.",
     "kubernetes": "<code>kubectl create token ACCOUNT --audience {audience}</code> makes one.",
@@ -54,6 +63,10 @@ _HOW = {
 async def show(request: Request) -> Response:
     """The page: to log in, or, for whoever is, to log out."""
     _check_known(request)
+    own = _own_address(request)
+    if own:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"{own}{LOGIN}{query}", status_code=303)
     try:
         principal = await parts_of(request).access.who(request)
     except UnauthorizedError:
@@ -66,6 +79,11 @@ async def log_in(request: Request) -> Response:
     _check_known(request)
     with audit.told(request, LOGIN):
         _check_same_origin(request)
+        own = _own_address(request)
+        if own:
+            raise ForbiddenError(
+                f"other programs of this machine would be sent this cookie too: log in at {own}{LOGIN}"
+            )
         given = await _fields(request)
         try:
             await _enter(request, given.get("token", "").strip())
@@ -75,6 +93,32 @@ async def log_in(request: Request) -> Response:
             return _page(_form(request, given.get("next", "/"), said), status=401)
         response = RedirectResponse(_local(given.get("next", "/")), status_code=303)
         _keep(request, response, given["token"].strip())
+        audit.answered(request, 303)
+        return response
+
+
+async def follow(request: Request) -> Response:
+    """Take a code instead of the token: of our own page, or in the origin of a workload of its page."""
+    _check_known(request)
+    if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
+        raise ForbiddenError("the link is for a browser that opens the page, and good once")
+    parts, path = parts_of(request), request.url.path
+    with audit.told(request, path):
+        id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
+        if path == ENTER and not id_:
+            raise NotFoundError("this is no origin of a workload")
+        token = parts.links.use(request.query_params.get("code", ""), id_)
+        try:
+            asked = await _enter(request, token)
+        except UnauthorizedError:
+            audit.answered(request, 401)
+            return _page(_USED.format(title="This link is not good any more"), status=401)
+        if id_:
+            asked.scope["path_params"] = {"id": id_}
+            await door.admit(asked, PROXIED)
+        following = _local(request.query_params.get("next", "") or (f"/proxy/{id_}/" if id_ else "/"))
+        response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
+        _keep(request, response, token, is_strict=not id_)
         audit.answered(request, 303)
         return response
 
@@ -184,7 +228,17 @@ async def _fields(request: Request) -> dict[str, str]:
 
 def _check_known(request: Request) -> None:
     if parts_of(request).settings.auth == "none":
-        raise NotFoundError("nobody logs in here: the api authenticates nobody (SLIPWAY_AUTH=none)")
+        raise NotFoundError("login is disabled (SLIPWAY_AUTH=none)")
+
+
+def _own_address(request: Request) -> str:
+    """Where a browser is to log in instead, when it came by a loopback address; empty when it may do so here."""
+    host = request.headers.get("host", "")
+    name = local_name(parts_of(request).settings.hosts)
+    if not name or not is_loopback(host_name(host)):
+        return ""
+    port = host.rpartition(":")[2]
+    return f"{request.url.scheme}://{name}{f':{port}' if port.isdigit() else ''}"
 
 
 def _check_same_origin(request: Request) -> None:

@@ -1,0 +1,63 @@
+"""One-time links: how a browser is logged in by a program that has the token, without anything to paste.
+
+Owns the codes: each stands for the token that asked for it, is good once, and for `LIFE_S`. Only their hashes are kept,
+in the memory of this process and at most `LINKS_MAX` of them. With several processes behind one address another one
+may be asked, and does not know the code: then it is asked for again, or the token is pasted.
+
+Invariants: a code opens nothing after it was used or its time is over; it opens only the page that it was made for,
+the api's own or that of one workload; whether the token still counts is found out when the code is used.
+"""
+
+import hashlib
+from collections import OrderedDict
+
+import msgspec
+
+from slipway.runtime.clock import Clock, Random
+
+LIFE_S = 300.0
+LINKS_MAX = 256
+_CODE_BYTES = 32
+_CODE_CHARS_MAX = 128
+
+
+class _Link(msgspec.Struct, frozen=True):
+    token: str
+    allocation: str
+    ends_at: float
+
+
+class Links:
+    """The codes that are good now."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self._clock = clock
+        self._random = random
+        self._links: OrderedDict[str, _Link] = OrderedDict()
+        """{hash of the code: what it opens}, the oldest first"""
+
+    def make(self, token: str, allocation: str = "") -> tuple[str, float]:
+        """A code and when it ends, in epoch seconds. `allocation`: of the origin of that workload, and not of ours."""
+        code, ends_at = self._random.token_hex(_CODE_BYTES), self._clock.now() + LIFE_S
+        self._forget(LINKS_MAX - 1)
+        self._links[_digest(code)] = _Link(token, allocation, ends_at)
+        return code, ends_at
+
+    def use(self, code: str, allocation: str = "") -> str:
+        """The token that the code stands for; empty when it is not good, here or any more."""
+        self._forget(LINKS_MAX)
+        found = self._links.pop(_digest(code[:_CODE_CHARS_MAX]), None)
+        return found.token if found is not None and found.allocation == allocation else ""
+
+    def _forget(self, kept_max: int) -> None:
+        """Drop those whose time is over, and the oldest beyond so many."""
+        now = self._clock.now()
+        while self._links:
+            oldest = next(iter(self._links))
+            if len(self._links) <= kept_max and self._links[oldest].ends_at > now:
+                return
+            del self._links[oldest]
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()

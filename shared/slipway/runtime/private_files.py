@@ -1,0 +1,59 @@
+"""Files and folders that only the own account may open, whatever the umask is and whatever was there before.
+
+Owns the modes 0600 and 0700. A folder that belongs to another account is refused: its owner could replace what is in
+it. A file is replaced as a whole: a reader sees the old or the new one, and at no time one with a looser mode.
+"""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from slipway.errors import DeniedError
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, or mend the mode of one that is there. Raises DeniedError when it is another account's."""
+    folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+    _check_owner(folder, os.lstat(folder))
+    found = os.stat(folder)
+    _check_owner(folder, found)
+    if stat.S_IMODE(found.st_mode) != FOLDER_MODE:
+        folder.chmod(FOLDER_MODE)
+
+
+def mend(folder: Path) -> None:
+    """Close the files and folders directly in `folder`, which may be of an older version, to other accounts."""
+    make_folder(folder)
+    for entry in os.scandir(folder):
+        found = entry.stat(follow_symlinks=False)
+        wanted = {stat.S_IFDIR: FOLDER_MODE, stat.S_IFREG: FILE_MODE}.get(stat.S_IFMT(found.st_mode))
+        if wanted is not None and stat.S_IMODE(found.st_mode) != wanted:
+            os.chmod(entry.path, wanted)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file; its folder must be there."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), FILE_MODE)
+            file.write(content)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open(..., opener=opener)`: a file that is made here is only the own account's."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def _check_owner(folder: Path, found: os.stat_result) -> None:
+    # A link of root's, such as /tmp on a Mac, is as good as the folder itself.
+    if found.st_uid != os.geteuid() and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
+        raise DeniedError(f"{folder} belongs to another account (uid {found.st_uid}); name a folder of your own")

@@ -1,0 +1,77 @@
+"""Which requests of a web browser a server refuses: those for another host name, and those of another site's page.
+
+Owns three rules. The Host must be a loopback name, a loopback address or a name of the server: otherwise a page of
+another name that resolves to this machine would be of the same origin (DNS rebinding). A request with an `Origin` must
+come from a page of the server itself. A browser that says in `Sec-Fetch-Site` that the request comes from elsewhere is
+believed, also for requests that carry no `Origin`. Pages of other ports of this machine are elsewhere too.
+
+Programs send neither `Origin` nor `Sec-Fetch-Site` and pass; what they may do, their token decides. Pure.
+
+Source: OWASP, "Cross-Site Request Forgery Prevention"; Fetch, "Origin header"; Fetch Metadata Request Headers.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from slipway.runtime.listen import is_loopback
+
+MISDIRECTED, FORBIDDEN = 421, 403
+_OWN_SITES = ("", "none", "same-origin")
+_LOCALHOST = ".localhost"
+_SHOWN_CHARS = 128
+
+
+class Refusal(NamedTuple):
+    """An answer to send instead: its HTTP status and what is wrong."""
+
+    status: int
+    detail: str
+
+
+Header = Callable[[str], str]
+"""The value of a header by its lower-case name; empty when it is absent."""
+
+
+def check(header: Header, *, hosts: Collection[str] = ()) -> Refusal | None:
+    """Why a server without pages of its own refuses a request; None when it does not. `hosts` as in `check_host`."""
+    return check_host(header("host"), hosts) or check_page(header)
+
+
+def check_host(host: str, hosts: Collection[str] = (), *, remedy: str = "") -> Refusal | None:
+    """Refuse a Host header that is neither a loopback name or address nor one of `hosts` (lower case)."""
+    name = host_name(host)
+    if name and (is_loopback(name) or name.endswith(_LOCALHOST) or name in hosts):
+        return None
+    return Refusal(MISDIRECTED, f"host {host[:_SHOWN_CHARS]!r} is not served here{remedy}")
+
+
+def check_page(header: Header) -> Refusal | None:
+    """Refuse a request that a page of another origin makes."""
+    origin = header("origin")
+    if not is_foreign(origin, header("host")) and header("sec-fetch-site") in _OWN_SITES:
+        return None
+    return Refusal(FORBIDDEN, f"a page of {origin[:_SHOWN_CHARS] or 'another site'} may not do this")
+
+
+def is_navigation(header: Header) -> bool:
+    """Whether a browser opens the address as a page: from a link or a bookmark, not from a script or as a frame."""
+    return header("sec-fetch-mode") == "navigate" and header("sec-fetch-dest") in ("", "document")
+
+
+def is_foreign(origin: str, host: str) -> bool:
+    """Whether a page of `origin` is of another origin than `host`; the scheme may differ behind a TLS proxy."""
+    if not origin:
+        return False
+    try:
+        return urlsplit(origin).netloc.lower() != host.lower()
+    except ValueError:
+        return True
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without port and brackets, in lower case."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""

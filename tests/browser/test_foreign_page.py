@@ -1,0 +1,186 @@
+"""A page of another site in a browser whose user is logged in: it can neither read, launch, connect nor reach the
+cluster. And the one-time link, in the same browser."""
+
+import http.server
+import json
+import threading
+from collections.abc import Generator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from slipway.inside.terminal import PROTOCOL
+from tests.browser.chromium import Browser, Page
+from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+LAUNCH: Json = {"kind": "command", "image": "local", "name": "hijacked", "command": ["true"]}
+CONFIG: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hijacked"}}
+CONFIGS = "/api/v1/namespaces/default/configmaps"
+
+
+class _Empty(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b"<!doctype html><title>foreign</title>"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Generator[str]:
+    """The origin of another program on this machine, which is all that a page of another site needs to be."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def victim(stack: RunningStack, page: Page, foreign: str) -> Page:
+    """A tab that shows the foreign page, in a browser that is logged in."""
+    page.goto(stack.link("/api/v1/me"))
+    page.wait_for("document.body.innerText.includes('\"user\"')")
+    page.goto(foreign)
+    page.wait_for("document.title === 'foreign'")
+    return page
+
+
+def origins(stack: RunningStack) -> list[str]:
+    """Both ways to call the API: by its address, and by the name that the browser is logged in at."""
+    parts = urlsplit(stack.link("/"))
+    return [stack.url, f"{parts.scheme}://{parts.netloc}"]
+
+
+def names(stack: RunningStack) -> list[str]:
+    """What was launched."""
+    listed: list[Json] = stack.ask(lambda api: api.get("/allocations")["items"])
+    return [str(each["name"]) for each in listed]
+
+
+def outcome(page: Page, call: str) -> str:
+    """What a promise comes to: `kept` with what it says, or `broken`."""
+    return str(page.run(f"({call}).then(value => 'kept ' + value, error => 'broken')"))
+
+
+def a_socket(origin: str, id_: str) -> str:
+    """A promise of a connection to a terminal."""
+    url = f"{origin.replace('http', 'ws', 1)}/proxy/{id_}/terminal"
+    return (
+        f"new Promise((kept, broken) => {{ const each = new WebSocket('{url}', '{PROTOCOL}');"
+        "each.onopen = () => kept('open'); each.onerror = broken })"
+    )
+
+
+def test_the_browser_is_logged_in(stack: RunningStack, page: Page) -> None:
+    """Else the other tests would show nothing."""
+    page.goto(stack.link("/api/v1/me"))
+    page.wait_for("document.body.innerText.includes('\"user\"')")
+    assert "hijack" not in page.text()
+    status = page.run("fetch('/api/v1/allocations').then(answer => answer.status)")
+    assert status == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_it_launches_nothing_by_fetch(stack: RunningStack, victim: Page, kind: str) -> None:
+    """A request that needs no preflight is sent, with the cookie where there is one, and refused."""
+    body = f"new Blob([{json.dumps(json.dumps(LAUNCH))}], {{type: {json.dumps(kind)}}})"
+    for origin in origins(stack):
+        options = f"{{method: 'POST', mode: 'no-cors', credentials: 'include', body: {body}}}"
+        assert outcome(victim, f"fetch('{origin}/api/v1/allocations', {options}).then(r => r.type)") in (
+            "kept opaque",
+            "broken",
+        )
+    assert "hijacked" not in names(stack)
+
+
+def test_it_launches_nothing_with_json(stack: RunningStack, victim: Page) -> None:
+    """The preflight is not answered in its favour."""
+    for origin in origins(stack):
+        headers = "{'Content-Type': 'application/json'}"
+        options = (
+            f"{{method: 'POST', credentials: 'include', headers: {headers}, body: {json.dumps(json.dumps(LAUNCH))}}}"
+        )
+        assert outcome(victim, f"fetch('{origin}/api/v1/allocations', {options})") == "broken"
+    assert "hijacked" not in names(stack)
+
+
+def test_it_launches_nothing_by_a_form(stack: RunningStack, victim: Page, foreign: str) -> None:
+    """A form whose text happens to be JSON is answered with a refusal."""
+    for origin in origins(stack):
+        victim.goto(foreign)
+        victim.wait_for("document.title === 'foreign'")
+        head, tail = json.dumps({**LAUNCH, "labels": {"a": "="}}).split("=", 1)
+        victim.run(
+            "(() => { const form = document.createElement('form'); form.method = 'post'; form.enctype = 'text/plain';"
+            f"form.action = '{origin}/api/v1/allocations'; const field = document.createElement('input');"
+            f"field.name = {json.dumps(head)}; field.value = {json.dumps(tail)}; form.append(field);"
+            "document.body.append(form); form.submit() })()"
+        )
+        refused = victim.wait_for('document.body && /"status":(401|403)/.test(document.body.innerText)')
+        assert refused
+    assert "hijacked" not in names(stack)
+
+
+def test_it_reads_nothing(stack: RunningStack, victim: Page) -> None:
+    """Neither with the cookie nor without; no image, script or frame of ours loads either."""
+    for origin in origins(stack):
+        for path in ("/api/v1/me", "/api/v1/allocations", "/api/v1/events", "/openapi.json", "/metrics"):
+            assert outcome(victim, f"fetch('{origin}{path}', {{credentials: 'include'}})") == "broken", origin + path
+        script = (
+            "new Promise((kept, broken) => { const each = document.createElement('script');"
+            f"each.onload = kept; each.onerror = broken; each.src = '{origin}/api/v1/me';"
+            "document.head.append(each) })"
+        )
+        assert outcome(victim, script) == "broken"
+
+
+def test_it_opens_no_websocket(stack: RunningStack, victim: Page, foreign: str) -> None:
+    """To a terminal, which would be a shell of the user; also when that has the page of the terminal open."""
+    id_ = stack.launch({"kind": "shell"})
+    wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
+    link = stack.link(f"/proxy/{id_}/sessions", allocation=id_)
+    victim.goto(link)
+    victim.wait_for("document.body.innerText.includes('items')")
+    parts = urlsplit(link)
+    own = f"{parts.scheme}://{parts.netloc}"
+    assert outcome(victim, a_socket(own, id_)) == "kept open"
+    victim.goto(foreign)
+    victim.wait_for("document.title === 'foreign'")
+    for origin in [*origins(stack), own]:
+        assert outcome(victim, a_socket(origin, id_)) == "broken", origin
+
+
+def test_it_does_not_reach_the_cluster(stack: RunningStack, victim: Page) -> None:
+    """The local API server: no object is made, nothing is read."""
+    cluster = stack.stack.children["cluster"].url
+    for scheme in ("https", "http"):
+        url = f"{scheme}://{urlsplit(cluster).netloc}{CONFIGS}"
+        body = json.dumps(json.dumps(CONFIG))
+        outcome(victim, f"fetch('{url}', {{method: 'POST', mode: 'no-cors', body: {body}}})")
+        assert outcome(victim, f"fetch('{url}')") == "broken"
+    found = stack.kubernetes("GET", CONFIGS)["items"]
+    assert "hijacked" not in [each["metadata"]["name"] for each in found]
+
+
+def test_a_link_works_once(stack: RunningStack, browser: Browser) -> None:
+    """The page that it leads to has no code in its address; in another browser the same link opens nothing."""
+    url = stack.link("/api/v1/me")
+    with browser.page() as first:
+        first.goto(url)
+        first.wait_for("document.body.innerText.includes('\"user\"')")
+        assert first.run("location.pathname") == "/api/v1/me"
+        assert "code" not in first.run("location.href + document.referrer")
+        assert first.run("document.cookie") == ""
+    with browser.page() as second:
+        second.goto(url)
+        second.wait_for("document.title === 'This link is not good any more'")
+        second.goto(f"{origins(stack)[1]}/api/v1/me")
+        second.wait_for("document.body.innerText.includes('\"status\":401')")

@@ -1,0 +1,137 @@
+"""One-time links: how a browser gets in without a token to paste, once."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import pytest
+
+from slipway.api.access.links import LIFE_S, LINKS_MAX, Links
+from slipway.runtime.clock import SeededRandom
+from tests.support.access import Teams, teams_world
+from tests.support.clock import FakeClock
+
+OWN, DOMAIN = "slipway-1.localhost", "workloads-1.localhost"
+LOCAL: dict[str, Any] = {"hosts": (OWN,), "proxy_domain": DOMAIN, "listen": "127.0.0.1:8080"}
+
+
+@pytest.fixture
+async def teams(tmp_path: Path) -> AsyncIterator[Teams]:
+    async with teams_world("token", tmp_path, **LOCAL) as world:
+        yield world
+
+
+async def a_link(teams: Teams, **body: str) -> str:
+    """A link of somebody who may do everything."""
+    headers = await teams.token("ada", {"*": "admin"})
+    answer = await teams.world.http.post("/api/v1/login-links", json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["url"])
+
+
+async def followed(teams: Teams, url: str, **headers: str) -> httpx.Response:
+    """What a browser without any cookie is answered."""
+    teams.world.http.cookies.clear()
+    parts = urlsplit(url)
+    return await teams.world.http.get(f"{parts.path}?{parts.query}", headers={"host": parts.netloc, **headers})
+
+
+async def test_a_link_logs_in_once(teams: Teams) -> None:
+    """The code is gone from the address, the cookie is for no script and no other site, the second try gets nothing."""
+    url = await a_link(teams, path="/docs")
+    assert (urlsplit(url).hostname, urlsplit(url).path) == (OWN, "/login/link")
+    first = await followed(teams, url)
+    assert (first.status_code, first.headers["location"]) == (303, "/docs")
+    cookie = first.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    opened = {"cookie": cookie.partition(";")[0], "host": OWN}
+    assert (await teams.world.http.get("/api/v1/me", headers=opened)).json()["user"] == "ada"
+    again = await followed(teams, url)
+    assert (again.status_code, "set-cookie" in again.headers) == (401, False)
+    assert "slipway open" in again.text
+
+
+async def test_a_link_ends_with_its_token(teams: Teams) -> None:
+    """It opens nothing when the token was revoked in between."""
+    url = await a_link(teams)
+    assert teams.folder is not None
+    for file in teams.folder.iterdir():
+        file.unlink()
+    await teams.look()
+    assert (await followed(teams, url)).status_code == 401
+
+
+async def test_a_link_ends_with_its_time() -> None:
+    """Minutes later its code stands for nothing."""
+    clock = FakeClock()
+    links = Links(clock, SeededRandom(1))
+    in_time, late = links.make("a")[0], links.make("b")[0]
+    clock.advance(LIFE_S - 1)
+    assert links.use(in_time) == "a"
+    clock.advance(2)
+    assert links.use(late) == ""
+
+
+async def test_a_look_ahead_does_not_use_it_up(teams: Teams) -> None:
+    """HEAD, and what a browser loads before its user asks for it, are refused and the link stays good."""
+    url = await a_link(teams)
+    parts = urlsplit(url)
+    head = await teams.world.http.head(f"{parts.path}?{parts.query}", headers={"host": parts.netloc})
+    assert head.status_code == 403
+    assert (await followed(teams, url, **{"sec-purpose": "prefetch;prerender"})).status_code == 403
+    assert (await followed(teams, url)).status_code == 303
+
+
+async def test_a_link_leads_to_paths_of_ours_only(teams: Teams) -> None:
+    """Whatever stands in `next`."""
+    url = await a_link(teams)
+    bent = url.rpartition("next=")[0] + "next=%2F%2Fevil.example"
+    assert (await followed(teams, bent)).headers["location"] == "/"
+
+
+async def test_the_code_of_a_workload_opens_its_origin_only(teams: Teams) -> None:
+    """Not ours, and not that of another."""
+    canary = next(iter(teams.ids.values()))
+    url = await a_link(teams, allocation=canary)
+    assert urlsplit(url).hostname == f"{canary}.{DOMAIN}"
+    code = dict(parse_qsl(urlsplit(url).query))["code"]
+    assert (await followed(teams, f"http://{OWN}/login/link?code={code}")).status_code == 401
+    url = await a_link(teams, allocation=canary)
+    code = dict(parse_qsl(urlsplit(url).query))["code"]
+    other = await followed(teams, f"http://other.{DOMAIN}/.slipway/enter?code={code}")
+    assert (other.status_code, "set-cookie" in other.headers) == (401, False)
+    good = await followed(teams, await a_link(teams, allocation=canary))
+    assert (good.status_code, good.headers["location"]) == (303, f"/proxy/{canary}/")
+
+
+async def test_a_browser_makes_no_links(teams: Teams) -> None:
+    """A page that has the cookie cannot hand it on."""
+    first = await followed(teams, await a_link(teams))
+    headers = {"cookie": first.headers["set-cookie"].partition(";")[0], "host": OWN, "origin": f"http://{OWN}"}
+    answer = await teams.world.http.post("/api/v1/login-links", json={}, headers=headers)
+    assert answer.status_code == 403
+
+
+async def test_nothing_is_kept_for_a_loopback_address(teams: Teams) -> None:
+    """A browser would send that cookie to every program that listens there: it is led to the name that is ours."""
+    shown = await teams.world.http.get("/login?next=/docs", headers={"host": "127.0.0.1:8080"})
+    assert (shown.status_code, shown.headers["location"]) == (303, f"http://{OWN}:8080/login?next=/docs")
+    token = (await teams.token("ada", {"*": "admin"}))["Authorization"].removeprefix("Bearer ")
+    pasted = await teams.world.http.post("/login", data={"token": token}, headers={"host": "127.0.0.1:8080"})
+    assert (pasted.status_code, "set-cookie" in pasted.headers) == (403, False)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", ""])
+async def test_other_names_are_not_served_on_a_loopback_address(teams: Teams, host: str) -> None:
+    """With a token too: a page of another name that resolves to this machine gets not even our public pages."""
+    assert (await teams.world.http.get("/docs", headers={"host": host})).status_code == 421
+
+
+async def test_links_are_bounded() -> None:
+    """The oldest make room, and nothing else is kept."""
+    links = Links(FakeClock(), SeededRandom(1))
+    codes = [links.make(f"token-{number}")[0] for number in range(LINKS_MAX + 1)]
+    assert (links.use(codes[0]), links.use(codes[1]), links.use(codes[-1])) == ("", "token-1", f"token-{LINKS_MAX}")
