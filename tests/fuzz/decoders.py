@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from slipway.api import guard
 from slipway.api.job_schemas import BatchBody, JobBody
 from slipway.api.ordered import Sorting
 from slipway.api.proxy import headers
@@ -43,6 +42,7 @@ from slipway.model.quantity import parse_quantity
 from slipway.model.times import parse_time
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.traceparent import parse_traceparent
+from slipway.runtime.web_guard import is_foreign
 from slipway.scheduler.decisions import logfile, record
 from slipway.scheduler.simulate import changes, scenario
 from slipway.scheduler.simulate.reader import parse as parse_yaml
@@ -265,7 +265,7 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     Decoder(
         name="origin",
-        call=_text(lambda text: guard.is_foreign(text, "localhost:8080")),
+        call=_text(lambda text: is_foreign(text, "localhost:8080")),
         refusals=(),
         seeds=(b"http://a",),
     ),

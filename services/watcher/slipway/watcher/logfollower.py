@@ -156,7 +156,9 @@ class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
 class LogFollower:
     """Reads one log to its end, and stores it."""
 
-    def __init__(self, means: LogMeans, *, pod: Pod, source: LogSource, container: str, share_bytes: int) -> None:
+    def __init__(
+        self, means: LogMeans, *, pod: Pod, source: LogSource, container: str, is_fresh: bool, share_bytes: int
+    ) -> None:
         self.pod = pod
         self.news = asyncio.Event()
         """set when the pod changes"""
@@ -178,6 +180,8 @@ class LogFollower:
         self._cutter = LineCutter(LogPosition())
         self._lines: deque[bytes] = deque()
         self._pieces: deque[bytes] = deque()
+        self._known: LogPosition | None = LogPosition() if is_fresh else None
+        """where the store says that this log stands; None: it has to be asked"""
         self._is_stored = False
         self._has_rest = False
         """whether the last read ended within a line"""
@@ -225,7 +229,9 @@ class LogFollower:
 
     async def _begin(self) -> None:
         """Go on from where the store says that this log stands."""
-        position = await self._persist(lambda: self._store.position(self._allocation, self._source))
+        position, self._known = self._known, None
+        if position is None:
+            position = await self._persist(lambda: self._store.position(self._allocation, self._source))
         self._is_stored = position.is_ended
         self._number = self._stored = position.number
         self._cutter = LineCutter(position)
@@ -342,6 +348,7 @@ class LogFollower:
     async def _append(self, pack: LogPack) -> bool:
         answer = await self._persist(lambda: self._writer.write(pack))
         reached = pack.first + len(pack.lines) - 1
+        self._known = answer.position
         if not answer.is_appended and answer.position.number != reached:
             return False
         # Refused at the same place: an answer that was lost.

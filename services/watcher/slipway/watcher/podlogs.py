@@ -79,6 +79,8 @@ class PodLogs:
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._drained: dict[str, set[str]] = {}
         """{uid of a pod: its containers whose log is stored to the end, or given up}"""
+        self._fresh: set[str] = set()
+        """pods seen in this term before they had a log: none of their lines is stored"""
         self._faults: dict[Key, int] = {}
         self._asked_at: dict[str, float] = {}
 
@@ -102,6 +104,7 @@ class PodLogs:
             await asyncio.Event().wait()
         finally:
             self._leads = False
+            self._fresh.clear()
             for (uid, _), task in list(self._running.items()):
                 pod = self._world.pods.by_uid(uid)
                 if pod is None or not exits.is_over(pod):
@@ -114,6 +117,8 @@ class PodLogs:
             if follower is not None:
                 follower.news.set()
         if self._leads:
+            if not _logs_of(pod):
+                self._fresh.add(pod.metadata.uid)
             self._start(pod)
 
     def gone(self, pod: Pod) -> None:
@@ -121,6 +126,7 @@ class PodLogs:
         uid = pod.metadata.uid
         self._drained.pop(uid, None)
         self._asked_at.pop(uid, None)
+        self._fresh.discard(uid)
         for key, follower in self._followers.items():
             if key[0] == uid:
                 follower.is_gone = True
@@ -177,6 +183,7 @@ class PodLogs:
                 pod=pod,
                 source=LogSource(attempt=attempt_of(pod), rank=_rank_of(pod), container=source),
                 container=container,
+                is_fresh=uid in self._fresh,
                 share_bytes=self._share(pod) // (EXTRA_PART if source else 1),
             )
             self._running[key] = self._tasks.create_task(self._run(key, follower), name=f"log:{pod.metadata.name}")
