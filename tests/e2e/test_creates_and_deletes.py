@@ -160,7 +160,7 @@ def test_fifteen_creates_and_deletes_through_half_a_second_of_latency_leave_noth
     config: Json = yaml.safe_load(Path(stack.stack.kubeconfig).read_text("utf-8"))
     server = urlsplit(str(config["clusters"][0]["cluster"]["server"]))
     with slow_line(server.hostname or "", server.port or 0, LATENCY_S) as port:
-        config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{port}"
+        config["clusters"][0]["cluster"]["server"] = f"{server.scheme}://127.0.0.1:{port}"
         slow = tmp_path / "kubeconfig"
         slow.write_text(yaml.safe_dump(config))
         stack.halt("podworker")

@@ -123,6 +123,7 @@ class RunningStack:
         """What a service of this stack is started with."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env |= {"KUBECONFIG": self.stack.kubeconfig, "SLIPWAY_NAMESPACE": "slipway-system"}
+        env |= {"SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.stack.layout.workload_token)}
         if self.stack.redis_url:
             env["SLIPWAY_REDIS_URL"] = self.stack.redis_url
         return env

@@ -103,8 +103,8 @@ def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
     if reached.get("waiting"):
         terminal.note(f"{id_} has nothing to show yet; its page does as soon as there is something")
     terminal.line(id_ if arguments.quiet else f"{id_}  {session.api.server.url}{reached['links']['proxy']}")
-    if arguments.open:
-        reach.browse(session, reached)
+    if arguments.open or not arguments.quiet:
+        reach.lead(session, reached, shows=arguments.open)
     return main.OK
 
 

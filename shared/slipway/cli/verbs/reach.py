@@ -26,7 +26,7 @@ def open_page(arguments: argparse.Namespace, session: Session) -> int:
         if arguments.port:
             raise InvalidError("--port: name the allocation whose port that is")
         session.terminal.line(f"{session.api.server.url}/")
-        _lead(session, shows=shows)
+        lead(session, shows=shows)
         return main.OK
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     port = f"{arguments.port}/" if arguments.port else ""
@@ -34,7 +34,7 @@ def open_page(arguments: argparse.Namespace, session: Session) -> int:
     if words.has_ended(view):
         session.terminal.note(f"{words.summary_of(view)}: there is nothing to open")
         return main.FAILED
-    _lead(session, view, port, shows=shows)
+    lead(session, view, port, shows=shows)
     return main.OK
 
 
@@ -45,7 +45,7 @@ def page_of(session: Session, view: Json) -> str:
 
 def browse(session: Session, view: Json) -> None:
     """Open its page in a browser, where there is one."""
-    _lead(session, view, shows=True)
+    lead(session, view, shows=True)
 
 
 def login_link(session: Session, view: Json | None = None, below: str = "") -> str:
@@ -61,7 +61,7 @@ def login_link(session: Session, view: Json | None = None, below: str = "") -> s
     return str(session.api.post("/login-links", {"allocation": allocation, "path": path})["url"])
 
 
-def _lead(session: Session, view: Json | None = None, below: str = "", *, shows: bool) -> None:
+def lead(session: Session, view: Json | None = None, below: str = "", *, shows: bool) -> None:
     """Open the page in a browser, or say how one gets in."""
     has_token = session.api.server.credential is not None
     try:

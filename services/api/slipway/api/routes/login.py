@@ -256,6 +256,8 @@ def _local(path: str) -> str:
 def _form(request: Request, following: str, said: str = "") -> str:
     settings = parts_of(request).settings
     how = _HOW[settings.auth].format(audience=escape(settings.auth_audience or "slipway-api"))
+    if local_name(settings.hosts):
+        how = "<code>slipway open</code> logs this browser in without one."
     return _LOGIN.format(title="Log in", said=said, next=escape(_local(following)), how=how)
 
 
