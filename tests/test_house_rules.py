@@ -205,6 +205,19 @@ def test_services_wait_on_the_injected_clock() -> None:
     assert found == []
 
 
+def test_groups_of_tasks_lose_no_cancellation() -> None:
+    """The product takes `slipway.runtime.tasks.TaskGroup`: asyncio's loses a cancellation when a task fails."""
+    allowed = ("shared/slipway/runtime/tasks.py", "shared/slipway/cli/", "services/watcher/slipway/watcher/podlogs.py")
+    found = [
+        f"{name}:{node.lineno}"
+        for folder in PRODUCT
+        for name, node in _nodes(folder)
+        if isinstance(node, ast.Attribute) and not name.startswith(allowed)
+        if ast.unparse(node) == "asyncio.TaskGroup"
+    ]
+    assert found == []
+
+
 def test_what_runs_inside_a_pod_needs_no_library() -> None:
     """`slipway.inside` imports the standard library and itself: a rank may copy the folder into any image."""
     found = [

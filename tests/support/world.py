@@ -26,6 +26,7 @@ from slipway.runtime.clock import Random, SeededRandom
 from slipway.runtime.health import Health
 from slipway.runtime.listen import Address
 from slipway.runtime.service import Context, Stop
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler import main as scheduler_main
 from slipway.scheduler.settings import Settings as SchedulerSettings
 from slipway.streams.memory_side import MemoryStreams
@@ -215,7 +216,7 @@ class World:
             kube.lag_s = dict(self.setup.lag_s)
             kube.committed_at = lambda version: self._committed.get(version, 0.0)
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 context: Context[Any] = Context(
                     service=kind,
                     settings=self._settings(kind, process.name),

@@ -18,6 +18,7 @@ from slipway.doctor.rights import Right, Scope, optional_rights, rights_of
 from slipway.errors import DeniedError, NotFoundError
 from slipway.kube.ports import Creates, Gets, Lists
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS
+from slipway.runtime.tasks import TaskGroup
 
 OURS = "app.kubernetes.io/part-of=slipway"
 COMPONENT = "app.kubernetes.io/component"
@@ -107,7 +108,7 @@ class Installed:
         asked: list[asyncio.Task[bool]] = []
         is_refused = False
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 asked += [tasks.create_task(self._has(limit, account, right, places)) for right in wanted]
         except* DeniedError:
             is_refused = True

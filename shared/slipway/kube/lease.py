@@ -42,6 +42,7 @@ from slipway.kube.scope import StopSignal, only
 from slipway.model.times import format_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 
 RELEASE_TIMEOUT_S = 2.0
 JITTER = 0.2
@@ -155,7 +156,7 @@ class LeaseElector:
         raised, after the release.
         """
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 stopping = tasks.create_task(self._nudge_at(stop))
                 while not stop.is_set():
                     if await self._attempt():
@@ -188,7 +189,7 @@ class LeaseElector:
         telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
         _log.info("lease acquired", lease=self.name, identity=self.identity, term=leadership.term)
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 leading = tasks.create_task(_call(lead, leadership))
                 keeping = tasks.create_task(self._keep(leadership))
                 waits: list[asyncio.Task[None]] = [leading, keeping]

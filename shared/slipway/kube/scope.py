@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
+from slipway.runtime.tasks import TaskGroup
+
 T = TypeVar("T")
 
 
@@ -21,10 +23,11 @@ class StopSignal(Protocol):
 async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
     """Runs `work` to its end, or cancels it when `stop` is set; then waits for it. None when it was cancelled.
 
-    An error of `work` is raised as it is, not in a group.
+    An error of `work` is raised as it is, not in a group. Raises CancelledError when `work` was cancelled by nobody's
+    wish: what it waited for was cancelled by another, and who calls has to begin it again.
     """
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             working = tasks.create_task(work)
             waiting = tasks.create_task(_wait(stop))
             await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -32,7 +35,11 @@ async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
             waiting.cancel()
     except BaseExceptionGroup as group:
         raise only(group) from None
-    return None if working.cancelled() else working.result()
+    if not working.cancelled():
+        return working.result()
+    if not stop.is_set():
+        raise asyncio.CancelledError("what it waited for was cancelled")
+    return None
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:

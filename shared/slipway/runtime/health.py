@@ -26,6 +26,7 @@ from slipway.runtime import telemetry, web_guard
 from slipway.runtime.clock import Clock
 from slipway.runtime.listen import Address, bind, parse_listen
 from slipway.runtime.redaction import redact_text
+from slipway.runtime.tasks import TaskGroup
 
 __all__ = ["Address", "Health", "HealthApp", "HttpServer", "Report", "bind", "parse_listen"]
 
@@ -195,7 +196,7 @@ class HttpServer:
     async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
         """Answers until `until` returns, then finishes open requests within the drain time."""
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 tasks.create_task(self._server.serve(sockets=self._listeners), name="http")
                 await until()
                 self._server.should_exit = True

@@ -26,6 +26,7 @@ from slipway.runtime import log, memory, settings, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import Address, bind_all, parse_listen
+from slipway.runtime.tasks import TaskGroup
 from slipway.runtime.tls import Certificate
 
 EXIT_OK = 0
@@ -90,7 +91,7 @@ class Context(Generic[SettingsT]):
     random: Random
     health: Health
     stop: Stop
-    tasks: asyncio.TaskGroup
+    tasks: TaskGroup
     """Tasks here are awaited during the drain; one that fails ends the process."""
     resources: contextlib.AsyncExitStack
     """Clients to close after every task has ended."""
@@ -186,7 +187,8 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
     required: bool = False,
     exit_process: Callable[[int], object] = os._exit,
 ) -> None:
-    """Calls `step` until `stop`: the only place that survives any exception.
+    """Calls `step` until `stop`: the only place that survives any exception, a CancelledError that was not meant for
+    it included. A loop that is cancelled ends, whatever its step raises at that.
 
     After a step it waits `min_interval_s`, or the longer time that the step returned. After an error it waits twice
     as long each time, with jitter, up to `max_backoff_s`, or what `retry_after_s` asks for. An InvariantError ends
@@ -195,12 +197,15 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
     """
     chance = random or SystemRandom()
     health.register_loop(name, deadline_s=deadline_s, required=required)
-    failures = 0
+    failures, cancelled_before = 0, _cancel_requests()
     try:
         while not stop.is_set():
             try:
                 wanted_s = await step()
-            except Exception as error:  # the one boundary: everything is logged, counted and backed off
+            except (Exception, asyncio.CancelledError) as error:  # the one boundary: all is logged, counted, backed off
+                if _cancel_requests() > cancelled_before and not _is_invariant(error):
+                    # The loop is to end, whatever its step makes of that; else it would go on for ever.
+                    raise asyncio.CancelledError from error
                 if _is_invariant(error):
                     _log.critical("invariant broken", exc_info=error, loop=name)
                     exit_process(EXIT_INVARIANT)
@@ -298,7 +303,7 @@ async def _serve(
 
         # The handlers stay until the last task is done, so that a second signal still ends a hanging drain.
         with _signals(begin_drain):
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 context = Context(
                     service=name,
                     settings=values,
@@ -397,11 +402,19 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+def _cancel_requests() -> int:
+    """How often the running task was told to end: a CancelledError without a request is a failure like any other."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
 def _is_invariant(error: BaseException) -> bool:
     return any(isinstance(leaf, InvariantError) for leaf in _leaves(error))
 
 
-def _backoff_s(failures: int, error: Exception, min_interval_s: float, max_backoff_s: float, random: Random) -> float:
+def _backoff_s(
+    failures: int, error: BaseException, min_interval_s: float, max_backoff_s: float, random: Random
+) -> float:
     ceiling_s = min(max_backoff_s, max(min_interval_s, _BACKOFF_FIRST_S) * 2.0 ** min(failures - 1, 60))
     delay_s = ceiling_s * random.uniform(0.5, 1.0)
     asked_s = (leaf.retry_after_s or 0.0 for leaf in _leaves(error) if isinstance(leaf, TransientError))

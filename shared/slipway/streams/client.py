@@ -27,6 +27,7 @@ from redis.asyncio.connection import AbstractConnection
 from slipway.errors import ControlPlaneError, DeadlineError, DeniedError, UnavailableError
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.pool import Circuit, Pool
 from slipway.streams.replies import MovedError, TopologyError, read_reply, send, translate
 from slipway.streams.routes import (
@@ -194,7 +195,7 @@ class RedisClient:
             [(part, places)] = parts.items()
             answers = [await self._exchange(part, [commands[place] for place in places])]
         else:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 tasks = [
                     group.create_task(self._answers(part, [commands[place] for place in places]))
                     for part, places in parts.items()

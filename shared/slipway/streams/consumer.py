@@ -27,6 +27,7 @@ import msgspec
 from slipway.errors import InvariantError, PermanentError, StaleError, TransientError
 from slipway.model.ids import AllocationId
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
 from slipway.streams.ports import Claimed, NoTally, Tally, WorkHint, WorkQueue
 
@@ -105,7 +106,7 @@ class WorkConsumer:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then finish what is in hand and return. Cancel to leave it to others."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             chores = [
                 group.create_task(self._heartbeats()),
                 group.create_task(self._sweeps(group, stop)),
@@ -124,7 +125,7 @@ class WorkConsumer:
         Raises `TransientError` when the queue can not be reached.
         """
         before = self._handled
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             heart = group.create_task(self._heartbeats())
             while found := await self._there_now():
                 await self._admit(found, group)
@@ -138,7 +139,7 @@ class WorkConsumer:
         found = await self._queue.claim(limit=limit, block_s=0)
         return found or await self._queue.claim_abandoned(min_idle_s=self._settings.min_idle_s, limit=limit)
 
-    async def _take_in(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+    async def _take_in(self, group: TaskGroup, stop: asyncio.Event) -> None:
         failures = 0
         while not stop.is_set():
             if not self._running:
@@ -176,7 +177,7 @@ class WorkConsumer:
         if self._claiming is not None:
             self._claiming.reschedule(asyncio.get_running_loop().time() + _LAST_CLAIM_S)
 
-    async def _sweeps(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+    async def _sweeps(self, group: TaskGroup, stop: asyncio.Event) -> None:
         """Now and then: take over what others abandoned, and trim what everybody has done.
 
         Who has acknowledged something trims; the others seldom, in case it died before.
@@ -223,7 +224,7 @@ class WorkConsumer:
             self._has_acknowledged = True
             del self._done[: len(done)]
 
-    async def _admit(self, claimed: Sequence[Claimed], group: asyncio.TaskGroup) -> None:
+    async def _admit(self, claimed: Sequence[Claimed], group: TaskGroup) -> None:
         for each in claimed:
             if each.hint is None:
                 await self._bury(each, f"undecodable: {each.problem}")

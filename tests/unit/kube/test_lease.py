@@ -9,7 +9,10 @@ from slipway.errors import InvariantError, StaleError, UnavailableError
 from slipway.kube.answers import Verb
 from slipway.kube.lease import Leadership, LeaseTiming
 from slipway.kube.resources import LEASES
+from slipway.runtime import service
 from slipway.runtime.clock import SeededRandom
+from slipway.runtime.health import Health
+from slipway.runtime.service import Stop
 from tests.support.candidates import LOOK_S, RETRY_S, Candidate, World, in_world, now
 from tests.support.kube_core import CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -408,6 +411,40 @@ def test_a_leader_may_renew_less_often_than_it_would_try_again() -> None:
         assert renewals
         assert seldom.leads
         assert not seldom.terms
+
+    in_world(check)
+
+
+def test_a_candidate_that_is_told_to_end_ends_also_when_its_work_fails_by_that() -> None:
+    """Under a loop that survives failures, too: it would compete, lead and renew for ever, and do nothing else."""
+
+    async def check(world: World) -> None:
+        clock, stop = VirtualClock(), Stop()
+        candidate = Candidate(world, "a", clock)
+
+        async def lead(_leadership: Leadership) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise IndexError("while it ended")
+
+        running = asyncio.ensure_future(
+            service.loop(
+                "lease",
+                lambda: candidate.elector.run(lead, stop),
+                clock=clock,
+                health=Health(clock),
+                stop=stop,
+                min_interval_s=0.0,
+                max_backoff_s=1.0,
+            )
+        )
+        await asyncio.sleep(1)
+        assert candidate.leads
+        running.cancel()
+        await asyncio.wait({running}, timeout=5)
+        stop.set()
+        assert running.cancelled()
 
     in_world(check)
 

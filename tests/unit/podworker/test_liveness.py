@@ -13,6 +13,7 @@ from slipway.runtime.health import Health
 from slipway.runtime.listen import Address
 from slipway.runtime.service import Context, Stop
 from slipway.runtime.settings import load
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.podworker_desk import Calls, Desk, at_a_desk, hint_for
@@ -39,7 +40,7 @@ class Running:
 
     async def live(self) -> None:
         """Until the stop."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             context: Context[Settings] = Context(
                 service="podworker",
                 settings=self.settings,

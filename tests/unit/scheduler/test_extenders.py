@@ -19,6 +19,7 @@ from slipway.model.facts import AllocationFact, NodeFact, PodFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import Clock, SeededRandom, SystemClock
 from slipway.runtime.health import Health
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.extenders import ANSWER_S, PATIENCE_S, PAUSE_FIRST_S, Extenders
 from slipway.scheduler.plan.extenders import Question, Verb
 from slipway.scheduler.plan.nodes import NodeTable
@@ -63,7 +64,7 @@ def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutin
         clock = VirtualClock()
         voice = Voice(clock)
         extenders = Extenders(voice, clock)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             extenders.go_on_in(tasks)
             await story(extenders, voice, clock)
             extenders.stop()
@@ -333,7 +334,7 @@ def test_a_leader_goes_on_while_an_extender_hangs_and_uses_its_answer_when_it_co
             await pool.launch_gpu("managed")
             await launch(pool.kube, "other")
             [(candidate, stop)] = await Scheduler(pool.parts).discover()
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 leading = tasks.create_task(candidate.compete(stop))
                 await eventually(lambda: _is(pool, "other", Phase.ASSIGNED))
                 await eventually(lambda: _waits_for_extender(pool, "managed"))

@@ -34,6 +34,7 @@ from slipway.pods import archive
 from slipway.pods.archive import INDEX_MAPS, PIECE_BYTES, PIECE_KEY, PIECE_MAPS, Index, IndexMap
 from slipway.runtime import retry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 
 SILENCE_S = 30.0
 """How long an upload may send nothing."""
@@ -193,7 +194,7 @@ class Contexts:
                 await self._put(home, received.id, number, piece)
 
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 for number, piece in enumerate(received.pieces):
                     tasks.create_task(put(number, piece))
         except ExceptionGroup as group:

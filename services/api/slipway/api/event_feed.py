@@ -19,6 +19,7 @@ from slipway.errors import DeniedError, NotFoundError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.codec import cursor_parts
 from slipway.streams.ports import EventLog
 
@@ -77,7 +78,7 @@ class EventFeed:
         if following.is_over or is_past_end(allocation, following.seq):
             return
         inbox = asyncio.Queue[AllocationEvent | None](INBOX_MAX)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             pumping = tasks.create_task(self._pump(allocation, following.seq, inbox))
             try:
                 await self._drain(allocation, following, inbox)

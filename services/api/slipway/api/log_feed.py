@@ -30,6 +30,7 @@ from slipway.kube.resources import PODS
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import STDOUT, Gaps, LogLine, LogPosition, LogSource, StoredLine
 from slipway.streams.ports import LogLines
 
@@ -154,7 +155,7 @@ class LogFeed:
         """Emit the lines that there are and those that come, until the allocation has ended and all were sent."""
         inbox = asyncio.Queue[list[LogLineView]](INBOX_MAX)
         session = _Session(allocation, wanted)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             source = tasks.create_task(self._source(session, inbox))
             try:
                 await self._drain(session, inbox, emit)

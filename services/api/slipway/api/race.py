@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from slipway.kube.scope import only
+from slipway.runtime.tasks import TaskGroup
 
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> None:
@@ -13,7 +14,7 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
     An error of one is raised as it is, not in a group.
     """
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             running = {tasks.create_task(work) for work in works}
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in running:

@@ -17,6 +17,7 @@ from itertools import count
 from typing import TypeVar
 
 from slipway.errors import ControlPlaneError, PermanentError, StaleError
+from slipway.runtime.tasks import TaskGroup
 
 T = TypeVar("T")
 Call = Callable[[], Awaitable[None]]
@@ -63,7 +64,7 @@ class Lanes:
             return
         failures: list[ControlPlaneError] = []
         rest = iter(waiting)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             for _ in range(min(self._limit, len(waiting))):
                 tasks.create_task(self._work(rest, failures, stage))
         if failures:

@@ -25,6 +25,7 @@ from slipway.podworker.worker import Worker
 from slipway.runtime import log, retry, service, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.service import Context
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
@@ -177,7 +178,7 @@ async def _consume(consumer: WorkConsumer, poller: Poller, context: Context[Sett
     """Until the stop, then the hints in hand are finished."""
     ended = asyncio.Event()
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             tasks.create_task(consumer.run(ended))
             await context.stop.wait()
             ended.set()

@@ -21,6 +21,7 @@ from slipway.model.extenders import ExtenderFact
 from slipway.model.facts import PodFact
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.plan.extenders import Answer, Answers, Key, Question, Verb
 from slipway.scheduler.plan.nodes import NodeTable
 
@@ -78,12 +79,12 @@ class Extenders:
         self._known: dict[Key, _Known] = {}
         self._contacts: dict[tuple[str, Verb], _Contact] = {}
         self._under_way: dict[Key, asyncio.Task[None]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
         self.on_news = on_news
         self.news = 0
         """Counts answers."""
 
-    def go_on_in(self, tasks: asyncio.TaskGroup) -> None:
+    def go_on_in(self, tasks: TaskGroup) -> None:
         """From now on calls go on in the background."""
         self._tasks = tasks
 

@@ -14,6 +14,7 @@ from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.lease import Leadership, LeaseElector
 from slipway.kube.scope import StopSignal, only, run_until
 from slipway.runtime import log, telemetry
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.follow import Follower
 from slipway.scheduler.ledger_store import DeposedError
@@ -69,7 +70,7 @@ class PoolScheduler:
         """Lead whenever the lease can be had, until `stop`; be ready for it all the while."""
         self._is_over = False
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 tasks.create_task(self._follow())
                 listening = tasks.create_task(self._listen())
                 await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
@@ -95,7 +96,7 @@ class PoolScheduler:
         """One candidacy after the other, each with empty hands."""
         while not self._is_over:
             standby = self._standby
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 following = [tasks.create_task(standby.follow()), tasks.create_task(standby.keep_warm())]
                 await standby.ended.wait()
                 for task in following:
@@ -129,7 +130,7 @@ class PoolScheduler:
         standby, self._has_led = self._standby, True
         try:
             await standby.lead()
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 stirring = tasks.create_task(_stir_at(stop, standby.follower))
                 standby.extenders.go_on_in(tasks)
                 await self._tick_until_stopped(leadership, standby.cycle, standby.follower, stop)

@@ -19,6 +19,7 @@ from slipway.kube.scope import only
 from slipway.kube.wire import metadata_of
 from slipway.model.facts import PodFact
 from slipway.model.ids import split_allocation_id
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.ports import Kube
 from slipway.streams.feed import Delta
@@ -147,7 +148,7 @@ class _Taken:
             self._table.replace(self._facts, self.version)
 
     async def _pages(self, kube: Kube) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             coming = tasks.create_task(kube.list(self._resource, limit=PAGE_SIZE))
             while True:
                 page = await coming

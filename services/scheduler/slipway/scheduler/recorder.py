@@ -21,6 +21,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Ledger
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.cluster import Changes, Cluster, Table
 from slipway.scheduler.decisions import record
 from slipway.scheduler.decisions.decided import decided_of
@@ -127,7 +128,7 @@ class Recorder:
 
     async def run(self) -> None:
         """Write behind, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             for writer in self._writers:
                 tasks.create_task(writer.run())
 

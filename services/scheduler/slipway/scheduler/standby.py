@@ -18,6 +18,7 @@ from slipway.runtime import memory
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
 from slipway.runtime.service import version
+from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cycle import Cycle
@@ -84,7 +85,7 @@ class Standby:
 
     async def follow(self) -> None:
         """For ever: keep the tables in step with the cluster, and write the decision log behind."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             tasks.create_task(self.follower.follow())
             tasks.create_task(self.spending.follow())
             tasks.create_task(self.recorder.run())

@@ -8,7 +8,6 @@ after a gap in our own view (a LIST again) a new epoch begins, so that readers L
 ends the term.
 """
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -28,6 +27,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
 from slipway.streams.ports import Feed, FeedOp
 from slipway.watcher.snapshots import Snapshots
@@ -94,7 +94,7 @@ class ClusterFeed:
         gaps, epoch = self._gaps(), 0
         stores = [(resource.plural, store) for resource, store in self._world.stores()]
 
-        def goes_on(tasks: asyncio.TaskGroup) -> bool:
+        def goes_on(tasks: TaskGroup) -> bool:
             nonlocal epoch
             for plural, store in stores:
                 publisher.reached(plural, str(store.version))
@@ -106,7 +106,7 @@ class ClusterFeed:
             return leadership.is_valid() and self._gaps() == gaps and not self._is_stale()
 
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 await publisher.run(lambda: goes_on(tasks))
                 self._snapshots.stop()
         except BaseExceptionGroup as group:

@@ -24,6 +24,7 @@ from slipway.model.ids import AllocationId
 from slipway.model.times import format_time, parse_time
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogPack, LogPosition, LogSource
 from slipway.watcher import exits
 from slipway.watcher.loglines import LineCutter
@@ -243,7 +244,7 @@ class LogFollower:
         """Read and store until the log ends; False when another process stored lines of it meanwhile."""
         ahead = _Ahead()
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 reading = tasks.create_task(self._pump(ahead))
                 try:
                     return await self._take_all(ahead, reading)

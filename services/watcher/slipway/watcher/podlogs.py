@@ -25,6 +25,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.runtime import log, service
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import LogSource, share_of
 from slipway.watcher import exits
 from slipway.watcher.gang import attempt_of
@@ -73,7 +74,7 @@ class PodLogs:
         self._clock = clock
         self._limits = limits
         self._woken = woken
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
         self._leads = False
         self._followers: dict[Key, LogFollower] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
@@ -86,7 +87,7 @@ class PodLogs:
 
     async def serve(self) -> None:
         """Until cancelled: store what is read, and read what is asked for."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             self._tasks = tasks
             try:
                 await self.writer.run()

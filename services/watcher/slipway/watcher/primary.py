@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from slipway.kube.lease import Leadership
 from slipway.kube.scope import StopSignal
+from slipway.runtime.tasks import TaskGroup
 from slipway.watcher import archives, keyclaims
 from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
@@ -72,7 +73,7 @@ class Primary:
     async def run(self, leadership: Leadership, stop: StopSignal) -> None:
         """Until `stop`, or until the term ends and this is cancelled."""
         errands = self._errands
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             running = [
                 tasks.create_task(work)
                 for work in (

@@ -19,6 +19,7 @@ from slipway.kube.facts import Fact, object_key
 from slipway.kube.wire import metadata_of
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
 from slipway.streams.feed import FeedPublisher
 from slipway.streams.ports import Feed
@@ -58,7 +59,7 @@ class Snapshots:
         self._not_before_s = -math.inf
         self._task: asyncio.Task[None] | None = None
 
-    def look(self, publisher: FeedPublisher, tasks: asyncio.TaskGroup) -> None:
+    def look(self, publisher: FeedPublisher, tasks: TaskGroup) -> None:
         """Begin to make one, if it is time to."""
         stands, now_s = publisher.stands, self._clock.monotonic()
         if self._task is not None or stands is None or now_s < self._not_before_s:

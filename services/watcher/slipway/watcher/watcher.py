@@ -25,6 +25,7 @@ from slipway.model.lifecycle import Phase
 from slipway.runtime import log, service, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 from slipway.watcher import ends
@@ -154,7 +155,7 @@ class Watcher:
 
     async def run(self, stop: StopSignal) -> None:
         """Until `stop`."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run(stop))
             for index in range(self._settings.reconcile_workers):
@@ -182,7 +183,7 @@ class Watcher:
         """
         self.duty.alone = True
         await fill(self.world, self._parts.kube)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             reading = tasks.create_task(self._logs.serve())
             following = tasks.create_task(self._logs.lead())
             await self._work_off()

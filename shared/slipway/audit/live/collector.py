@@ -10,7 +10,6 @@ Promises
 Not promised: what was before, who wrote what, and what nobody keeps.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, cast
@@ -23,6 +22,7 @@ from slipway.kube.ports import Lists, Watches, WatchEvent, WatchType
 from slipway.model.events import AllocationEvent
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 
 AGAIN_S = 1.0
 VERSIONS_MAX = 500_000
@@ -63,7 +63,7 @@ class Collector:
 
     async def follow(self) -> None:
         """Record until cancelled; begins with `begin` where that was not done."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             for kind in self._kinds:
                 tasks.create_task(self._follow(kind))
 

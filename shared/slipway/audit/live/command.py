@@ -29,6 +29,7 @@ from slipway.runtime import service, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.service import Context
 from slipway.runtime.settings import CommonSettings
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.opening import open_streams
 from slipway.streams.ports import Streams
 
@@ -123,7 +124,7 @@ class Auditor:
         began_s = self._clock.monotonic()
         await collector.begin()
         rules = await _rules(self._kube)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             following = tasks.create_task(collector.follow())
             await self._clock.sleep(for_s)
             evidence = await self._evidence(collector, rules)

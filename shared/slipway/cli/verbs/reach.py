@@ -8,6 +8,7 @@ from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.duration import parse_duration
+from slipway.runtime.tasks import TaskGroup
 
 Json = dict[str, Any]
 
@@ -156,11 +157,10 @@ def forward(arguments: argparse.Namespace, session: Session) -> int:
 
 
 async def _forward(session: Session, view: Json, pairs: list[tuple[int, int]]) -> None:
-    import asyncio
 
     from slipway.cli.tunnel import HOST, Tunnel
 
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         for local, remote in pairs:
             path = f"{view['links']['proxy']}{remote}/"
             tunnel = Tunnel(session.api.server, path, session.terminal.note)

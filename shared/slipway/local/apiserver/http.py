@@ -32,6 +32,7 @@ from slipway.local.apiserver.reviews import Asked, Reviews
 from slipway.local.apiserver.routes import Target
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
+from slipway.runtime.tasks import TaskGroup
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 CONTROLLER_DELAY_S = 0.005
@@ -289,7 +290,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             running = tasks.create_task(server.run_controllers())
             yield
             server.close()
@@ -343,7 +344,7 @@ async def _stream(chunks: AsyncIterator[bytes], receive: Receive, send: Send, *,
             pass
         sending.cancel()
 
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         gone = tasks.create_task(wait_gone())
         sending = tasks.create_task(forward())
 

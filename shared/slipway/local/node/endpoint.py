@@ -23,6 +23,7 @@ from slipway.local.node.logs import LogQuery, normal_time
 from slipway.model.times import format_time
 from slipway.runtime import web_guard
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 
 HOST = "127.0.0.1"
 CONNECTIONS_MAX = 512
@@ -125,7 +126,7 @@ class LogEndpoint:
             await self._refuse(writer, 404 if isinstance(error, NotFoundError) else 400, str(error))
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + first)
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             sending = tasks.create_task(_send(chunks, writer))
             leaving = tasks.create_task(reader.read(1))
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)

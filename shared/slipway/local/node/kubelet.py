@@ -40,6 +40,7 @@ from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 
 STOP_GRACE_S = 5.0
 STOP_WAIT_S = 3.0
@@ -78,7 +79,7 @@ class Kubelet:
         allocatable = shape.resources()
         self._kits = {name: self._kit(Capacity(allocatable)) for name in self._names}
         self._runs: dict[str, PodRun] = {}
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
         self._pods_running: set[asyncio.Task[None]] = set()
         self._endpoint = LogEndpoint(self, clock, random, tls=tls)
         self._swept_for = asyncio.Event()
@@ -89,7 +90,7 @@ class Kubelet:
         """Runs pods until `stop`, then ends them."""
         self._pods.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._endpoint.start()
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             self._tasks = tasks
             reflector = Reflector(self._kube, PODS, self._store, clock=self._clock, random=self._random)
             watching = tasks.create_task(self._watch(reflector, stop))
@@ -216,7 +217,7 @@ class Kubelet:
         # Listed before any pod is: what is made from now on is not left over.
         left = {entry.name for entry in self._pods.iterdir()}
         await self._register()
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             tasks.create_task(reflector.run(stop))
             await reflector.wait_synced()
             await asyncio.to_thread(_clear, self._pods, left - self._runs.keys())

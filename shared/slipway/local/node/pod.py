@@ -36,6 +36,7 @@ from slipway.local.node.writer import NODE_WRITE, StatusWriter
 from slipway.model.times import parse_time
 from slipway.runtime import log, retry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 
 ORPHAN_GRACE_S = 2.0
 """What is left to a pod whose object is gone already, as a kubelet gives it."""
@@ -138,7 +139,7 @@ class PodRun:
         """Runs the pod to its end, and then stays until its object is gone."""
         with log.bind(pod=self.pod.metadata.name, uid=self.uid):
             self.observe(self.pod)
-            async with asyncio.TaskGroup() as tasks:
+            async with TaskGroup() as tasks:
                 writing = tasks.create_task(self._writer.run())
                 await self._live()
                 writing.cancel()
@@ -288,7 +289,7 @@ class PodRun:
 
 async def _first(*waits: Coroutine[Any, Any, object], timeout_s: float) -> None:
     """Returns when one of them does, or after the time."""
-    async with asyncio.TaskGroup() as tasks:
+    async with TaskGroup() as tasks:
         running = [tasks.create_task(wait) for wait in waits]
         await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for task in running:

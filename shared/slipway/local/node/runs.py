@@ -25,6 +25,7 @@ from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.shim import Program, Shim
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
 
 PEERS_WAIT_S = 20.0
 PEERS_POLL_S = 0.02
@@ -89,7 +90,7 @@ class Runs:
 
         Cancelling it leaves the processes as they are.
         """
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             sidecars: list[asyncio.Task[None]] = []
             for each in self.containers:
                 if each.is_sidecar:
@@ -161,7 +162,7 @@ class Runs:
         probe = probe_of(container.spec, self._place.pod_ip)
         container.is_ready = probe is None
         self._set(container, Running(started_at=process.started_at, pid=process.pid))
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             asking = None
             if probe is not None:
                 program = program or await self._program(container, bundles)

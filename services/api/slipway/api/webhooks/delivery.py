@@ -31,6 +31,7 @@ from slipway.errors import InvalidError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
 from slipway.streams.codec import decode_event
 from slipway.streams.webhooks import Delivery, Webhooks
@@ -92,7 +93,7 @@ class Courier:
         self._clock = clock
         self._random = random
         self._limits = limits
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
         self._is_ending = False
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._held: dict[tuple[str, str], Delivery] = {}
@@ -104,7 +105,7 @@ class Courier:
 
     async def run(self, stop: Stop) -> None:
         """Until `stop`; then the tries under way are finished, and the rest is left to others."""
-        async with asyncio.TaskGroup() as tasks:
+        async with TaskGroup() as tasks:
             self._tasks = tasks
             beating = tasks.create_task(self._heartbeats())
             await stop.wait()

@@ -1,0 +1,113 @@
+"""Groups of tasks: a cancellation from outside is never lost, and a failure inside leaves no trace of one."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from slipway.errors import InvariantError
+from slipway.runtime.tasks import TaskGroup
+from tests.support.virtual_time import run_virtual
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def fails_at_its_end() -> None:
+    try:
+        await asyncio.sleep(60.0)
+    finally:
+        raise IndexError("while it was cancelled")
+
+
+async def breaks_at_its_end() -> None:
+    try:
+        await asyncio.sleep(60.0)
+    finally:
+        raise InvariantError("while it was cancelled")
+
+
+async def fails_soon() -> None:
+    await asyncio.sleep(1.0)
+    raise IndexError("by itself")
+
+
+def in_a_loop(work: Work) -> Callable[[], Coroutine[Any, Any, int]]:
+    """Holds a group of `work` again and again, and goes on after each failure; answers how often."""
+
+    async def rounds() -> int:
+        for turn in range(3):
+            try:
+                async with TaskGroup() as tasks:
+                    tasks.create_task(work())
+                    await asyncio.sleep(60.0)
+            except IndexError:
+                raise AssertionError from None
+            except Exception:  # noqa: BLE001 - as the shared loop does
+                continue
+            return turn
+        return 3
+
+    return rounds
+
+
+def test_a_group_that_is_cancelled_ends_also_when_one_of_its_tasks_fails() -> None:
+    """Also when who holds it goes on after failures: else it would go on for ever after it was told to end."""
+
+    async def main() -> None:
+        running = asyncio.ensure_future(in_a_loop(fails_at_its_end)())
+        await asyncio.sleep(1.0)
+        running.cancel()
+        await asyncio.wait({running}, timeout=5.0)
+        assert running.cancelled()
+
+    run_virtual(main)
+
+
+def test_a_broken_invariant_is_raised_also_by_a_group_that_is_cancelled() -> None:
+    """It has to end the process."""
+
+    async def hold() -> None:
+        async with TaskGroup() as tasks:
+            tasks.create_task(breaks_at_its_end())
+            await asyncio.sleep(60.0)
+
+    async def main() -> None:
+        running = asyncio.ensure_future(hold())
+        await asyncio.sleep(1.0)
+        running.cancel()
+        with pytest.raises(BaseExceptionGroup):
+            await running
+
+    run_virtual(main)
+
+
+def test_a_deadline_around_a_group_is_one_also_when_a_task_fails_by_it() -> None:
+    """TimeoutError, as without the failure."""
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0), TaskGroup() as tasks:
+                tasks.create_task(fails_at_its_end())
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("waits_in_body", [True, False])
+def test_a_failure_inside_is_no_cancellation(waits_in_body: bool) -> None:
+    """It is raised, and who holds the group does not count as cancelled afterwards."""
+
+    async def hold() -> None:
+        async with TaskGroup() as tasks:
+            tasks.create_task(fails_soon())
+            if waits_in_body:
+                await asyncio.sleep(60.0)
+
+    async def main() -> None:
+        with pytest.raises(BaseExceptionGroup):
+            await hold()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run_virtual(main)
