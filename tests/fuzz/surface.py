@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import schemathesis
@@ -87,6 +87,13 @@ def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]
         yield stack, {"id": ids, "pool": ["default"], "name": names, "rank": ["0", "1"]}
 
 
+class Ground(NamedTuple):
+    """What stands behind the paths, and the credential that every call carries."""
+
+    known: dict[str, list[str]]
+    headers: dict[str, str]
+
+
 def fuzz(
     stack: RunningStack,
     known: dict[str, list[str]],
@@ -106,7 +113,7 @@ def fuzz(
     for round_ in range(rounds):
         for operation in operations:
             operated = report.operations.setdefault(operation.label, Operated(label=operation.label))
-            _play(operation, known, operated, cases=cases, start=start + round_)
+            _play(operation, Ground(known, stack.headers), operated, cases=cases, start=start + round_)
             tell(operated)
             if stack.pid("api") != pid:
                 operated.findings.append(f"the api died: {stack.log_tail('api')[-2000:]}")
@@ -120,7 +127,7 @@ def _ordered(operations: Iterable[Any]) -> list[Any]:
     return sorted(operations, key=lambda operation: any(word in operation.label for word in LAST))
 
 
-def _play(operation: Any, known: dict[str, list[str]], operated: Operated, *, cases: int, start: int) -> None:
+def _play(operation: Any, laid: Ground, operated: Operated, *, cases: int, start: int) -> None:
     chance = random.Random(f"{start}-{operation.label}")
 
     @seed(start)
@@ -134,12 +141,13 @@ def _play(operation: Any, known: dict[str, list[str]], operated: Operated, *, ca
     @given(case=operation.as_strategy())
     def play(case: Any) -> None:
         if len(operated.findings) < FINDINGS_MAX:
-            _call(case, known, chance, operated)
+            _call(case, laid, chance, operated)
 
     play()
 
 
-def _call(case: Any, known: dict[str, list[str]], chance: random.Random, operated: Operated) -> None:
+def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) -> None:
+    known = laid.known
     parameters: dict[str, str] = case.path_parameters or {}
     for name in parameters:
         if known.get(name) and chance.random() < KNOWN and "/nodes/" not in case.path:
@@ -153,7 +161,7 @@ def _call(case: Any, known: dict[str, list[str]], chance: random.Random, operate
     operated.cases += 1
     begun = time.monotonic()
     try:
-        response = case.call(timeout=CALL_S)
+        response = case.call(timeout=CALL_S, headers=laid.headers)
     except Exception as error:  # noqa: BLE001 - whatever keeps an answer from coming is a finding
         operated.findings.append(f"no answer: {error!r} to {_shown(case)}")
         return

@@ -72,23 +72,23 @@ def waits_for(view: Json) -> str:
 
 SHOWN_MAX = 3
 """Ranks that are named in one line."""
-STOPPED = "PodDeleted"
-"""The reason of a rank that was ended because its gang was."""
 
 
 def failures_of(view: Json) -> list[str]:
-    """One text per rank that failed by itself, with its exit code; those that were stopped for it are counted, last."""
-    texts: list[str] = []
-    stopped: list[str] = []
+    """One text per failed rank, with its exit code: those with the reason of the allocation, which are the cause, then a
+    count of those that were stopped for it; all of them where no rank is the cause."""
+    causes: list[str] = []
+    others: list[str] = []
     for number, rank in enumerate(ranks_of(view)):
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
             how = f"exited with {code}" if code is not None else str(rank.get("reason") or "failed")
-            (stopped if rank.get("reason") == STOPPED else texts).append(f"rank {number} {how}")
-    if texts and stopped:
-        others = "1 other rank was" if len(stopped) == 1 else f"{len(stopped)} other ranks were"
-        return [*texts[:SHOWN_MAX], f"{others} stopped for it"]
-    return texts or stopped
+            is_cause = bool(rank.get("reason")) and rank.get("reason") == view.get("reason")
+            (causes if is_cause else others).append(f"rank {number} {how}")
+    if not causes or not others:
+        return causes or others
+    stopped = "1 other rank was" if len(others) == 1 else f"{len(others)} other ranks were"
+    return [*causes[:SHOWN_MAX], f"{stopped} stopped for it"]
 
 
 def note_of(view: Json) -> str:

@@ -1,6 +1,7 @@
 """The few atomic scripts, typed.
 
-Owns the loading of `lua/*.lua` and their arguments and answers. On a Redis Cluster each call touches one key. A script
+Owns the loading of `lua/*.lua` and their arguments and answers. On a Redis Cluster each call touches one key; that for
+logs touches three of one slot, and is refused while the slot moves. A script
 is called by its hash; a server that does not know it (restarted, failed over, flushed) answers NOSCRIPT before it does
 anything, and gets the source then. State rules that need no atomicity stay in Python.
 """

@@ -67,7 +67,11 @@ class Model:
             "method": request.method,
             "path": request.path,
             "query_string": request.query.encode(),
-            "headers": [(b"content-type", request.media.encode()), (b"user-agent", AGENT.encode())],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", request.media.encode()),
+                (b"user-agent", AGENT.encode()),
+            ],
         }
         _run_at_once(self._server(scope, receive, send))
         return Answer(sent[0]["status"], msgspec.json.decode(b"".join(part.get("body", b"") for part in sent[1:])))

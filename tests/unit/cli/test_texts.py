@@ -255,3 +255,16 @@ def test_what_the_planner_foresees_is_told() -> None:
     unknown = foreseen_text({"helps": [], "estimatedStart": {"earliest": "2026-01-01T00:01:40Z"}})
     assert unknown == ["estimated start: unknown, since something that it waits for has no run limit"]
     assert foreseen_text({}) == []
+
+
+def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -> None:
+    """Whatever its number; without a rank that is the cause all are named."""
+    stopped = {"phase": "Failed", "exitCode": 143, "reason": "BelowMinimum"}
+    failed = {"phase": "Failed", "exitCode": 1, "reason": "RankFailed"}
+    view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
+    gang = view | {"status": {"ranks": [stopped, stopped, stopped, failed]}}
+    assert words.summary_of(gang).endswith("(RankFailed): rank 3 exited with 1; 3 other ranks were stopped for it")
+    pair = view | {"status": {"ranks": [stopped, failed]}}
+    assert words.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped for it"
+    lost = view | {"reason": "NodeLost", "status": {"ranks": [stopped, stopped]}}
+    assert words.failures_of(lost) == ["rank 0 exited with 143", "rank 1 exited with 143"]

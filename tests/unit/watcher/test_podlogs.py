@@ -14,7 +14,7 @@ from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import Stop
-from slipway.streams.logpacks import LogPosition
+from slipway.streams.logpacks import Gaps, LogPosition
 from tests.support.watch_post import Post, play
 
 
@@ -49,7 +49,7 @@ class Journal:
             for at, text in fresh:
                 if not since or format_time(at, "seconds") >= since:
                     yield f"{format_time(at, 'microseconds')} {text}\n".encode()
-            if query.get("follow") != "true" or self._has_ended(pod):
+            if query.get("follow") != "true" or (not fresh and self._has_ended(pod)):
                 return
             if self.broken_off_at and self._post.clock.now() >= self.broken_off_at[0]:
                 del self.broken_off_at[0]
@@ -340,3 +340,33 @@ async def positions_of(post: Post, allocation: Allocation) -> AsyncIterator[LogP
         await asyncio.sleep(0.05)
     for each in found.values():
         yield each
+
+
+def test_a_log_that_is_written_faster_than_it_is_stored_leaves_lines_out_and_counts_them() -> None:
+    """Its node would remove them unread: the first and the last lines are there, and each missing one is counted."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 25.0}
+
+        async def slow(operation: str) -> None:
+            if operation == "logs.append":
+                await asyncio.sleep(0.5)
+
+        post.server.on_call = slow
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(20_000):
+            journal.write(uid, f"line {number} {'x' * 1_000}")
+            if number % 100 == 0:
+                await asyncio.sleep(0.1)
+        ended = await post.until(is_let_go, "the end", timeout_s=120)
+        stored = [each.line for each in await post.streams.logs.read(id_of(ended), limit=100_000)]
+        gaps = Gaps({}, is_whole=True)
+        missing = sum(mark.missing for line in stored if (mark := gaps.before(line)) is not None)
+        assert 0 < missing == 20_000 - len(stored)
+        assert (stored[0].text[:7], stored[-1].text[:11]) == ("line 0 ", "line 19999 ")
+        assert all(line.text.startswith(f"line {line.number - 1} ") for line in stored)
+
+    play(story)

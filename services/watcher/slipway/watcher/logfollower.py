@@ -326,7 +326,8 @@ class LogFollower:
     async def _store_lines(self, *, keep_last: bool = False) -> bool:
         """Store what is here; with `keep_last` leave out all but the last lines, which wait for what follows."""
         if keep_last:
-            while self._bytes > PACK_BYTES:
+            # Below what is taken at once: else nothing more would be taken.
+            while self._bytes >= PACK_BYTES:
                 self._bytes -= len(self._lines.popleft()) + 1
                 telemetry.DELIVERIES.labels(stream="logs", outcome="dropped").inc()
             return True
