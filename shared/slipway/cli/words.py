@@ -75,8 +75,10 @@ SHOWN_MAX = 3
 
 
 def failures_of(view: Json) -> list[str]:
-    """One text per failed rank, with its exit code: those with the reason of the allocation, which are the cause, then a
-    count of those that were stopped for it; all of them where no rank is the cause."""
+    """One text per failed rank, with its exit code.
+
+    Ranks with the reason of the allocation are the cause: then those that were stopped for it are only counted.
+    """
     causes: list[str] = []
     others: list[str] = []
     for number, rank in enumerate(ranks_of(view)):
