@@ -17,6 +17,7 @@ from slipway.runtime import instruments, telemetry
 from slipway.runtime.clock import SystemClock
 from slipway.runtime.instruments import OTHER, SERIES_MAX, VALUES_MAX
 from slipway.runtime.semconv import METHODS
+from slipway.streams.feed import BreakReason
 from tests.support import chart
 from tests.support.dashboards import BOARDS
 from tests.support.local_stack import RunningStack, running_stack
@@ -26,6 +27,7 @@ from tests.support.wait import wait_until
 Json = dict[str, Any]
 Sample = tuple[str, dict[str, str], float]
 ENDS_WELL = [sys.executable, "-c", "pass"]
+BREAKS = {reason.name.lower() for reason in BreakReason}
 STAYS = [sys.executable, "-c", "import time; time.sleep(300)"]
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 
@@ -155,7 +157,7 @@ def test_labels_are_closed_sets(worked: RunningStack, targets: dict[str, str]) -
     """Nothing of a launch's own becomes a label; reasons and methods are of their lists."""
     ids = {item["id"] for item in worked.ask(lambda api: api.get("/allocations"))["items"]}
     words = {
-        "reason": {*Gate, *Reason, OTHER, "None", "ended", "expired", "short"},
+        "reason": {*Gate, *Reason, OTHER, "None", "ended", "expired", "short", *BREAKS},
         "method": METHODS | {"_OTHER"},
     }
     values: dict[str, set[str]] = {}

@@ -234,7 +234,9 @@ class RealSide:
             await self.command("XTRIM", key, "MAXLEN", length)
 
     async def add(self, key: str, fields: dict[str, bytes]) -> None:
-        await self.command("XADD", key, "*", *(part for item in fields.items() for part in item))
+        # Ids of log lines come from the writer's clock, which both sides share; all others from the server's.
+        entry_id = f"{int(self._clock.now() * 1_000)}-*" if key.startswith("slipway:logs:") else "*"
+        await self.command("XADD", key, entry_id, *(part for item in fields.items() for part in item))
 
     async def pass_time(self, seconds: int) -> None:
         passed_s = self.check_time()

@@ -37,17 +37,17 @@ class MemoryLogs:
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
         start = pages.start_of(after)
         await self._server.enter("logs.read")
-        found: list[StoredLine] = []
-        for entry in self._server.after(keys.logs(allocation), start, limit):
-            found += pages.lines_after([entry], start, self._tally)
-            if len(found) >= limit:
-                break
+        position, found = start, list[StoredLine]()
+        while len(found) < limit and (entries := self._server.after(keys.logs(allocation), position, limit)):
+            found += pages.lines_after(entries, start, self._tally)
+            position = entries[-1][0]
         return found[:limit]
 
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
         await self._server.enter("logs.tail")
+        stream = self._server.stream(keys.logs(allocation))
         found: list[StoredLine] = []
-        for entry in self._server.newest(keys.logs(allocation), limit)[::-1]:
+        for entry in reversed(stream.entries.items() if stream is not None else ()):
             found = pages.lines_after([entry], pages.ZERO, self._tally) + found
             if len(found) >= limit:
                 break
@@ -106,6 +106,9 @@ class MemoryLogs:
                 if last_ms >= ms:
                     ms, seq = last_ms, last_seq + 1
             entry = (ms, seq + len(pack.lines) - 1)
+            there = server.stream(stream)
+            if there is not None and entry <= there.last:
+                entry = (there.last[0], there.last[1] + len(pack.lines))
             server.add(stream, fields, entry_id=entry)
             server.hash_set(states_key, {"last": b"%d-%d" % entry})
             last = first + len(pack.lines) - 1

@@ -46,6 +46,17 @@ async def test_a_pack_is_stored_once(streams: Streams) -> None:
     assert await numbers(streams) == [1, 2, 3]
 
 
+async def test_a_log_goes_on_behind_a_foreign_entry(streams: Streams, backend: Backend) -> None:
+    """An entry of a later id, as of a clock that was ahead, does not keep a log from being written."""
+    await backend.add_raw(keys.logs(an_id()), "9999999999999-7", {"v": b"?"})
+    for after in (0, 3):
+        [answer] = await streams.logs.append([a_pack(an_id(), lines(3, start=after + 1), after=after)])
+        assert answer.is_appended
+    stored = await streams.logs.read(an_id())
+    assert [each.line.number for each in stored] == [1, 2, 3, 4, 5, 6]
+    assert stored[0].cursor > "9999999999999-7"
+
+
 async def test_of_two_writers_one_goes_on(streams: Streams) -> None:
     """Whoever is behind is told where the log stands, and stores nothing."""
     await streams.logs.append([a_pack(an_id(), lines(3))])

@@ -64,10 +64,24 @@ if count > 0 then
   if last_ms and tonumber(last_ms) >= ms then
     ms, seq = tonumber(last_ms), tonumber(last_seq) + 1
   end
-  local id = string.format('%.0f', ms) .. '-' .. string.format('%.0f', seq + count - 1)
+  local function id_of() return string.format('%.0f', ms) .. '-' .. string.format('%.0f', seq + count - 1) end
+  local id = id_of()
   local bytes = 150
   for place = 18, #ARGV, 2 do bytes = bytes + #ARGV[place] end
-  redis.call('XADD', stream, id, unpack(ARGV, 17))
+  local added = redis.pcall('XADD', stream, id, unpack(ARGV, 17))
+  if type(added) == 'table' and added.err then
+    if not string.find(added.err, 'equal or smaller') then return added end
+    -- The stream has an id from this one on that `last` does not know: `last` was lost, or the entry is another's.
+    local about = redis.call('XINFO', 'STREAM', stream)
+    for place = 1, #about, 2 do
+      if about[place] == 'last-generated-id' then
+        local top_ms, top_seq = string.match(about[place + 1], '^(%d+)-(%d+)$')
+        ms, seq = tonumber(top_ms), tonumber(top_seq) + 1
+      end
+    end
+    id = id_of()
+    redis.call('XADD', stream, id, unpack(ARGV, 17))
+  end
   redis.call('HSET', states, 'last', id)
   local last = first + count - 1
   if s.head == 0 and s.first_bytes + bytes <= tonumber(ARGV[8]) then
