@@ -72,7 +72,7 @@ def targets(stack: RunningStack) -> Generator[dict[str, str]]:
     try:
         found = {name: stack.stack.children[name].url.removeprefix("http://") for name in SERVICES}
         wait_until(
-            lambda: "slipway_audit_violations" in _text(stack, audit), "the first audit has ended", timeout_s=60.0
+            lambda: "slipway_audit_violations{" in _text(stack, audit), "the first audit has ended", timeout_s=60.0
         )
         yield found | {"audit": audit}
     finally:
