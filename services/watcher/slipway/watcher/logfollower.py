@@ -213,7 +213,9 @@ class LogFollower:
                 is_read = has_ended and 0.0 < _ended_at(self.pod, self._container) <= read_until
                 if not is_read:
                     is_whole = await self._follow()
-                    failures, read_until = 0, 0.0 if self._has_rest else self._clock.now()
+                    # What was read and not stored, or stored by another process, has to be read again to its end.
+                    is_all = is_whole and not self._has_rest
+                    failures, read_until = 0, self._clock.now() if is_all else 0.0
                     is_read = is_whole and (has_ended or self.is_gone)
             except (TransientError, PermanentError) as error:
                 # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
