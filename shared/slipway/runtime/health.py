@@ -82,10 +82,12 @@ class Health:
             CURRENT.reset(before)
             del self._pulses[pulse]
 
-    async def supervise(self, loop: Loop, work: Awaitable[T], *, since: Callable[[], float] = lambda: 0.0) -> T:
-        """Waits for `work`, which is a loop by itself, under its promise."""
+    async def supervise(
+        self, loop: Loop, work: Callable[[], Awaitable[T]], *, since: Callable[[], float] = lambda: 0.0
+    ) -> T:
+        """Runs `work`, which is a loop by itself, under its promise."""
         with self.watch(loop, since=since):
-            return await work
+            return await work()
 
     @property
     def loops(self) -> list[Loop]:

@@ -20,6 +20,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -120,19 +121,19 @@ class WorkConsumer:
         """Work until `stop` is set, then finish what is in hand and return. Cancel to leave it to others."""
         async with TaskGroup() as group:
             chores = [
-                group.create_task(self._watched(HEARTBEATS, self._heartbeats())),
-                group.create_task(self._watched(SWEEPS, self._sweeps(group, stop))),
-                group.create_task(self._watched(ACKNOWLEDGEMENTS, self._acknowledgements())),
+                group.create_task(self._watched(HEARTBEATS, self._heartbeats)),
+                group.create_task(self._watched(SWEEPS, partial(self._sweeps, group, stop))),
+                group.create_task(self._watched(ACKNOWLEDGEMENTS, self._acknowledgements)),
                 group.create_task(self._end_claim(stop)),
             ]
-            await self._watched(CLAIM, self._take_in(group, stop))
+            await self._watched(CLAIM, partial(self._take_in, group, stop))
             await self._until_done()
             for chore in chores:
                 chore.cancel()
         await self._acknowledge()
 
-    def _watched(self, loop: Loop, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        return self._health.supervise(loop, work) if self._health is not None else work
+    def _watched(self, loop: Loop, work: Callable[[], Coroutine[Any, Any, None]]) -> Coroutine[Any, Any, None]:
+        return self._health.supervise(loop, work) if self._health is not None else work()
 
     async def drain_once(self) -> int:
         """Work off what is there now, including what others abandoned; answers how many runs ended well.

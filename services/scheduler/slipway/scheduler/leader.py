@@ -73,8 +73,8 @@ class PoolScheduler:
         try:
             async with TaskGroup() as tasks:
                 watched = self._health.supervise
-                tasks.create_task(watched(CANDIDACY.of(self.pool), self._follow()))
-                listening = tasks.create_task(watched(WAKE_UPS.of(self.pool), self._listen()))
+                tasks.create_task(watched(CANDIDACY.of(self.pool), self._follow))
+                listening = tasks.create_task(watched(WAKE_UPS.of(self.pool), self._listen))
                 await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
                 # The lease is free: the rest takes its time.
                 if self._has_led:

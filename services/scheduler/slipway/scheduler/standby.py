@@ -89,10 +89,10 @@ class Standby:
         """For ever: keep the tables in step with the cluster, and write the decision log behind."""
         watched = self._parts.health.supervise
         async with TaskGroup() as tasks:
-            tasks.create_task(watched(FOLLOW.of(self._pool), self.follower.follow()))
-            tasks.create_task(watched(SPENDING.of(self._pool), self.spending.follow()))
+            tasks.create_task(watched(FOLLOW.of(self._pool), self.follower.follow))
+            tasks.create_task(watched(SPENDING.of(self._pool), self.spending.follow))
             for writer in self.recorder.writers:
-                tasks.create_task(watched(RECORDER.of(self._pool), writer.run()))
+                tasks.create_task(watched(RECORDER.of(self._pool), writer.run))
 
     async def keep_warm(self) -> None:
         """Until this candidate leads: keep the planner's columns in step with the tables."""

@@ -11,6 +11,7 @@ swap makes any overlap harmless.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from slipway.crd.totals import is_booked, token_of
@@ -160,7 +161,7 @@ class Watcher:
                 # A server that is away, or has just come back, is no fault of the watch.
                 watch = loops.WATCH.of(reflector.plural)
                 running = self._parts.health.supervise(
-                    watch, reflector.run(stop), since=lambda: self._elector.answered_since
+                    watch, partial(reflector.run, stop), since=lambda: self._elector.answered_since
                 )
                 tasks.create_task(running)
             for index in range(self._settings.reconcile_workers):

@@ -111,9 +111,9 @@ class Courier:
         """Until `stop`; then the tries under way are finished, and the rest is left to others."""
         async with TaskGroup() as tasks:
             self._tasks = tasks
-            beats = self._heartbeats()
+            beats = self._heartbeats
             beating = tasks.create_task(
-                self._health.supervise(WEBHOOKS_HEARTBEATS, beats) if self._health is not None else beats
+                self._health.supervise(WEBHOOKS_HEARTBEATS, beats) if self._health is not None else beats()
             )
             await stop.wait()
             self._is_ending = True
