@@ -8,6 +8,7 @@ every container, and what the client was promised. Must not know any scenario.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -223,7 +224,7 @@ class World:
                     once=False,
                     clock=process.clock,
                     random=SeededRandom(f"{process.name}-{self.seed}"),
-                    health=Health(process.clock),
+                    health=Health(process.clock, exit_process=partial(self._exited, process)),
                     stop=Stop(),
                     tasks=tasks,
                     resources=AsyncExitStack(),
@@ -243,6 +244,9 @@ class World:
             process.has_ended = True
         except Exception as error:  # noqa: BLE001 - whatever ends a process that nobody killed is a finding
             self.end(process, f"{process.name} ended: {error!r} {getattr(error, 'exceptions', '')}")
+
+    def _exited(self, process: Process, code: int) -> None:
+        self.end(process, f"{process.name} exited with {code}: its work does not end")
 
     def _serve(self, process: Process, context: Context[Any], kube: ProcessKube, streams: Any) -> None:
         from slipway.api import main as api_main  # most runs have no api, and it is much to import

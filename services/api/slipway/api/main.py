@@ -4,6 +4,7 @@ import asyncio
 
 from slipway.api.access.book import BACKOFF_S, LOOK_S
 from slipway.api.app import create_app, create_task_app
+from slipway.api.loops import ANNOUNCE, KUBERNETES, TOKENS
 from slipway.api.parts import Parts, connect
 from slipway.api.ports import Kube
 from slipway.api.settings import Settings
@@ -16,6 +17,7 @@ from slipway.runtime import log, service, telemetry
 from slipway.runtime.health import HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
@@ -74,13 +76,13 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
         return parts
     context.serve(create_app(parts, context.probes))
     if parts.tokens is not None:
-        context.loop("tokens", parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
+        context.loop(TOKENS, parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
     if settings.task_listen:
         context.tasks.create_task(_serve_tasks(context, parts), name="http-tasks")
-    context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
-    context.tasks.create_task(_until_stop(parts), name="announce")
+    context.tasks.create_task(write_behind(behind, context), name="write-behind")
+    context.tasks.create_task(_announce(context, parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
     running.start(context, parts)
 
@@ -88,7 +90,7 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
         with telemetry.suppressed():
             await kube.list(ALLOCATIONS, limit=1)
 
-    context.loop("kubernetes", probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
+    context.loop(KUBERNETES, probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
     return parts
 
 
@@ -123,14 +125,23 @@ async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
     await server.serve(context.stop.wait)
 
 
-async def _until_stop(parts: Parts) -> None:
+async def _announce(context: Context[Settings], parts: Parts) -> None:
     """Announce launches until the process stops, then what is left."""
-    announcing = asyncio.ensure_future(parts.announcer.run())
-    try:
-        await parts.stop.wait()
-    finally:
+    async with TaskGroup() as tasks:
+        announcing = tasks.create_task(
+            service.loop(
+                ANNOUNCE,
+                parts.announcer.step,
+                clock=context.clock,
+                random=context.random,
+                health=context.health,
+                stop=context.stop,
+                min_interval_s=0.0,
+                max_backoff_s=PROBE_BACKOFF_S,
+            )
+        )
+        await context.stop.wait()
         announcing.cancel()
-        await asyncio.wait({announcing})
     await parts.announcer.flush()
 
 

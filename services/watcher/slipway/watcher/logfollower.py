@@ -22,7 +22,7 @@ from slipway.kube.objects import ContainerStatus, Pod
 from slipway.kube.scope import only
 from slipway.model.ids import AllocationId
 from slipway.model.times import format_time, parse_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogPack, LogPosition, LogSource
@@ -76,11 +76,13 @@ class LogWriter:
         """Store what is written, until cancelled."""
         try:
             while True:
-                await self._some.wait()
+                with liveness.rest(lambda: self._waiting):
+                    await self._some.wait()
                 self._some.clear()
                 while self._waiting:
                     count = min(len(self._waiting), PACKS_AT_ONCE)
                     await self._exchange([self._waiting.popleft() for _ in range(count)])
+                    liveness.beat()
         finally:
             _fail(self._waiting)
             self._waiting.clear()

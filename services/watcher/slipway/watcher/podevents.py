@@ -21,7 +21,7 @@ from slipway.kube.ports import KubeReader, WatchType
 from slipway.kube.resources import EVENTS
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.times import format_time, parse_time
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.streams.logpacks import LogPack, LogSource
 from slipway.watcher import sayings
@@ -60,7 +60,8 @@ class PodEvents:
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._enabled = enabled
+        self.is_enabled = enabled
+        """Without a store for logs nothing is said, and nothing followed."""
         self._world = world
         self._clock = clock
         self._said: OrderedDict[str, int] = OrderedDict()
@@ -71,11 +72,13 @@ class PodEvents:
     async def run(self) -> None:
         """Until cancelled. Raises InvariantError only."""
         self._version = ""
-        while self._enabled:
+        while True:
+            liveness.beat()
             pause_s = RETRY_S
             try:
                 while not self._world.is_synced:
                     await self._clock.sleep(UNSYNCED_PAUSE_S)
+                    liveness.beat()
                 if not self._version:
                     self._version = await self._catch_up()
                 await self._watch()
@@ -100,6 +103,7 @@ class PodEvents:
                 found.append((event, whose))
         for event, whose in sorted(found, key=lambda each: _epoch(each[0])):
             await self._tell(event, whose)
+            liveness.beat()
         return listed.resource_version
 
     async def _watch(self) -> None:
@@ -107,6 +111,7 @@ class PodEvents:
         async with aclosing(cast("_Closable", watch)):
             async for change in watch:
                 self._version = change.resource_version or self._version
+                liveness.beat()
                 event = change.object
                 if event is None or change.type is WatchType.DELETED or event.involved_object.kind != "Pod":
                     continue
