@@ -9,6 +9,7 @@ when time is short, and never the last ones.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -189,7 +190,7 @@ class LogFollower:
         self._has_rest = False
         """whether the last read ended within a line"""
         self._bytes = 0
-        self._lag = _Lag(clock)
+        self._lag = Lag(clock)
         self._progress_at = 0.0
 
     async def run(self) -> None:
@@ -320,7 +321,7 @@ class LogFollower:
         self._number += len(lines)
         size = sum(map(len, lines)) + len(lines)
         self._bytes += size
-        self._lag.add(size)
+        self._lag.add(size, self._cutter.newest)
         if lines:
             self.moved_at = self._clock.monotonic()
 
@@ -398,32 +399,41 @@ class LogFollower:
                 await self.news.wait()
 
 
-class _Lag:
-    """Whether a log is written faster than it is read, for so long that its node would remove lines unread."""
+class Lag:
+    """Whether a log is written faster than it is read, for so long that its node would remove lines unread.
+
+    Of a node that is only known by the times of lines: what waits there is the delay of the newest line, at the rate at
+    which lines were written lately. The least delay that was ever seen is taken for a difference between clocks.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = clock.monotonic()
         self._bytes = 0
         self._newest_s = 0.0
-        self._offset_s = 0.0
-        """how much of the apparent delay is a difference between clocks"""
+        self._offset_s = math.inf
         self._is_too_much = False
 
-    def add(self, size: int) -> None:
+    def add(self, size: int, newest: str) -> None:
+        """So many bytes were read; `newest` is the time of the newest line of all."""
         self._bytes += size
+        if not newest:
+            return
+        newest_s = parse_time(newest)
+        # With each piece: the first one says most, because a flood makes the delay of all others longer.
+        self._offset_s = min(self._offset_s, self._clock.now() - newest_s)
+        if not self._newest_s:
+            self._looked_at, self._bytes, self._newest_s = self._clock.monotonic(), 0, newest_s
 
     def is_too_much(self, newest: str) -> bool:
-        """Looked at now and then; `newest` is the time of the newest line."""
+        """Looked at now and then; `newest` as in `add`."""
         now = self._clock.monotonic()
         if not newest or now - self._looked_at < LAG_LOOK_S:
             return self._is_too_much and self._delay_s(newest) > LAG_OVER_S
         newest_s = parse_time(newest)
         written_s, spent_s = newest_s - self._newest_s, now - self._looked_at
-        delay_s = self._clock.now() - newest_s
-        self._offset_s = delay_s if not self._newest_s else min(self._offset_s, delay_s)
-        if self._newest_s and written_s > 0:
-            waits = (delay_s - self._offset_s) * self._bytes / written_s
+        if written_s > 0:
+            waits = self._delay_s(newest) * self._bytes / written_s
             self._is_too_much = written_s < spent_s and waits > LAG_BYTES_MAX
         self._looked_at, self._bytes, self._newest_s = now, 0, newest_s
         return self._is_too_much
