@@ -3,7 +3,10 @@
 Reads the JSON of the REST API (`AllocationView`); knows nothing of how it is shown.
 """
 
+import re
 from typing import Any, cast
+
+from slipway.model.exitcodes import signal_name
 
 Json = dict[str, Any]
 
@@ -84,13 +87,40 @@ def failures_of(view: Json) -> list[str]:
     for number, rank in enumerate(ranks_of(view)):
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
-            how = f"exited with {code}" if code is not None else str(rank.get("reason") or "failed")
             is_cause = bool(rank.get("reason")) and rank.get("reason") == view.get("reason")
-            (causes if is_cause else others).append(f"rank {number} {how}")
+            (causes if is_cause else others).append(f"rank {number} {_how(rank)}")
+    causes = _with_words(causes, str(view.get("message") or ""))
     if not causes or not others:
         return causes or others
     stopped = "1 other rank was" if len(others) == 1 else f"{len(others)} other ranks were"
     return [*causes[:SHOWN_MAX], f"{stopped} stopped for it"]
+
+
+def _how(rank: Json) -> str:
+    """How a rank ended, in short."""
+    code = rank.get("exitCode")
+    if code is None:
+        return str(rank.get("reason") or "failed")
+    name = "out of memory" if rank.get("reason") == "OutOfMemory" else signal_name(int(code))
+    return f"exited with {code}" + (f" ({name})" if name else "")
+
+
+def _with_words(causes: list[str], message: str) -> list[str]:
+    """The causes, the rank that failed first in front and in the words that were recorded of it, if they say more."""
+    found = _CAUSE.match(message)
+    if found is None:
+        return causes
+    rank, said = f"rank {found.group(1)} ", found.group(3)
+    first = [text for text in causes if text.startswith(rank)]
+    rest = [text for text in causes if not text.startswith(rank)]
+    if first and not _CODE_ALONE.fullmatch(said):
+        first = [message]
+    return [*first, *rest]
+
+
+_CAUSE = re.compile(r"rank (\d+)( on [^:]+)?: (.*)", re.DOTALL)
+"""The sentence of the watcher about the rank that ended an attempt."""
+_CODE_ALONE = re.compile(r"exit code \d+( \([^)]*\))?")
 
 
 def note_of(view: Json) -> str:

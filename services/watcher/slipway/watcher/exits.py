@@ -13,6 +13,7 @@ import msgspec
 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, condition_of
 from slipway.kube.objects import ContainerStatus, Pod, StateTerminated
+from slipway.model.exitcodes import ended_text
 from slipway.model.lifecycle import RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
@@ -208,8 +209,7 @@ def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
         reason = Reason.POD_DELETED
     if reason is None:
         reason = Reason.OUT_OF_MEMORY if ended.reason == "OOMKilled" else Reason.RANK_FAILED
-    text = f"exit code {ended.exit_code}" + (f" ({ended.reason})" if ended.reason not in ("", "Error") else "")
-    text += f": {ended.message.strip()}" if ended.message.strip() else ""
+    text = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
     return Exit(state=RankState.FAILED, code=ended.exit_code, reason=reason, message=_short(text), at=at, killed=killed)
 
 
@@ -221,8 +221,8 @@ def _exit_without_main(pod: Pod) -> Exit:
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
-            text = f"init container {status.name}: exit code {ended.exit_code}"
-            text += f": {ended.message.strip()}" if ended.message.strip() else ""
+            said = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
+            text = f"init container {status.name}: {said}"
             return Exit(
                 state=RankState.FAILED,
                 code=ended.exit_code,
