@@ -12,6 +12,7 @@ Json = dict[str, Any]
 
 PENDING, TERMINATED = "Pending", "Terminated"
 WAITS = ("Pending", "Assigned")
+STARTING = ("Assigned", "Pulling", "Starting")
 
 
 def state_of(view: Json) -> str:
@@ -73,6 +74,18 @@ def waits_for(view: Json) -> str:
     return f"{condition.get('reason', '')}: {condition.get('message', '')}"
 
 
+def kept_up_by(view: Json) -> str:
+    """What keeps it from starting although it has its nodes; empty when nothing does, or that is not known."""
+    if view["phase"] not in STARTING:
+        return ""
+    for type_ in ("StartBlocked", "Stuck"):
+        found = condition_of(view, type_)
+        is_current = found.get("observedGeneration") == view.get("attempt")
+        if is_current and found.get("status") != "False":
+            return f"{found.get('reason', '')}: {found.get('message', '')}"
+    return ""
+
+
 SHOWN_MAX = 3
 """Ranks that are named in one line."""
 
@@ -132,7 +145,7 @@ def note_of(view: Json) -> str:
         if failed and not has_succeeded(view):
             return "; ".join(failed[:3])
         return "" if has_succeeded(view) else str(view.get("message") or view.get("reason") or "")
-    return str(view["status"].get("nodes") or "")
+    return kept_up_by(view) or str(view["status"].get("nodes") or "")
 
 
 def summary_of(view: Json) -> str:

@@ -15,9 +15,10 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.streams.keys import ACTIVITY_SINCE
 
-IDLE, PREEMPTION = "idle", "preemption"
+IDLE, PREEMPTION, START = "idle", "preemption", "start"
 _WORDS = {
     "pending": "it has then waited for its pendingTimeout of {limit}",
+    START: "what keeps it from starting is then given up",
     "maxRuntime": "it has then run for its maxRuntime of {limit}",
     PREEMPTION: "its ranks were told to save their work; what still runs is then killed",
 }
