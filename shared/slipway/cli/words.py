@@ -74,7 +74,7 @@ def waits_for(view: Json) -> str:
     return f"{condition.get('reason', '')}: {condition.get('message', '')}"
 
 
-def kept_up_by(view: Json) -> str:
+def blocked_by(view: Json) -> str:
     """What keeps it from starting although it has its nodes; empty when nothing does, or that is not known."""
     if view["phase"] not in STARTING:
         return ""
@@ -145,7 +145,7 @@ def note_of(view: Json) -> str:
         if failed and not has_succeeded(view):
             return "; ".join(failed[:3])
         return "" if has_succeeded(view) else str(view.get("message") or view.get("reason") or "")
-    return kept_up_by(view) or str(view["status"].get("nodes") or "")
+    return blocked_by(view) or str(view["status"].get("nodes") or "")
 
 
 def summary_of(view: Json) -> str:

@@ -40,6 +40,8 @@ def limits(allocation: Allocation, seen: Seen | None, now: float) -> list[Deadli
     if stop_reason(allocation) is not None:
         # Something stops it already: what is left is its grace.
         known = {name: at for name, at in known.items() if name == PREEMPTION}
+    if known.get(START, 0.0) > known.get("pending", float("inf")):
+        known.pop(START)
     found = [
         _idle(allocation, at, seen, now) if name == IDLE else _plain(allocation, name, at)
         for name, at in known.items()

@@ -62,7 +62,7 @@ def stuck_of(allocation: Allocation) -> Condition | None:
 def sentence(stuck: Condition) -> str:
     """The server's own words, and what became of the launch."""
     if stuck.type == CONDITION_BLOCKED:
-        return f"the start is kept up: {stuck.message}"
+        return f"the start is blocked: {stuck.message}"
     begun = "the launch is stuck" if stuck.status == "True" else "the launch is tried again and again"
     return f"{begun}: {stuck.message}"
 

@@ -76,7 +76,7 @@ class PodWarnings:
 
 def _says_less(event: KubeEvent, known: PodWarning | None) -> bool:
     """Whether it is the same obstacle in words that do not name it."""
-    return bool(known) and known is not None and known.reason == event.reason and _is_general(event.message)
+    return known is not None and known.reason == event.reason and _is_general(event.message)
 
 
 def _is_general(message: str) -> bool:
