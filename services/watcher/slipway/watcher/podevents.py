@@ -1,6 +1,7 @@
 """What Kubernetes says about our pods (its Events) -> lines in their logs, for people.
 
-Owns whose an Event is and what has been said already. The words are those of `sayings.py`.
+Owns whose an Event is and what has been said already. The words are those of `sayings.py`. What keeps a pod from
+starting is also handed to `podwarnings.py`, and `warned` is called with the uid of the allocation to look at.
 
 Promises: a line carries the time that the Event itself has, so that whoever reads the same Event again makes the same
 line; at the start of a term everything recent is read, and the store refuses what it has already; repeats of an
@@ -8,6 +9,7 @@ Event are said when their number has doubled. Best effort: nothing depends on it
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Protocol, cast
 
@@ -56,12 +58,19 @@ class PodEvents:
     """Follows the Events of pods, one term at a time."""
 
     def __init__(
-        self, reader: KubeReader, writer: LogWriter, world: World, clock: Clock, *, enabled: bool = True
+        self,
+        reader: KubeReader,
+        writer: LogWriter,
+        world: World,
+        clock: Clock,
+        *,
+        warned: Callable[[str], None] = lambda _uid: None,
+        has_logs: bool = True,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self.is_enabled = enabled
-        """Without a store for logs nothing is said, and nothing followed."""
+        self._warned = warned
+        self._has_logs = has_logs
         self._world = world
         self._clock = clock
         self._said: OrderedDict[str, int] = OrderedDict()
@@ -71,6 +80,12 @@ class PodEvents:
 
     async def run(self) -> None:
         """Until cancelled. Raises InvariantError only."""
+        try:
+            await self._follow()
+        finally:
+            self._world.warnings.forget_all()
+
+    async def _follow(self) -> None:
         self._version = ""
         while True:
             liveness.beat()
@@ -123,7 +138,10 @@ class PodEvents:
         count = sayings.count_of(event)
         if not sayings.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
             return
-        pack = _pack(event, whose, count)
+        if self._world.warnings.note(event, sayings.text_of(event)):
+            pod = self._world.pods.by_uid(event.involved_object.uid)
+            self._warned(pod.metadata.labels.get(LABEL_ALLOCATION_UID, "") if pod is not None else "")
+        pack = _pack(event, whose, count) if self._has_logs else None
         if pack is not None:
             await self._writer.write(pack)
         self._remember(event, count)

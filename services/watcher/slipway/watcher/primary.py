@@ -82,11 +82,7 @@ class Primary:
                 tasks.create_task(work)
                 for work in (
                     self._loop(loops.FOLLOW_LOGS, errands.logs.lead, stop, max_backoff_s=5.0),
-                    *(
-                        [self._loop(loops.POD_EVENTS, errands.events.run, stop, max_backoff_s=5.0)]
-                        if errands.events.is_enabled
-                        else []
-                    ),
+                    self._loop(loops.POD_EVENTS, errands.events.run, stop, max_backoff_s=5.0),
                     self._loop(loops.FEED, lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
                     self._loop(loops.STREAMS, self._rebuild, stop, max_backoff_s=5.0),
                     self._loop(loops.SWEEP, self._sweep, stop, max_backoff_s=10.0),

@@ -196,6 +196,7 @@ class Reconciler:
             nodes_gone=gone,
             consistent=consistent,
             written_at=self._written_at.get(allocation.metadata.uid),
+            warnings=self._world.warnings.of(pod.metadata.uid for pod in pods),
         )
 
     # --- writing ----------------------------------------------------------------------------------------------------
