@@ -1,4 +1,4 @@
-"""Health: is this process alive, is it ready, and the tiny HTTP server that says so.
+"""Health: is this process alive, is it ready, and the tiny application that says so over HTTP.
 
 Owns `/livez` (every loop keeps its promise, see `liveness.py`), `/readyz` (every check passes and the process
 is not draining) and `/metrics`. The app is bare ASGI, so that services without a web framework stay small; the api
@@ -11,34 +11,21 @@ Invariants: liveness looks at the monotonic clock only; a dependency that is awa
 restart would not bring it back; each refusal says what and why.
 """
 
-import asyncio
 import contextlib
 import hmac
 import os
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
 
 import msgspec
-import uvicorn
 
 from slipway.runtime import log, stacks, telemetry, web_guard
 from slipway.runtime.clock import Clock
-from slipway.runtime.listen import Address, bind, parse_listen
+from slipway.runtime.http_server import Receive, Scope, Send
 from slipway.runtime.liveness import CURRENT, Loop, Pulse
-from slipway.runtime.tasks import TaskGroup
 
-__all__ = ["Address", "Health", "HealthApp", "HttpServer", "Report", "bind", "parse_listen"]
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Check = Callable[[], str | None]
 
-_KEEP_ALIVE_S = 30
 _JSON = b"application/json"
 EXIT_STANDSTILL = 71
 
@@ -178,62 +165,3 @@ class HealthApp:
     def _is_known(self, given: str) -> bool:
         scheme, _, token = given.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._token)
-
-
-class HttpServer:
-    """uvicorn on sockets that are already bound, without signals, banners or logs of its own."""
-
-    def __init__(
-        self,
-        app: AsgiApp,
-        listeners: Sequence[socket.socket],
-        *,
-        drain_timeout_s: float,
-        websockets: bool,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._listeners = list(listeners)
-        config = uvicorn.Config(
-            app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
-            http="httptools",
-            ws="websockets-sansio" if websockets else "none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(drain_timeout_s) - 1),
-        )
-        config.load()
-        config.ssl = tls
-        self._server = _QuietServer(config)
-
-    async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
-        """Answers until `until` returns, then finishes open requests within the drain time."""
-        try:
-            async with TaskGroup() as tasks:
-                tasks.create_task(self._server.serve(sockets=self._listeners), name="http")
-                await until()
-                self._server.should_exit = True
-        finally:
-            self._server.abandon()
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves the signals to the service runner."""
-
-    servers: list[asyncio.Server]
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    def abandon(self) -> None:
-        """Drops what a cancelled shutdown left open: closing the event loop would wait for it for ever."""
-        for server in getattr(self, "servers", ()):
-            server.close()
-        for connection in list(self.server_state.connections):
-            transport: asyncio.Transport | None = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()

@@ -26,7 +26,9 @@ from typing import Generic, NamedTuple, TypeVar, cast
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.runtime import log, memory, settings, stacks, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
-from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
+from slipway.runtime.connections import Limits
+from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.http_server import AsgiApp, HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import Address, bind_all, parse_listen
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
@@ -104,12 +106,18 @@ class Context(Generic[SettingsT]):
     """Where the HTTP server really listens; port 0 with `--once`."""
     metrics_token: str = ""
     """What `/metrics` asks for; empty: nothing."""
+    limits: Limits = field(init=False)
+    """of each listener"""
     probes: HealthApp = field(init=False)
     """`/livez`, `/readyz` and `/metrics`."""
     app: AsgiApp = field(init=False)
 
     def __post_init__(self) -> None:
         self.app = self.probes = HealthApp(self.health, self.metrics_token)
+        self.limits = Limits(
+            connections=self.settings.connections_max,
+            connections_per_address=self.settings.connections_per_address_max,
+        )
 
     def serve(self, app: AsgiApp) -> None:
         """Answers HTTP with `app` from now on; it must route `/livez`, `/readyz` and `/metrics` to `probes`."""
@@ -346,6 +354,7 @@ async def _http(
         drain_timeout_s=context.settings.drain_timeout_s,
         websockets=websockets,
         tls=certificate.context if certificate is not None else None,
+        limits=context.limits,
     )
     await server.serve(context.stop.wait)
 

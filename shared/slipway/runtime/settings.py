@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.errors import FieldError, InvalidError
+from slipway.runtime.connections import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.redaction import HIDDEN, is_secret_key, redact_text
 
@@ -136,6 +137,23 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "OTEL_EXPORTER_OTLP_PROTOCOL"},
         ),
     ] = "http/protobuf"
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Connections to one listener. What is above is closed at once, before its TLS handshake.",
+        ),
+    ] = CONNECTIONS_MAX
+    connections_per_address_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Those of one IPv4 address, or of one IPv6 network of 64 bits. Behind an Ingress all users "
+            "have the addresses of its pods.",
+        ),
+    ] = CONNECTIONS_PER_ADDRESS_MAX
     trace_ratio: Annotated[
         float,
         Meta(

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from slipway.runtime.health import Address, Health, HealthApp, HttpServer, bind
+from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.http_server import HttpServer
+from slipway.runtime.listen import Address, bind
 from slipway.runtime.liveness import Loop
 from tests.support.clock import FakeClock
 

@@ -15,7 +15,8 @@ import pytest
 from slipway.errors import InvariantError, ThrottledError, UnavailableError
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health, Receive, Scope, Send
+from slipway.runtime.health import Health
+from slipway.runtime.http_server import Receive, Scope, Send
 from slipway.runtime.liveness import Loop
 from slipway.runtime.service import Context, Stop
 from slipway.runtime.settings import CommonSettings

@@ -1,6 +1,7 @@
 """The composition root of the api: settings -> clients -> application."""
 
 import asyncio
+import socket
 
 from slipway.api.access.book import BACKOFF_S, LOOK_S
 from slipway.api.app import create_app, create_task_app
@@ -14,7 +15,7 @@ from slipway.kube import client
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.rest import Timeouts
 from slipway.runtime import log, service, telemetry
-from slipway.runtime.health import HttpServer
+from slipway.runtime.http_server import AsgiApp, HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
 from slipway.runtime.tasks import TaskGroup
@@ -111,9 +112,7 @@ async def _serve_health(context: Context[Settings]) -> None:
     listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
     _log.info("serving probes", listen=settings.health_listen)
     app = context.probes
-    await HttpServer(app, [listener], drain_timeout_s=settings.drain_timeout_s, websockets=False).serve(
-        context.stop.wait
-    )
+    await _server(context, app, listener).serve(context.stop.wait)
 
 
 async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
@@ -121,8 +120,13 @@ async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.task_listen)))
     _log.info("serving tasks", listen=settings.task_listen)
-    server = HttpServer(create_task_app(parts), [listener], drain_timeout_s=settings.drain_timeout_s, websockets=False)
-    await server.serve(context.stop.wait)
+    await _server(context, create_task_app(parts), listener).serve(context.stop.wait)
+
+
+def _server(context: Context[Settings], app: AsgiApp, listener: socket.socket) -> HttpServer:
+    """Without WebSockets."""
+    drain_s = context.settings.drain_timeout_s
+    return HttpServer(app, [listener], drain_timeout_s=drain_s, websockets=False, limits=context.limits)
 
 
 async def _announce(context: Context[Settings], parts: Parts) -> None:
