@@ -33,6 +33,9 @@ SERVICES: Mapping[str, type[CommonSettings]] = {
 }
 OWNED: Mapping[str, str] = {
     "redis_url": "comes from a Secret: valkey, or externalRedis",
+    "redis_user": "the account of each service: valkey, or externalRedis.accounts",
+    "redis_password": "comes from a Secret",
+    "redis_ca_file": "comes from a Secret: valkey, or externalRedis.caSecret",
     "namespace": "is the pod's own",
     "kubeconfig": "in a pod there is none: its account is used",
     "metrics_token_file": "in a cluster a NetworkPolicy says who may read the metrics",
