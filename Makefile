@@ -84,6 +84,7 @@ generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
 	@$(BIN)/python -m tests.support.chart_schema helm/values.schema.json
 	@$(BIN)/python -m tests.support.dashboards helm/files/dashboards
+	@$(BIN)/python -m tests.support.reference.redis_accounts helm/files/redis/accounts
 	@$(BIN)/python -m tests.support.generate docs
 	@$(BIN)/python -m bench.page
 	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"

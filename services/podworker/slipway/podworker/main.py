@@ -58,7 +58,7 @@ async def build(context: Context[Settings]) -> None:
             pool_size=settings.worker_calls + READS_MAX,
         )
     )
-    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))

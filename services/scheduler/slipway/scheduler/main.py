@@ -35,7 +35,7 @@ async def build(context: Context[Settings]) -> None:
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
     )
-    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
