@@ -27,10 +27,14 @@ SEED ?=
 OPERATIONS ?= 100000
 MODEL ?= all
 
-.PHONY: help demo up test conformance check format generate lock bench budget sim chaos models fuzz clean
+# As many workers as the machine has cores; a file of tests stays in one of them, as what its tests share does.
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
+
+.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz clean
 
 help: ## What there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # --- the environment --------------------------------------------------------------------------------------------------
 
@@ -62,8 +66,11 @@ demo: $(VENV)/.runtime ## Start everything, do the main job once, visibly, and s
 up: $(VENV)/.runtime ## Start everything and keep it up until Ctrl-C
 	@$(BIN)/slipway up
 
-test: $(VENV)/.dev ## The whole test suite; its closing line is pytest's
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing line is pytest's (ARGS=, SEED=)
+	@$(PYTEST) $(ARGS)
+
+test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
+	@$(PYTEST) tests $(ARGS)
 
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)

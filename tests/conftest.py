@@ -1,12 +1,18 @@
-"""For all tests: how long a busy machine takes to draw an example is no property of what is tested, and tests that pass
-only when they are run again are bounded.
+"""For all tests: how much of them is played, what may be played again, and what the last lines of a run say.
+
+Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Of a test marked `matrix(most=N)` it then
+plays N cases, drawn by the seed of the run, and of what is marked `costly` nothing. With a path, as in `make test-all`,
+every case is played.
 
 `--reruns` (see `.ci/run`) has a test that failed run once more. One that passes then is shown as `RERUN` in the summary
 and counted in the closing line; more of them than `RERUN_TESTS_MAX` fail the run although each passed in the end.
+
+How long a busy machine takes to draw an example is no property of what is tested.
 """
 
 import logging
 from collections.abc import Generator
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +22,63 @@ RERUN_TESTS_MAX = 3
 
 settings.register_profile("slipway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slipway")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--extent",
+        choices=["short", "whole"],
+        help="short: a sample of each `matrix`, nothing `costly` (what is done without a path); whole: all of it",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What was decided here is handed to the workers, which get every path by name."""
+    if config.option.extent is None:
+        is_short = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        config.option.extent = "short" if is_short else "whole"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the sample. Every worker draws the same: from the names in their order, by the seed of the run."""
+    if config.option.extent == "whole":
+        return
+    played = {item.nodeid for item in items if not item.get_closest_marker("costly")}
+    cases: dict[str, list[str]] = {}
+    most: dict[str, int] = {}
+    for item in items:
+        mark = item.get_closest_marker("matrix")
+        if mark and item.nodeid in played:
+            test = item.nodeid.partition("[")[0]
+            cases.setdefault(test, []).append(item.nodeid)
+            most[test] = mark.kwargs["most"]
+    random = Random(_seed(config))
+    for test, names in sorted(cases.items()):
+        drawn = random.sample(sorted(names), min(most[test], len(names)))
+        played -= set(names) - set(drawn)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in played])
+    items[:] = [item for item in items if item.nodeid in played]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The last lines are what is kept of a long log: how to play the same again, and which tests failed."""
+    seed = _seed(config)
+    how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"
+    terminalreporter.write_line(f"seed {seed} ({how})")
+    failed = [each.nodeid for kind in ("failed", "error") for each in terminalreporter.stats.get(kind, ())]
+    if not failed:
+        return
+    terminalreporter.section(f"{len(failed)} failed, with seed {seed}; one of them again:")
+    for nodeid in dict.fromkeys(failed):
+        terminalreporter.write_line(f"make test SEED={seed} ARGS='{nodeid}'")
+
+
+def _seed(config: pytest.Config) -> int:
+    """That of pytest-randomly; 0 without it."""
+    seed = getattr(config.option, "randomly_seed", 0)
+    return seed if isinstance(seed, int) else 0
 
 
 @pytest.hookimpl(tryfirst=True)

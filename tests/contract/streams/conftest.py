@@ -9,8 +9,10 @@ from slipway.streams.ports import Streams
 from tests.support.redis import TARGETS, Backend, MemoryBackend, RedisBackend, running_server, server_binary
 from tests.support.redis_cluster import Cluster
 
+_PARAMS = [name if name == "memory" else pytest.param(name, marks=pytest.mark.costly) for name in TARGETS]
 
-@pytest.fixture(scope="session", params=TARGETS)
+
+@pytest.fixture(scope="session", params=_PARAMS)
 def target(request: pytest.FixtureRequest) -> Generator[Callable[[], Backend]]:
     """What makes the backend of a test; servers run for the whole session."""
     name: str = request.param

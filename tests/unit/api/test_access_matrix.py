@@ -104,6 +104,7 @@ async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pyt
         table.rule_of("GET", "/api/v1/new")
 
 
+@pytest.mark.matrix(most=20)
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
 async def test_nobody_gets_in_without_a_token_that_counts(teams: Teams, row: Endpoint) -> None:
     """401 as problem+json with the challenge, for none, a wrong one, an expired one, one that was taken away."""
@@ -123,6 +124,7 @@ async def test_nobody_gets_in_without_a_token_that_counts(teams: Teams, row: End
         assert answer.headers["Content-Type"] == "application/problem+json"
 
 
+@pytest.mark.matrix(most=50)
 @pytest.mark.parametrize("role", ["viewer", "editor", "admin"])
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
 async def test_a_role_opens_what_it_includes(teams: Teams, row: Endpoint, role: str) -> None:
@@ -145,6 +147,7 @@ async def test_a_role_opens_what_it_includes(teams: Teams, row: Endpoint, role: 
         assert only_there.status_code == 403, only_there.text
 
 
+@pytest.mark.matrix(most=20)
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
 async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: Endpoint) -> None:
     """The admin of one workspace gets the same answer, to the letter, about the other and about what does not exist;
