@@ -136,7 +136,7 @@ def _is_told(line: Json, numbers: dict[tuple[Any, ...], int]) -> bool:
     number = int(line.get("number") or 0)
     if not number or line.get("missing"):
         return False
-    source = (line.get("attempt"), line.get("rank"), line.get("container"))
+    source = (line.get("attempt"), line.get("rank"), line.get("container"), line.get("stream"))
     if number <= numbers.get(source, 0):
         return True
     numbers[source] = number

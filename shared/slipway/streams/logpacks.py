@@ -55,7 +55,8 @@ class LogSource(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. `time` is RFC 3339 as the container runtime gave it; `number` is its place in its log, from 1.
+    """One line. `time` is RFC 3339 as the container runtime gave it; `number` is its place in its log, from 1; 0
+    for what Kubernetes says of a pod, which has no place among the lines.
 
     With `missing` it is the mark of a gap: that many lines, from `number` on, are not kept; `text` says so.
     """
@@ -170,7 +171,8 @@ def decode_pack(fields: Fields) -> list[LogLine]:
     if len(lines) != count:
         raise InvalidError("not a pack of log lines: z")
     found: list[LogLine] = []
-    for number, raw in enumerate(lines, first):
+    for place, raw in enumerate(lines, first):
+        number = place if stream == STDOUT else 0
         time, _, text = raw.decode("utf-8", "replace").partition(" ")
         line = LogLine(
             attempt=attempt, rank=rank, stream=stream, time=time, text=text, container=container, number=number

@@ -170,7 +170,8 @@ async def test_an_event_is_said_once_for_each_count(streams: Streams) -> None:
 
     answers = [(await streams.logs.append([said(count)]))[0].is_appended for count in (1, 1, 3, 2, 3)]
     assert answers == [True, False, True, False, False]
-    assert [each.line.text for each in await streams.logs.read(an_id())] == ["pulled 1", "pulled 3"]
+    stored = [each.line for each in await streams.logs.read(an_id())]
+    assert [(line.text, line.number) for line in stored] == [("pulled 1", 0), ("pulled 3", 0)]
 
 
 async def test_hostile_text_survives(streams: Streams) -> None:

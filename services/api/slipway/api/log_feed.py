@@ -182,7 +182,7 @@ class LogFeed:
             if not is_over and now - looked_at >= LOOK_S:
                 is_over, looked_at = await self._has_ended(session), now
                 quiet_since = now if is_over else quiet_since
-            if is_over and inbox.empty() and await self._is_complete(session, now - quiet_since, emit):
+            if is_over and await self._is_complete(session, now - quiet_since, emit) and inbox.empty():
                 return
 
     async def _is_complete(self, session: "_Session", quiet_s: float, emit: Emit) -> bool:
@@ -192,6 +192,8 @@ class LogFeed:
             return quiet_s >= SETTLE_S
         try:
             positions = await self._logs.positions(id_of(session.allocation))
+            # Lines and positions are stored together: what is behind the cursor now is still to be sent.
+            rest = await self._logs.read(id_of(session.allocation), after=session.cursor, limit=1)
         except TransientError:
             return quiet_s >= END_S
         if not positions and quiet_s >= SETTLE_S:
@@ -200,7 +202,7 @@ class LogFeed:
             if found:
                 await emit(found)
             return bool(lines)
-        return session.has_all(positions)
+        return not rest and session.are_ended(positions)
 
     async def _gaps(self, allocation: Allocation, wanted: Wanted) -> Gaps:
         return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
@@ -216,7 +218,7 @@ class LogFeed:
                     session.gaps = await self._gaps(allocation, wanted)
                 if is_first and wanted.tail is not None and cursor is None:
                     # The last lines of those that are there, then all that come.
-                    cursor = await self._start_with_tail(session, inbox)
+                    session.cursor = cursor = await self._start_with_tail(session, inbox)
                 is_first = False
                 async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
                     async for page in found:
@@ -228,6 +230,7 @@ class LogFeed:
                         )
                         if lines:
                             await inbox.put(lines)
+                        session.cursor = cursor
             except TransientError:
                 since = await self._poll_pods(session, since, inbox)
                 await self._clock.sleep(LOOK_S)
@@ -311,6 +314,8 @@ class _Session:
     def __init__(self, allocation: Allocation, wanted: Wanted) -> None:
         self.allocation = allocation
         self.wanted = wanted
+        self.cursor = wanted.after
+        """of the last entry whose lines wait to be sent, or were"""
         self.gaps: Gaps | None = None
         """None while the store has not answered"""
         self.newest_s: float | None = None
@@ -328,8 +333,8 @@ class _Session:
             self.newest_s = max(self.newest_s or 0.0, parse_time(line.time))
         return True
 
-    def has_all(self, positions: dict[LogSource, LogPosition]) -> bool:
-        """Whether each log of the last attempt is stored to its end, and was met to its last line."""
+    def are_ended(self, positions: dict[LogSource, LogPosition]) -> bool:
+        """Whether each log that there is, and that of each rank which ran in the last attempt, is stored to its end."""
         status = self.allocation.status
         ran = {
             LogSource(attempt=status.attempt, rank=rank)
@@ -338,12 +343,7 @@ class _Session:
         }
         logs = {source for source in positions if source.stream == STDOUT} | ran
         beginning = LogPosition()
-        for source in logs:
-            position = positions.get(source, beginning)
-            # A client that goes on after a cursor has met the lines before it elsewhere.
-            if not position.is_ended or self._last.get(source, position.number) < position.number:
-                return False
-        return True
+        return all(positions.get(source, beginning).is_ended for source in logs)
 
 
 async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> list[LogLineView]:
