@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.conformance.cluster import binaries
 from tests.conformance.cluster.binaries import MissingProgramError
 from tests.node import images
 from tests.node.nodes import NodeCluster, clean, end_groups
@@ -38,7 +39,12 @@ def main() -> int:
     except MissingProgramError as error:
         sys.stderr.write(f"skipped: {error}\n")
         return SKIPPED
-    folder = Path(tempfile.mkdtemp(prefix="node-"))
+    # Images are linked from the cache, not copied: both have to be on one file system.
+    place = binaries.cache() / "nodes"
+    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=place))
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, _interrupt)
     argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(folder)]
     if words.test:
         argv = [sys.executable, "-m", "pytest", "tests/node", "-p", "no:cacheprovider", *words.more, *more]
@@ -49,6 +55,10 @@ def main() -> int:
     finally:
         end_groups()
         clean(folder)
+
+
+def _interrupt(_sign: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _keep(folder: Path, nodes: int) -> int:

@@ -7,6 +7,7 @@ Promises: when `start` returns every node is Ready; after `stop` no process, mou
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from tests.conformance.cluster import binaries
 from tests.conformance.cluster.servers import ClusterOptions, RealCluster
 from tests.node.programs import PLUGINS, NodePrograms
 from tests.support.wait import wait_until
@@ -69,31 +71,23 @@ class Program:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
 
 
-class RealNode:
-    """One kubelet with its own containerd. `number` is from 1."""
+class Runtime:
+    """containerd with a root, a state and a socket of its own."""
 
-    def __init__(self, folder: Path, number: int, cluster: RealCluster, programs: NodePrograms) -> None:
-        self.name, self.address = node_name(number), node_address(number)
-        self.folder = folder / self.name
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.socket = self.folder / "containerd.sock"
-        self._number, self._cluster, self._programs = number, cluster, programs
-        path = f"{programs.containerd}:/usr/sbin:/usr/bin:/sbin:/bin"
-        self.containerd = Program(
-            "containerd", self.folder, [f"{programs.containerd}/containerd", "--config", self._config()], {"PATH": path}
-        )
-        self.kubelet = Program("kubelet", self.folder, self._kubelet(), {"PATH": path})
+    def __init__(self, folder: Path, programs: NodePrograms, *, network: Path | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.root, self.socket = folder / "containerd", Path("/run") / folder.name / "containerd.sock"
+        self.env = {"PATH": f"{programs.containerd}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        self._programs = programs
+        config = folder / "containerd.toml"
+        config.write_text(_config(self.root, self.socket, network or folder), encoding="utf-8")
+        argv = [f"{programs.containerd}/containerd", "--config", str(config)]
+        self.program = Program("containerd", folder, argv, self.env)
 
-    def start(self, images: Sequence[Path]) -> None:
-        """Start containerd, give it the images, then start the kubelet."""
-        _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
-        for controller in _controllers():
-            (controller / "slipway-node" / self.name).mkdir(parents=True, exist_ok=True)
-        self.containerd.start()
-        _wait(self._is_serving, self.containerd, "containerd answers")
-        for image in images:
-            self.ctr("images", "import", "--no-unpack", str(image))
-        self.kubelet.start()
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.program.start()
+        _wait(self._is_serving, self.program, "containerd answers")
 
     def ctr(self, *words: str) -> str:
         """containerd's own client."""
@@ -107,7 +101,70 @@ class RealNode:
             return False
         return True
 
-    def _config(self) -> str:
+
+def _config(root: Path, socket: Path, network: Path) -> str:
+    return f"""version = 3
+root = "{root}"
+state = "{socket.parent / "state"}"
+[grpc]
+address = "{socket}"
+[ttrpc]
+address = "{socket}.ttrpc"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{PAUSE}"
+[plugins.'io.containerd.cri.v1.runtime']
+# Without CAP_SYS_RESOURCE the score by which the kernel chooses what to end cannot be lowered.
+restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{PLUGINS}"]
+conf_dir = "{network}"
+"""
+
+
+def unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Path:
+    """The root of a containerd that holds these images, unpacked; made once, in `folder`, which keeps the newest."""
+    name = hashlib.sha256("".join(image.name for image in images).encode()).hexdigest()[:16]
+    place = folder / name
+    if not place.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        runtime = Runtime(folder / "part", programs)
+        runtime.start()
+        try:
+            for image in images:
+                runtime.ctr("images", "import", str(image))
+        finally:
+            runtime.program.stop()
+        runtime.root.rename(place)
+    return place
+
+
+class RealNode:
+    """One kubelet with its own containerd. `number` is from 1."""
+
+    def __init__(self, folder: Path, number: int, cluster: RealCluster, programs: NodePrograms) -> None:
+        self.name, self.address = node_name(number), node_address(number)
+        self.folder = folder / self.name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._number, self._cluster, self._programs = number, cluster, programs
+        self.runtime = Runtime(self.folder, programs, network=self._network())
+        self.kubelet = Program("kubelet", self.folder, self._kubelet(), self.runtime.env)
+
+    def start(self, images: Path) -> None:
+        """Start containerd with the images that an earlier one has unpacked, then the kubelet."""
+        _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
+        for controller in _controllers():
+            (controller / "slipway-node" / self.name).mkdir(parents=True, exist_ok=True)
+        _run(["cp", "--archive", "--link", str(images), str(self.runtime.root)])
+        for database in images.rglob("*.db"):
+            # What is written to has to be a file of its own.
+            place = self.runtime.root / database.relative_to(images)
+            place.unlink()
+            shutil.copy(database, place)
+        self.runtime.start()
+        self.kubelet.start()
+
+    def _network(self) -> Path:
+        """The folder with the configuration of the pods' network."""
         network = self.folder / "cni" / "10-pods.conflist"
         network.parent.mkdir(exist_ok=True)
         ranges = [[{"subnet": f"10.244.{self._number}.0/24"}]]
@@ -117,27 +174,7 @@ class RealNode:
             {"type": "portmap", "capabilities": {"portMappings": True}},
         ]
         network.write_bytes(msgspec.json.encode({"cniVersion": "0.4.0", "name": "pods", "plugins": plugins}))
-        config = self.folder / "containerd.toml"
-        config.write_text(
-            f"""version = 3
-root = "{self.folder}/containerd"
-state = "/run/{self.name}/containerd"
-[grpc]
-address = "{self.socket}"
-[ttrpc]
-address = "{self.socket}.ttrpc"
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = "{PAUSE}"
-[plugins.'io.containerd.cri.v1.runtime']
-# Without CAP_SYS_RESOURCE nobody may lower the score by which the kernel chooses what to end.
-restrict_oom_score_adj = true
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ["{PLUGINS}"]
-conf_dir = "{network.parent}"
-""",
-            encoding="utf-8",
-        )
-        return str(config)
+        return network.parent
 
     def _kubelet(self) -> list[str]:
         config: Json = {
@@ -154,7 +191,7 @@ conf_dir = "{network.parent}"
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(self._cluster.folder / f"{self.name}.pem"),
             "tlsPrivateKeyFile": str(self._cluster.folder / f"{self.name}.pem"),
-            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "containerRuntimeEndpoint": f"unix://{self.runtime.socket}",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/slipway-node/{self.name}",
             "failCgroupV1": False,
@@ -211,7 +248,7 @@ class NodeCluster:
         try:
             self.control.start()
             for node in self.nodes:
-                node.start(self.images)
+                node.start(self._unpacked())
             self._start_proxy()
             self._start_dns()
             for node in self.nodes:
@@ -228,8 +265,11 @@ class NodeCluster:
             program.stop()
         end_groups()
         for node in self.nodes:
-            node.containerd.stop()
+            node.runtime.program.stop()
         self.control.stop()
+
+    def _unpacked(self) -> Path:
+        return unpacked(binaries.cache() / "unpacked", self._programs, self.images)
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """What kubectl prints.
