@@ -27,7 +27,7 @@ SEED ?=
 OPERATIONS ?= 100000
 MODEL ?= all
 
-.PHONY: help demo up test conformance check format generate lock bench budget sim chaos models fuzz clean
+.PHONY: help demo up test conformance check format generate lock bench budget sim chaos models fuzz node clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ up: $(VENV)/.runtime ## Start everything and keep it up until Ctrl-C
 
 test: $(VENV)/.dev ## The whole test suite; its closing line is pytest's
 	@$(BIN)/python -m pytest $(ARGS)
+
+node: $(VENV)/.dev ## A cluster with real nodes (kubelet, containerd, runc) until Ctrl-C; ARGS=--test runs its tests
+	@$(BIN)/python -m tests.node $(ARGS)
 
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)

@@ -27,10 +27,9 @@ def main() -> int:
     """0 after a signal or when every test passed; 77 where this machine cannot have a node."""
     parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--test", action="store_true", help="run the tests; more words go to pytest")
+    parser.add_argument("--test", nargs=argparse.REMAINDER, help="run the tests; all that follows goes to pytest")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("more", nargs="*")
-    words, more = parser.parse_known_args()
+    words = parser.parse_args()
     if words.inside:
         return _keep(words.inside, words.nodes)
     try:
@@ -46,8 +45,8 @@ def main() -> int:
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
     argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(folder)]
-    if words.test:
-        argv = [sys.executable, "-m", "pytest", "tests/node", "-p", "no:cacheprovider", *words.more, *more]
+    if words.test is not None:
+        argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/node", *words.test]
     try:
         return subprocess.run(spaces(argv), env={**os.environ, "SLIPWAY_NODE_DIR": str(folder)}, check=False).returncode
     except KeyboardInterrupt:
