@@ -1,13 +1,15 @@
 """One cluster with two real nodes and our chart installed on it, for every test here: `make node ARGS=--test`."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from tests.node.images import SLIPWAY, VALKEY, WORKLOAD, ensure_images
@@ -36,8 +38,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Product:
     """Slipway as it is installed, and a user of it at a terminal beside the nodes."""
 
-    def __init__(self, cluster: NodeCluster, url: str) -> None:
-        self.cluster, self.url = cluster, url
+    def __init__(self, cluster: NodeCluster) -> None:
+        self.cluster, self.url = cluster, ""
+        self._forward: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> None:
+        """Reach the API by `kubectl port-forward`, again where a kubelet has ended the one before."""
+        argv = [self.cluster.control.binaries.kubectl, "--kubeconfig", str(self.cluster.control.kubeconfig)]
+        argv += ["--namespace", chart.NAMESPACE, "port-forward", "service/slipway-api", ":8080"]
+        log = self.cluster.folder / "port-forward.log"
+
+        def is_forwarded() -> bool:
+            if self._forward is None or self._forward.poll() is not None:
+                self.disconnect()
+                with log.open("w") as out:
+                    self._forward = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT)
+            return "Forwarding from 127.0.0.1" in log.read_text()
+
+        self.disconnect()
+        wait_until(is_forwarded, "the port is forwarded", timeout_s=60)
+        self.url = "http://" + log.read_text().split("Forwarding from ")[1].split(" ")[0]
+
+    def disconnect(self) -> None:
+        if self._forward is not None:
+            self._forward.terminate()
+            self._forward.wait(10)
+            self._forward = None
 
     def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> Ran:
         """`slipway ...` as a process."""
@@ -58,10 +84,27 @@ class Product:
         assert found is not None, ran
         return found.group()
 
+    def apply(self, folder: Path, **body: Any) -> str:
+        """The id of a command that goes on by itself, launched from a file."""
+        file = folder / "launch.json"
+        whole = {"kind": "command", "image": WORKLOAD, **body}
+        whole["ranks"] = [{"count": 1, "resources": {"cpu": "50m", "memory": "64Mi"}}]
+        file.write_text(json.dumps(whole))
+        ran = self.slipway("apply", "-f", str(file))
+        found = re.search(r"\b[a-z]+-[a-z0-9]+-[0-9a-f]{8}\b", ran.out + ran.err)
+        assert found is not None, ran
+        return found.group()
+
+    def newest(self, kind: str) -> str:
+        """The id of the newest allocation of that kind."""
+        answer = httpx.get(f"{self.url}/api/v1/allocations", params={"kind": kind}, trust_env=False).json()
+        return max(answer["items"], key=lambda item: item["createdAt"])["id"]
+
     def wait(self, id_: str, goal: str, timeout_s: float = 60.0) -> None:
         """Until it runs, or has ended."""
         ran = self.slipway("wait", id_, "--for", goal, "--timeout", f"{timeout_s:.0f}s", timeout_s=timeout_s + 10)
-        assert "timed out" not in ran.err, ran
+        view = self.slipway("describe", id_).out
+        assert goal == "terminated" and re.search(r"^Ended:", view, re.MULTILINE) or ran.code == 0, (ran, view)
 
     def _env(self) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
@@ -93,21 +136,9 @@ def product(cluster: NodeCluster) -> Generator[Product]:
         *ours, "wait", "job", "--for=condition=Complete", "--selector", "app.kubernetes.io/component=setup",
         "--timeout=120s", timeout_s=130,
     )  # fmt: skip
-    with _forwarded(cluster) as url:
-        yield Product(cluster, url)
-
-
-@contextmanager
-def _forwarded(cluster: NodeCluster) -> Generator[str]:
-    """The API by `kubectl port-forward`."""
-    argv = [cluster.control.binaries.kubectl, "--kubeconfig", str(cluster.control.kubeconfig)]
-    argv += ["--namespace", chart.NAMESPACE, "port-forward", "service/slipway-api", ":8080"]
-    log = cluster.folder / "port-forward.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT)
+    found = Product(cluster)
+    found.connect()
     try:
-        wait_until(lambda: "Forwarding from 127.0.0.1" in log.read_text(), "the port is forwarded", timeout_s=20)
-        yield "http://" + log.read_text().split("Forwarding from ")[1].split(" ")[0]
+        yield found
     finally:
-        process.terminate()
-        process.wait(10)
+        found.disconnect()

@@ -283,7 +283,9 @@ class NodeCluster:
         return done.stdout
 
     def _is_ready(self, name: str) -> bool:
-        found = self.control.kubectl("get", "node", name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
+        found = self.control.kubectl(
+            "get", "node", name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        )
         return found.stdout == "True"
 
     def _start_proxy(self) -> None:

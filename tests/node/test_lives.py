@@ -1,9 +1,13 @@
 """Lives of workloads in real containers: what they print, how they end, and what is said of it."""
 
 import re
+import signal
 from pathlib import Path
 
-from tests.node.conftest import Product
+import httpx
+
+from tests.node.conftest import SMALL, Product
+from tests.node.images import WORKLOAD
 from tests.support.wait import wait_until
 
 SUM = """
@@ -56,11 +60,17 @@ def test_an_exit_code_is_the_programs_own(product: Product) -> None:
     assert "rank 0 exited with 3" in ran.err
 
 
-def test_too_much_memory_is_named(product: Product) -> None:
+def test_too_much_memory_is_named(product: Product, tmp_path: Path) -> None:
     """The kernel ends what goes beyond its limit, and it is said that it was for that."""
-    ran = product.run("python3", "-c", "held = [b'x' * 2**20 + bytes(n) for n in range(10_000)]")
-    assert ran.code == 1
-    assert "OOMKilled" in ran.err, ran
+    limited = {"name": "main", "resources": {"limits": {"memory": "64Mi"}}}
+    id_ = product.apply(
+        tmp_path,
+        command=["python3", "-c", "held = [b'x' * 2**20 + bytes(n) for n in range(10_000)]"],
+        template={"spec": {"containers": [limited]}},
+    )
+    product.wait(id_, "terminated")
+    said = product.slipway("describe", id_).out
+    assert "OOMKilled" in said, said
 
 
 def test_a_program_that_is_not_there_is_named(product: Product) -> None:
@@ -75,7 +85,7 @@ def test_an_image_that_is_not_there_is_named(product: Product) -> None:
     id_ = product.launch("true", options=("--image", "slipway.local/missing:1"))
     wait_until(lambda: "slipway.local/missing:1" in product.slipway("explain", id_).out, "it is said", timeout_s=40)
     assert product.slipway("kill", id_).code == 0
-    product.wait(id_, "ended")
+    product.wait(id_, "terminated")
 
 
 def test_an_end_that_is_asked_for_is_heard(product: Product) -> None:
@@ -84,7 +94,7 @@ def test_an_end_that_is_asked_for_is_heard(product: Product) -> None:
     id_ = product.launch("python3", "-c", script)
     wait_until(lambda: "ready" in product.slipway("logs", id_).out, "it has begun", timeout_s=40)
     assert product.slipway("kill", id_).code == 0
-    product.wait(id_, "ended", 25)
+    product.wait(id_, "terminated", 25)
     assert lines_of(product.slipway("logs", id_).out) == ["ready", "last words"]
 
 
@@ -115,6 +125,63 @@ def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
     found = lines_of(ran.out)
     assert found[-1].endswith("RuntimeError: the cause"), ran.out[-500:]
     numbers = [int(line.split()[1]) for line in found if line.startswith("line ")]
-    gaps = [int(match) for match in re.findall(r"-- (\d+) lines? (?:is|are) missing here", ran.out)]
+    gaps = [int(match) for match in re.findall(r"-- (\d+) lines? (?:is|are) missing here", ran.err)]
     assert numbers == sorted(set(numbers))
     assert len(numbers) + sum(gaps) == 150_000
+
+
+def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> None:
+    """Init containers and sidecars are read by their names."""
+    beside = {
+        "initContainers": [
+            {"name": "prepare", "image": WORKLOAD, "command": ["sh", "-c", "echo prepared"]},
+            {
+                "name": "helper",
+                "image": WORKLOAD,
+                "restartPolicy": "Always",
+                "command": ["sh", "-c", "trap 'exit 0' TERM; echo helping; while true; do sleep 0.1; done"],
+            },
+        ]
+    }
+    id_ = product.apply(tmp_path, command=["sh", "-c", "echo main; sleep 2"], template={"spec": beside})
+    product.wait(id_, "terminated")
+    assert lines_of(product.slipway("logs", id_).out) == ["main"]
+    assert product.slipway("logs", id_, "--container", "prepare").out == "prepared\n"
+    assert product.slipway("logs", id_, "--container", "helper").out == "helping\n"
+
+
+def test_a_notebook_is_reached_through_the_proxy(product: Product) -> None:
+    """JupyterLab answers below the proxy's path."""
+    ran = product.slipway("notebook", "start", "--detach", "--image", WORKLOAD, *SMALL)
+    assert ran.code == 0, ran
+    id_ = product.newest("notebook")
+    product.wait(id_, "ready", 90)
+    page = httpx.get(f"{product.url}/proxy/{id_}/lab", trust_env=False, follow_redirects=True, timeout=30)
+    assert page.status_code == 200
+    assert "JupyterLab" in page.text
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated")
+
+
+def test_a_shell_runs_commands(product: Product) -> None:
+    """Input goes in, output and the exit code come back."""
+    assert product.slipway("shell", "start", "--detach", "--image", WORKLOAD, *SMALL).code == 0
+    id_ = product.newest("shell")
+    product.wait(id_, "ready", 60)
+    ran = product.slipway("shell", "open", id_, "--", "sh", "-c", "cat; exit 5", stdin="typed\n")
+    assert (ran.code, ran.out) == (5, "typed\n"), ran
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated")
+
+
+def test_a_kubelet_that_comes_back_has_lost_nothing(product: Product) -> None:
+    """It is killed while a rank prints; every line is shown."""
+    script = "import time\nfor n in range(80): print('line', n, flush=True); time.sleep(0.1)"
+    id_ = product.launch("python3", "-c", script)
+    wait_until(lambda: "line 5" in product.slipway("logs", id_).out, "it prints", timeout_s=40)
+    for node in product.cluster.nodes:
+        node.kubelet.stop(signal.SIGKILL)
+        node.kubelet.start()
+    product.connect()
+    product.wait(id_, "terminated", 90)
+    assert lines_of(product.slipway("logs", id_).out) == [f"line {n}" for n in range(80)]
