@@ -31,7 +31,7 @@ MODEL ?= all
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
-.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz clean
+.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz node clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing lin
 
 test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
 	@$(PYTEST) tests $(ARGS)
+
+node: $(VENV)/.dev ## A cluster with real nodes (kubelet, containerd, runc) until Ctrl-C; ARGS=--test runs its tests
+	@$(BIN)/python -m tests.node $(ARGS)
 
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)
