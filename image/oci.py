@@ -32,7 +32,8 @@ def write_archive(
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as archive:
-        layers, unpacked = [], []
+        layers: list[dict[str, Any]] = []
+        unpacked: list[str] = []
         for root in roots:
             packed, digest = _layer(root)
             layers.append(_blob(archive, _LAYER, packed))

@@ -1,8 +1,8 @@
 """For all tests: how much of them is played, what may be played again, and what the last lines of a run say.
 
-Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Of a test marked `matrix(most=N)` it then
-plays N cases, drawn by the seed of the run, and of what is marked `costly` nothing. With a path, as in `make test-all`,
-every case is played.
+Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Of a test marked `matrix(most=N)` it
+then plays N cases, drawn by the seed of the run, and of what is marked `costly` nothing. With a path, as in
+`make test-all`, every case is played.
 
 `--reruns` (see `.ci/run`) has a test that failed run once more. One that passes then is shown as `RERUN` in the summary
 and counted in the closing line; more of them than `RERUN_TESTS_MAX` fail the run although each passed in the end.

@@ -5,6 +5,7 @@ with Python, JupyterLab, TensorBoard, numpy and a shell. Archives are kept in th
 """
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -41,7 +42,11 @@ def ensure_images(programs: NodePrograms) -> list[Path]:
     return [
         _made("pause", [Path(programs.pause)], lambda root, file: _pause(programs, root, file)),
         _made("valkey", [Path(__file__), _server()], lambda root, file: _valkey(shell, root, file)),
-        _made("workload", [Path(__file__), BUILD, ROOT / "requirements/dev.txt"], lambda *at: _workload(shell, *at)),
+        _made(
+            "workload",
+            [Path(__file__), BUILD, ROOT / "requirements/dev.txt"],
+            lambda root, file: _workload(shell, root, file),
+        ),
         _made("slipway", [ROOT / name for name in _SOURCES], _slipway),
     ]
 
@@ -140,9 +145,9 @@ def _build(*words: str) -> None:
 
 
 def _archive(root: Path, file: Path, name: str, **config: object) -> None:
-    sys.path.insert(0, str(BUILD.parent))
-    try:
-        import oci
-    finally:
-        sys.path.pop(0)
+    spec = importlib.util.spec_from_file_location("oci", BUILD.parent / "oci.py")
+    assert spec is not None
+    assert spec.loader is not None
+    oci = importlib.util.module_from_spec(spec)  # no module of a package: build.py runs as a file
+    spec.loader.exec_module(oci)
     oci.write_archive(file, [root], name=name, config=config)

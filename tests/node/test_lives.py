@@ -87,7 +87,12 @@ def test_an_image_that_is_not_there_is_named(product: Product) -> None:
 
 def test_an_end_that_is_asked_for_is_heard(product: Product) -> None:
     """SIGTERM comes, its handler's last words are kept, and nothing waits for the whole grace."""
-    script = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit('last words'))\nprint('ready', flush=True)\ntime.sleep(600)"
+    script = """
+import signal, sys, time
+signal.signal(15, lambda *_: sys.exit("last words"))
+print("ready", flush=True)
+time.sleep(600)
+"""
     id_ = product.launch("python3", "-c", script)
     wait_until(lambda: "ready" in product.slipway("logs", id_).out, "it has begun", timeout_s=40)
     assert product.slipway("kill", id_).code == 0

@@ -74,7 +74,12 @@ def make_credentials(
     _write(made.kubelet_client, _client(authority, KUBELET_CLIENT))
     made.accounts_key.touch(mode=0o600)
     authority.issue_cert("accounts").private_key_pem.write_to_path(made.accounts_key)
-    accounts = {"admin": ADMIN, "controller-manager": CONTROLLER_MANAGER, "scheduler": SCHEDULER, "proxy": PROXY}
+    accounts: dict[str, tuple[str, str]] = {
+        "admin": ADMIN,
+        "controller-manager": CONTROLLER_MANAGER,
+        "scheduler": SCHEDULER,
+        "proxy": PROXY,
+    }
     for name, where in (nodes or {}).items():
         _write(made.serving(name), authority.issue_cert(where, name, common_name=f"system:node:{name}"))
         accounts[name] = (f"system:node:{name}", "system:nodes")
