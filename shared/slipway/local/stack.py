@@ -29,6 +29,7 @@ from slipway.kube import client
 from slipway.local import access, certificate
 from slipway.local.furnish import furnish
 from slipway.local.layout import Layout, Member, StackState, is_alive, register, unregister
+from slipway.local.node.disk import remove_sockets
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.runtime import private_files, redis_url
@@ -152,6 +153,7 @@ class Stack:
         self.layout.state.unlink(missing_ok=True)
         if "api" in self.children:
             unregister(self.api_url, self.layout.folder)
+        await asyncio.to_thread(remove_sockets, self.layout.nodes)
         if not self.options.keep:
             await asyncio.to_thread(shutil.rmtree, self.layout.folder, ignore_errors=True)
 
