@@ -5,8 +5,8 @@ the ones that are deployed; given a kubeconfig and a Redis URL they run against 
 Every listener asks for the token of the stack, which is in files that this account alone can read (`access.py`).
 
 Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
-runs; a service that dies is started again; after `stop` no process of the stack runs, and its folder is gone unless
-it is to be kept.
+runs; a service that dies, or is not alive any more (`watchdog.py`), is started again; after `stop` no process of the
+stack runs, and its folder is gone unless it is to be kept.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from slipway.local.furnish import furnish
 from slipway.local.layout import Layout, Member, StackState, is_alive, register, unregister
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
+from slipway.local.watchdog import PERIOD_S, Watchdog
 from slipway.runtime import private_files
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.listen import LOCALHOST, Address, bind_all
@@ -279,9 +280,21 @@ class Stack:
     # --- watching -------------------------------------------------------------------------------------------------
 
     def _watch(self, child: Child) -> None:
-        task = asyncio.ensure_future(self._keep(child))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        works = [self._keep(child)]
+        if child.name not in ("cluster", "nodes"):
+            works.append(self._probe(child))
+        for work in works:
+            task = asyncio.ensure_future(work)
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
+
+    async def _probe(self, child: Child) -> None:
+        """End a service that stands still, so that it is started again; one that is halted is left alone."""
+        watchdog = Watchdog(child, self._clock, self._say)
+        while child.name not in self._resting:
+            await self._clock.sleep(PERIOD_S)
+            if child.name not in self._resting:
+                await watchdog.look()
 
     async def _keep(self, child: Child) -> None:
         """Start a child again whenever it ends, with a growing pause."""
