@@ -1,8 +1,8 @@
 """Each loop of each service is frozen, and that is noticed within what the loop promises; and nothing else is.
 
-Noticed means: `/livez` names the loop, and the process does not keep the lease that it leads by. The loops come from the
-tables of the services, and the tasks of a process from its event loop, so that neither a new loop nor a loop without a
-promise can be forgotten.
+Noticed means: `/livez` names the loop, and the process does not keep the lease that it leads by. The loops come from
+the tables of the services, and the tasks of a process from its event loop, so that neither a new loop nor a loop without
+a promise can be forgotten.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from slipway.api import loops as api_loops
-from slipway.errors import ControlPlaneError
+from slipway.errors import TransientError
 from slipway.kube.resources import LEASES
 from slipway.podworker import loops as podworker_loops
 from slipway.runtime import liveness
@@ -69,8 +69,8 @@ async def arrivals(world: World) -> None:
     """Work of every kind, for ever: gangs that start, end and are told of."""
     number = 0
     while True:
-        with suppress(ControlPlaneError):
-            await world.launch(f"job{number}", cpu="10m", idleTimeout=3600)
+        with suppress(TransientError):
+            await world.launch(f"job{number}", cpu="10m", idleTimeout="1h")
         number += 1
         await asyncio.sleep(4.0)
 
