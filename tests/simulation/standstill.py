@@ -24,6 +24,7 @@ class FreezingLoop(SimLoop):
     def __init__(self) -> None:
         super().__init__()
         self._frozen = ("", "")
+        self._held: list[tuple[Context | None, Callable[..., Any], tuple[Any, ...]]] = []
         self._contexts: dict[asyncio.Task[Any], Context] = {}
 
     def freeze_loop(self, role: str, name: str) -> None:
@@ -51,21 +52,30 @@ class FreezingLoop(SimLoop):
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if isinstance(getattr(callback, "__self__", None), asyncio.Task):
-            callback = partial(self._unless_frozen, callback)
+            callback = partial(self._unless_frozen, context, callback)
         return super().call_soon(callback, *args, context=context)
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._contexts.pop(task, None)
 
-    def _unless_frozen(self, callback: Callable[..., Any], *args: Any) -> None:
+    def _sweep_up(self) -> None:
+        """What was frozen is unwound with the rest."""
+        self._frozen = ("", "")
+        for context, callback, args in self._held:
+            super().call_soon(callback, *args, context=context)
+        super()._sweep_up()
+
+    def _unless_frozen(self, context: Context | None, callback: Callable[..., Any], *args: Any) -> None:
         pulse, owner = CURRENT.get(), OWNER.get()
         is_frozen = (
             pulse is not None
             and isinstance(owner, Process)
             and (owner.role, pulse.loop.name.partition(":")[0]) == self._frozen
         )
-        if not is_frozen or self._is_closing:
+        if not is_frozen:
             callback(*args)
+        else:
+            self._held.append((context, callback, args))
 
 
 def play(story: Callable[[World, FreezingLoop], Awaitable[T]], setup: Setup) -> T:

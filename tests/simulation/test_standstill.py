@@ -1,18 +1,19 @@
 """Each loop of each service is frozen, and that is noticed within what the loop promises; and nothing else is.
 
 Noticed means: `/livez` names the loop, and the process does not keep the lease that it leads by. The loops come from
-the tables of the services, and the tasks of a process from its event loop, so that neither a new loop nor a loop without
-a promise can be forgotten.
+the tables of the services, and the tasks of a process from its event loop. So neither a new loop nor a task without a
+promise can be forgotten.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
 from slipway.api import loops as api_loops
-from slipway.errors import TransientError
+from slipway.errors import NotFoundError, TransientError
 from slipway.kube.resources import LEASES
 from slipway.podworker import loops as podworker_loops
 from slipway.runtime import liveness
@@ -22,6 +23,7 @@ from slipway.watcher import loops as watcher_loops
 from slipway.watcher.primary import CLAIMS_S
 from slipway.watcher.relay import Relay
 from tests.simulation.standstill import FreezingLoop, play
+from tests.support.api_clients import Client
 from tests.support.world import NAMESPACE, REDIS, Setup, World
 
 TABLES = {
@@ -32,6 +34,8 @@ TABLES = {
 }
 LEASE_OF = {"scheduler": "slipway-scheduler-default", "watcher": "slipway-feed"}
 WARM_UP_S = 10.0
+ALIVE_MAX = 3
+"""So many run at a time; the oldest is deleted."""
 PROBE_S = 10.0
 FAILURES_MAX = 3
 """As in the chart: a process is restarted after so many failed probes in a row."""
@@ -67,12 +71,17 @@ STRUCTURE = (
 
 async def arrivals(world: World) -> None:
     """Work of every kind, for ever: gangs that start, end and are told of."""
-    number = 0
-    while True:
-        with suppress(TransientError):
-            await world.launch(f"job{number}", cpu="10m", idleTimeout="1h")
-        number += 1
-        await asyncio.sleep(4.0)
+    ada = Client(world, "ada") if "api" in world.processes else None
+    for number in itertools.count():
+        name = f"job{number}"
+        with suppress(TransientError, NotFoundError):
+            if ada is not None:
+                await ada.launch(name, key=name)
+            else:
+                await world.launch(name, cpu="10m", idleTimeout="1h")
+            if number >= ALIVE_MAX:
+                await world.delete(f"job{number - ALIVE_MAX}")
+        await asyncio.sleep(0.5 if number < ALIVE_MAX else 10.0)
 
 
 async def provoke(world: World, name: str) -> None:
@@ -153,8 +162,8 @@ def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
     async def story(world: World, freezer: FreezingLoop) -> tuple[set[str], set[str]]:
         working = asyncio.ensure_future(arrivals(world))
         ran, without = set[str](), set[str]()
-        for _ in range(40):
-            await asyncio.sleep(0.9)
+        for _ in range(2_000):
+            await asyncio.sleep(0.01)
             ran |= {each.name.partition(":")[0] for each in world.healths[service].loops}
             without |= {
                 where for name, where in freezer.tasks_of(service) if not name and not where.startswith(STRUCTURE)
