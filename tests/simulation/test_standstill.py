@@ -221,7 +221,8 @@ def test_a_loop_without_a_promise_is_found_by_the_census(monkeypatch: pytest.Mon
 
 # --- and nothing else is noticed -------------------------------------------------------------------------------------
 
-AWAY_S = 600.0
+AWAY_S = 300.0
+"""More than twice the longest bound."""
 
 
 async def api_away(world: World) -> None:
