@@ -14,6 +14,7 @@ from tests.support.reference import (
     cli,
     invariants,
     lifecycle,
+    loops,
     metrics,
     redis_accounts,
     resources,
@@ -35,6 +36,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics.page,
     "cli.md": cli.page,
     "invariants.md": invariants.page,
+    "loops.md": loops.page,
 }
 
 

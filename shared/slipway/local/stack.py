@@ -6,8 +6,8 @@ Every listener asks for the token of the stack, which is in files that this acco
 service has the account on the Valkey that it has in a cluster, so that what it may not do there fails here too.
 
 Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
-runs; a service that dies is started again; after `stop` no process of the stack runs, and its folder is gone unless
-it is to be kept.
+runs; a service that dies, or is not alive any more (`watchdog.py`), is started again; after `stop` no process of the
+stack runs, and its folder is gone unless it is to be kept.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from slipway.local.layout import Layout, Member, StackState, is_alive, register,
 from slipway.local.node.disk import remove_sockets
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
+from slipway.local.watchdog import PERIOD_S, Watchdog
 from slipway.runtime import private_files, redis_url
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.listen import LOCALHOST, Address, bind_all
@@ -297,9 +298,21 @@ class Stack:
     # --- watching -------------------------------------------------------------------------------------------------
 
     def _watch(self, child: Child) -> None:
-        task = asyncio.ensure_future(self._keep(child))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        works = [self._keep(child)]
+        if child.name not in ("cluster", "nodes"):
+            works.append(self._probe(child))
+        for work in works:
+            task = asyncio.ensure_future(work)
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
+
+    async def _probe(self, child: Child) -> None:
+        """End a service that stands still, so that it is started again; one that is halted is left alone."""
+        watchdog = Watchdog(child, self._clock, self._say)
+        while child.name not in self._resting:
+            await self._clock.sleep(PERIOD_S)
+            if child.name not in self._resting:
+                await watchdog.look()
 
     async def _keep(self, child: Child) -> None:
         """Start a child again whenever it ends, with a growing pause."""

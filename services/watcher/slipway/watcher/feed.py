@@ -89,6 +89,8 @@ class ClusterFeed:
                     _log.warning("the feed is another's", error=str(error))
                     await self._clock.sleep(WATCH_S)
                     term = max(term, await self._term_in_feed() + 1)
+        # Whoever keeps the lease ends this term now; a loop that is called again at once must not spin until then.
+        await self._clock.sleep(WATCH_S)
 
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
         """Until the view breaks."""
