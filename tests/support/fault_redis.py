@@ -6,8 +6,10 @@ mean, nor who asks.
 """
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from slipway.runtime.clock import Clock
 from slipway.streams.memory_server import MemoryServer, Stream
@@ -39,10 +41,31 @@ class FaultyServer(MemoryServer):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
+        self._lost_at = 0.0
+        self._world_clock = clock
         self.on_add: Callable[[str, dict[str, bytes], Id], None] = lambda _key, _fields, _id: None
         self.is_replicated: Callable[[], bool] = lambda: True
         """Whether a replica may ever take over: to keep one costs more than the rest of the model."""
         self._replica: deque[_State] = deque(maxlen=REPLICA_LAG_MAX)
+
+    @property
+    def lost_at(self) -> float:
+        """When something was lost last, or could last not be added: what must be here now was written after that."""
+        if self.absent or self.refuses is not None:
+            return math.inf
+        return self._lost_at
+
+    def _lose(self) -> None:
+        self._lost_at = self._world_clock.now()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("absent", "refuses") and hasattr(self, "_world_clock"):
+            self._lose()
+
+    def flush(self) -> None:
+        super().flush()
+        self._lose()
 
     def add(self, key: str, fields: Mapping[str, bytes], *, entry_id: Id | None = None, length_max: int = 0) -> Id:
         if self.is_replicated():
@@ -56,6 +79,7 @@ class FaultyServer(MemoryServer):
         for _ in range(min(lost, len(self._replica))):
             self._streams, self._hashes, self._expires = self._replica.pop()
         self.clock = _Behind(self.clock)
+        self._lose()
         self.notify()
 
     def evict(self, turn: int) -> str:
@@ -65,6 +89,7 @@ class FaultyServer(MemoryServer):
             return ""
         key = found[turn % len(found)]
         self.drop(key)
+        self._lose()
         self.notify()
         return key
 
@@ -78,6 +103,7 @@ class FaultyServer(MemoryServer):
         """Every stream is emptied, as by XTRIM; its last id stays, and what is pending stays pending."""
         for stream in self._streams.values():
             stream.entries = {}
+        self._lose()
 
     def _copy(self) -> _State:
         streams = {key: _copied(stream) for key, stream in self._streams.items()}
