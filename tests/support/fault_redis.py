@@ -17,6 +17,8 @@ from slipway.streams.pages import Id
 
 REPLICA_LAG_MAX = 8
 """So many additions a replica may lack."""
+READ_S = 15.0
+"""So long after its end the log of a container may not be stored yet."""
 BEHIND_S = 7.0
 """How far the clock of the next replica is behind."""
 
@@ -41,7 +43,8 @@ class FaultyServer(MemoryServer):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._lost_at = 0.0
+        self._losses: list[tuple[float, float]] = []
+        self._is_away, self._away_from = False, 0.0
         self._world_clock = clock
         self.on_add: Callable[[str, dict[str, bytes], Id], None] = lambda _key, _fields, _id: None
         self.is_replicated: Callable[[], bool] = lambda: True
@@ -49,19 +52,24 @@ class FaultyServer(MemoryServer):
         self._replica: deque[_State] = deque(maxlen=REPLICA_LAG_MAX)
 
     @property
-    def lost_at(self) -> float:
-        """When something was lost last, or could last not be added: what must be here now was written after that."""
-        if self.absent or self.refuses is not None:
-            return math.inf
-        return self._lost_at
+    def losses(self) -> list[tuple[float, float]]:
+        """Spans of time: of what ended in one of them something may be gone, or could not be added."""
+        return [*self._losses, (self._away_from, math.inf)] if self._is_away else self._losses
 
     def _lose(self) -> None:
-        self._lost_at = self._world_clock.now()
+        """Whatever is here, or is only just being added, may go."""
+        self._losses.append((0.0, self._world_clock.now()))
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in ("absent", "refuses") and hasattr(self, "_world_clock"):
-            self._lose()
+        if name not in ("absent", "refuses") or not hasattr(self, "_world_clock"):
+            return
+        is_away = self.absent or self.refuses is not None
+        if is_away and not self._is_away:
+            self._away_from = self._world_clock.now() - READ_S
+        elif self._is_away and not is_away:
+            self._losses.append((self._away_from, self._world_clock.now()))
+        self._is_away = is_away
 
     def flush(self) -> None:
         super().flush()

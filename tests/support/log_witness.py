@@ -39,6 +39,7 @@ def printed_by(kubelets: Kubelets) -> list[Printed]:
             attempt=item.attempt,
             rank=item.rank,
             lines=item.talk.count,
+            states=item.talk.states,
             ended_at=item.ended_at,
             is_lost=item.is_lost or item.node in kubelets.away,
             fits=item.talk.size < SHARE_BYTES_MIN,

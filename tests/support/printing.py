@@ -47,6 +47,7 @@ class Talk:
 
     def __init__(self, bursts: tuple[Burst, ...], started_at: float, *, is_odd: bool) -> None:
         self.count = 0
+        self.states = 0
         self._bursts = bursts
         self._started_at = started_at
         self._is_odd = is_odd
@@ -110,6 +111,7 @@ class Talk:
             self._lines.append((at, bytearray(f"{stamp} {text}{_filling(self.count, width - len(text))}\n".encode())))
 
     def _go_on(self, at: float, state: str) -> None:
+        self.states += 1
         if self._is_open:
             self._lines[-1][1].extend(f"\rstate {self.count} {state}".encode())
         else:

@@ -114,7 +114,7 @@ class Witness:
             spoken=self.spoken() if world.canaries else (),
             logs=stored_logs(world.server) if world.setup.has_redis else None,
             printed=printed_by(world.kubelets) if world.setup.has_redis else (),
-            store_lost_at=world.server.lost_at if world.setup.has_redis else 0.0,
+            store_losses=world.server.losses,
             # A machine that dies interrupts us as well.
             interruptions=len(world.trouble.struck) + len(world.kubelets.away),
             last_fault_at=max(world.last_fault_at, *(at for at, _ in world.trouble.struck), 0.0),
