@@ -17,6 +17,7 @@ import redis
 
 from slipway.audit import check
 from slipway.audit.evidence import Evidence, Logged, Measured, Restarted, Violation
+from slipway.audit.logs import holes_of, judged
 from slipway.audit.needs import lacking
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import SystemClock
@@ -380,6 +381,10 @@ class Run:
             versions=len(self.evidence.versions),
             starts=len(self.evidence.containers),
             took_s=took_s,
+            logs=len(self.evidence.logs or ()),
+            logs_judged=sum(1 for _ in judged(self.evidence)),
+            lines=sum(passage.count for log in self.evidence.logs or () for passage in log.passages),
+            holes=sum(map(holes_of, self.evidence.logs or ())),
             share=self._pace.mean,
             share_lowest=self._pace.lowest,
             asked_of_next=self._mixed.asked,

@@ -43,12 +43,12 @@ def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Pass
 def lines_come_once(evidence: Evidence) -> Iterator[Violation]:
     """I27: the stored lines of a log have rising numbers, and its position is that of the last of them."""
     for log in evidence.logs or ():
-        last = 0
+        may_begin_again, last = _may_begin_again(evidence, log), 0
         for passage in log.passages:
-            if passage.number <= last:
+            if passage.number <= last and not may_begin_again:
                 yield _broken(log, f"line {passage.number} is stored after line {last}")
             last = passage.last_number
-        if log.is_ended and log.passages and last != log.end:
+        if log.is_ended and log.passages and last != log.end and not may_begin_again:
             yield _broken(log, f"the last stored line is {last}, and the log is said to end with {log.end}")
 
 
@@ -60,6 +60,8 @@ def holes_are_counted(evidence: Evidence) -> Iterator[Violation]:
         more = states.get((log.allocation, log.attempt, log.rank), 0)
         number, printed, was_state = 0, 0, False
         for passage in numbered:
+            if passage.number <= number and _may_begin_again(evidence, log):
+                number, printed, was_state = 0, 0, False
             jump, said = passage.printed - printed, passage.number - number
             # A line that goes on is stored with each state that was shown: it has more than one number.
             is_more = passage.is_state or was_state
@@ -76,21 +78,32 @@ def holes_are_marked(evidence: Evidence) -> Iterator[Violation]:
     for log in evidence.logs or ():
         if log.marks is None:
             continue
-        holes: list[tuple[int, int]] = []
-        last = 0
-        for passage in log.passages:
-            if passage.number > last + 1:
-                holes.append((last + 1, passage.number - last - 1))
-            last = passage.last_number
+        holes = holes_between(log.passages)
         if holes != list(log.marks):
             yield _broken(log, f"it has the holes {holes[:3]}, and readers are told of {list(log.marks)[:3]}")
+
+
+def holes_of(log: Logged) -> int:
+    """How many holes it has."""
+    return len(holes_between(log.passages))
+
+
+def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
+    """(number of the first line, how many) of what is missing before and between passages."""
+    holes: list[tuple[int, int]] = []
+    last = 0
+    for passage in passages:
+        if passage.number > last + 1:
+            holes.append((last + 1, passage.number - last - 1))
+        last = passage.last_number
+    return holes
 
 
 def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
     """I27: at rest the log of what has ended is stored to its last line, and nothing is left out of one that fits."""
     is_troubled = bool(evidence.interruptions or evidence.last_fault_at)
     stored = {(log.allocation, log.attempt, log.rank): log for log in evidence.logs or () if log.marks is None}
-    for ran in _judged(evidence):
+    for ran in judged(evidence):
         log = stored.get((ran.allocation, ran.attempt, ran.rank))
         if log is None:
             yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
@@ -107,7 +120,7 @@ def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
             yield _missing(ran, f"lines are left out of a log that fits: {numbered[:3]}")
 
 
-def _judged(evidence: Evidence) -> Iterator[Printed]:
+def judged(evidence: Evidence) -> Iterator[Printed]:
     """What ended when the store lost nothing, and little enough ago for its log to be kept."""
     since = evidence.end_at - LOGS.ttl_s + SETTLE_S
     for ran in evidence.printed:
@@ -116,6 +129,12 @@ def _judged(evidence: Evidence) -> Iterator[Printed]:
             continue
         if not any(begun <= ended_at <= over for begun, over in evidence.store_losses):
             yield ran
+
+
+def _may_begin_again(evidence: Evidence, log: Logged) -> bool:
+    """Whether the store may have lost where a log stands, and kept its lines: then it is read from its beginning again,
+    under the same numbers. Who reads it through the api meets each line once all the same."""
+    return bool(evidence.store_losses) and log.marks is None
 
 
 def _goes_on(last: Passage, number: int, printed: int, *, is_state: bool) -> bool:

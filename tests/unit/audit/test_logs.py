@@ -141,6 +141,16 @@ def test_what_the_store_has_lost_is_not_asked_for() -> None:
     )
 
 
+def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
+    """Under the same numbers, so that readers tell; without a loss, or for a reader, it is doubled."""
+    again = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=1, count=10))
+    assert told(again, store_losses=LOST, ended_at=BEGUN + 12.0) == []
+    assert "stored after" in " ".join(told(again))
+    assert "stored after" in " ".join(told(again, store_losses=LOST, marks=()))
+    other = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=3, count=8))
+    assert "0 are counted" in " ".join(told(other, store_losses=LOST))
+
+
 def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:
     """Where nothing interrupted us, an end that is marked as unread is missing all the same."""
     short = (Passage(number=1, printed=1, count=4),)

@@ -32,6 +32,7 @@ from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import STDOUT, Gaps, LogLine, LogPosition, LogSource, StoredLine
+from slipway.streams.pages import just_before
 from slipway.streams.ports import LogLines
 
 LINES_MAX = 10_000
@@ -121,6 +122,9 @@ class LogFeed:
                     if len(found) >= limit and not is_newest:
                         break
         lines = list(found)[:limit]
+        while lines and lines[-1].missing and len(lines) < len(found):
+            # The mark belongs to the line behind it, with which the next page begins.
+            lines.pop()
         if wanted.tail is not None:
             lines = lines[-wanted.tail :] if wanted.tail else []
         return lines[::-1] if wanted.is_reversed else lines
@@ -137,7 +141,7 @@ class LogFeed:
                 if stored:
                     yield await _chosen(stored, wanted, Gaps(positions, is_whole=False))
                     return
-            gaps = Gaps(positions, is_whole=wanted.after is None)
+            gaps = await self._gaps_from(allocation, positions, wanted.after)
             while True:
                 stored = await self._logs.read(id_of(allocation), after=cursor, limit=LINES_AT_ONCE)
                 if stored:
@@ -150,6 +154,17 @@ class LogFeed:
         if is_empty:
             lines = await self._of_pods(allocation, wanted)
             yield [line for line in lines if wanted.has(line)]
+
+    async def _gaps_from(
+        self, allocation: Allocation, positions: dict[LogSource, LogPosition], after: str | None
+    ) -> Gaps:
+        """Who goes on after a cursor knows the line that stands there: what is missing behind it is marked, too."""
+        gaps = Gaps(positions, is_whole=after is None)
+        if after is not None:
+            met = await self._logs.read(id_of(allocation), after=just_before(after), limit=1)
+            if met and met[0].cursor == after:
+                gaps.before(met[0].line)
+        return gaps
 
     async def follow(self, allocation: Allocation, wanted: Wanted, emit: Emit) -> None:
         """Emit the lines that there are and those that come, until the allocation has ended and all were sent."""
@@ -203,7 +218,7 @@ class LogFeed:
         return session.has_all(positions)
 
     async def _gaps(self, allocation: Allocation, wanted: Wanted) -> Gaps:
-        return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
+        return await self._gaps_from(allocation, await self._logs.positions(id_of(allocation)), wanted.after)
 
     async def _source(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
         """Lines into the inbox: from the stream, and while that is away from the pods."""
@@ -356,6 +371,9 @@ async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> l
         if looked_at > CHARS_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)
+        if gaps.is_known(each.line):
+            # A store that lost where a log stands is filled again under the same numbers.
+            continue
         mark = gaps.before(each.line)
         if mark is not None:
             view = _view(StoredLine(cursor="", line=mark))
