@@ -101,8 +101,9 @@ class MemoryLogs:
             cost = PACK_COST_BYTES + sum(map(len, fields.values()))
             ms, seq = int(server.clock.now() * 1_000), 0
             newest = server.hash_get(states_key).get("last")
-            if newest is not None:
-                last_ms, last_seq = map(int, newest.split(b"-"))
+            # When the hash was lost and the stream was not, its ids go on.
+            last_ms, last_seq = pages.start_of(newest.decode()) if newest is not None else server.end(stream)
+            if last_ms:
                 if last_ms >= ms:
                     ms, seq = last_ms, last_seq + 1
             entry = (ms, seq + len(pack.lines) - 1)

@@ -60,7 +60,13 @@ local first, count = tonumber(ARGV[5]), tonumber(ARGV[6])
 if expected < 0 then first = s.number + 1 end
 if count > 0 then
   local ms, seq = tonumber(ARGV[7]), 0
-  local last_ms, last_seq = string.match(redis.call('HGET', states, 'last') or '', '^(%d+)-(%d+)$')
+  local newest = redis.call('HGET', states, 'last')
+  if not newest then
+    -- The hash was lost and the stream was not: its ids go on.
+    local found = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)
+    newest = found[1] and found[1][1]
+  end
+  local last_ms, last_seq = string.match(newest or '', '^(%d+)-(%d+)$')
   if last_ms and tonumber(last_ms) >= ms then
     ms, seq = tonumber(last_ms), tonumber(last_seq) + 1
   end
