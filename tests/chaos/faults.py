@@ -63,6 +63,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 ROLES = ("api", "leader", "standby", "podworker", "watcher")
 """Who is killed and stopped: of the scheduler, the one that leads or the one that does not."""
 FAKETIME = "faketime"
+EMPTYING = frozenset({"redis FLUSHALL", "redis comes back empty"})
+"""After these Redis holds nothing of what was there before."""
 _SHORT, _LONG = (2.0, 5.0), (5.0, 40.0)
 
 

@@ -19,6 +19,7 @@ import redis
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from slipway.runtime.clock import SystemClock
 from tests.chaos import faults, plans, upgrade
 from tests.chaos.faults import Fault
 from tests.chaos.history import History
@@ -82,6 +83,9 @@ class Nemesis:
         self._load = load
         self.struck: dict[str, int] = {}
         """{kind: how many requests or connections a rule of the proxy struck}"""
+        self.lost_at: dict[str, list[float]] = {}
+        """{node: when it was lost}"""
+        self._clock = SystemClock()
         self._doings: dict[str, Doing] = dict(self._table())
 
     def do(self, fault: Fault) -> AbstractAsyncContextManager[None]:
@@ -289,10 +293,14 @@ class Nemesis:
 
     # --- nodes and objects ------------------------------------------------------------------------------------------
 
+    def _lose(self, node: str) -> None:
+        self.lost_at.setdefault(node, []).append(self._clock.now())
+        self._stage.nodes.lose(node)
+
     @asynccontextmanager
     async def _node_lost(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
         node = chance.choice(self._stage.nodes.names)
-        self._stage.nodes.lose(node)
+        self._lose(node)
         try:
             yield
         finally:
@@ -301,7 +309,7 @@ class Nemesis:
     @asynccontextmanager
     async def _node_removed(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
         node = chance.choice(self._stage.nodes.names)
-        self._stage.nodes.lose(node)
+        self._lose(node)
         await self._insist(lambda: self._stage.operator.delete(f"/api/v1/nodes/{node}"))
         try:
             yield

@@ -45,6 +45,11 @@ _WEIGHTS: Mapping[Part, int] = {
 _RANKS = (1, 1, 1, 1, 2, 2, 3, 4, 6)
 
 
+FLOOD_LINES = 20_000
+FLOODS = 5
+"""One launch in so many is a flood: each of its ranks prints that many lines at once."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One launch. `after_s`: how long after its acknowledgement the client acts."""
 
@@ -73,6 +78,13 @@ def draw(chance: random.Random, *, may_keep: bool) -> Plan:
     if part is Part.FAIL:
         script |= {"exit": 3}
         more, results = {"maxRestarts": chance.choice((0, 1))}, ("Failed",)
+    script["bursts"] = bursts(is_flood=chance.randrange(FLOODS) == 0)
     body = a_body("training" if ranks > 1 else "command", ranks, script, **more)
     body["template"]["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": SECRET}]
     return Plan(part=part, ranks=ranks, body=body, results=results, after_s=chance.uniform(0.0, 2.0))
+
+
+def bursts(*, is_flood: bool) -> list[dict[str, Any]]:
+    """What each rank prints: some lines at its start, a burst while it runs, and its last words."""
+    middle = {"afterS": 0.15, "lines": FLOOD_LINES if is_flood else 200, "width": 64}
+    return [{"afterS": 0.0, "lines": 5}, middle, {"afterS": 1.2, "lines": 20}, {"afterS": -1.0, "lines": 2}]

@@ -11,15 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import redis
 
 from slipway.audit import check
-from slipway.audit.evidence import Evidence, Measured, Restarted, Violation
+from slipway.audit.evidence import Evidence, Logged, Measured, Restarted, Violation
+from slipway.audit.logs import holes_of, judged
 from slipway.audit.needs import lacking
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import SystemClock
-from tests.chaos import faults, spoken, table, upgrade
+from tests.chaos import faults, gather_logs, spoken, table, upgrade
 from tests.chaos.clients import Client, RefusedError, with_uids
 from tests.chaos.faults import Fault, Group, Schedule
 from tests.chaos.gather import (
@@ -54,6 +56,8 @@ RETENTION_S = 90.0
 POLL_S = 0.1
 SAID_MAX = 5
 WARM_S = 3.0
+READ_S = 15.0
+"""So long after its end, or after Redis is back, the log of a container may not be stored yet."""
 CHARS_MAX = 2000
 BEAT_S = 1.0
 SAMPLE_EVERY = 5
@@ -320,6 +324,7 @@ class Run:
             *spoken.metrics_say(self._stage.processes),
         ]
         consumers, sizes = list(spoken.consumers(client)), list(spoken.stream_sizes(client))
+        logs = [*gather_logs.stored_logs(client), *self._told_logs()]
         client.close()
         self.evidence = Evidence(
             versions=self._history.versions,
@@ -335,8 +340,24 @@ class Run:
             consumers=consumers,
             measures=[*self._measures, *sizes],
             restarts=self._restarts,
+            logs=logs,
+            printed=gather_logs.printed_on(self._stage.nodes.records, self._history.versions, self._nemesis.lost_at),
+            store_losses=store_losses(self._suffered),
             answers=with_uids(self._load.answers, lambda id_: self._history.by_id.get(id_, "")),
         )
+
+    def _told_logs(self) -> list[Logged]:
+        """What the api's pages say of the logs of all that is still there."""
+        there = [id_ for id_ in self._load.launches if not self._is_gone(id_)]
+        try:
+            return list(gather_logs.told_logs(self._stage.urls[0], there))
+        except httpx.HTTPError as error:
+            self._tell("API", "logs", f"can not be read: {error!r}"[:CHARS_MAX])
+            return []
+
+    def _is_gone(self, id_: str) -> bool:
+        version = self._history.last(id_)
+        return version is None or version.is_deletion
 
     def _outcome(self, took_s: float) -> Outcome:
         at = {version.number: version.at for version in self._history.versions}
@@ -360,6 +381,10 @@ class Run:
             versions=len(self.evidence.versions),
             starts=len(self.evidence.containers),
             took_s=took_s,
+            logs=len(self.evidence.logs or ()),
+            logs_judged=sum(1 for _ in judged(self.evidence)),
+            lines=sum(passage.count for log in self.evidence.logs or () for passage in log.passages),
+            holes=sum(map(holes_of, self.evidence.logs or ())),
             share=self._pace.mean,
             share_lowest=self._pace.lowest,
             asked_of_next=self._mixed.asked,
@@ -370,6 +395,16 @@ class Run:
 
     def _tell(self, invariant: str, subject: str, message: str) -> None:
         self._violations.append(Violation(invariant=invariant, subject=subject, message=message))
+
+
+def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
+    """Of what ended in one of these spans Redis may have lost something, or could not be written: all that came before
+    it was emptied, and otherwise what came shortly before and while it was away."""
+    return [
+        (0.0 if each.kind in faults.EMPTYING else each.began_at - READ_S, each.ended_at + READ_S)
+        for each in suffered
+        if each.kind.startswith("redis")
+    ]
 
 
 def keep(evidence: Evidence, folder: Path) -> None:

@@ -30,13 +30,15 @@ REPLICAS = 2
 LEASES = {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}
 ENDED_MAX = 60
 """So many that ended are kept of a workspace."""
+LOG_BYTES_MAX = 2 * 1024 * 1024
+"""Of one allocation: an eighth of it for each log of a small gang."""
 VALUES: dict[str, Any] = {
     "valkey": {"enabled": False},
     "scheduler": {"settings": LEASES},
-    "watcher": {"settings": {**LEASES, "retentionCountMax": ENDED_MAX}},
+    "watcher": {"settings": {**LEASES, "retentionCountMax": ENDED_MAX, "logBytesMax": LOG_BYTES_MAX}},
 }
-"""Everything else is the chart's own: the promises are about those values. Shorter leases fit more faults in a run, and
-with a short memory for what has ended retention has work, too."""
+"""Everything else is the chart's own: the promises are about those values. Shorter leases fit more faults in a run,
+with a short memory for what has ended retention has work, too, and of a flood more is printed than is kept."""
 
 NAMES = tuple(f"{service}-{index}" if index else service for index in range(REPLICAS) for service in chart.SERVICES)
 """of the processes: api, scheduler, ... and api-1, ..."""

@@ -62,6 +62,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     of_both: int = 0
     """launches whose status both versions wrote"""
 
+    logs: int = 0
+    """logs that were read, from the store and through the api"""
+    logs_judged: int = 0
+    """starts whose log had to be whole in the end"""
+    lines: int = 0
+    """lines that were read of all logs"""
+    holes: int = 0
+    """and holes in them"""
+
     @property
     def is_good(self) -> bool:
         """Whether nothing was found."""
@@ -91,6 +100,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"rest: {rest}, then {outcome.writes_at_rest} writes"
     yield f"launches {outcome.launches}, lost {outcome.lost}, doubled {outcome.doubled}; containers {outcome.starts}"
     yield f"answers {outcome.answers}, of them {outcome.unanswered} never came; versions {outcome.versions}"
+    yield f"logs {outcome.logs}: {outcome.lines} lines, {outcome.holes} holes; {outcome.logs_judged} held to their end"
     if outcome.bystanders_s:
         p50, p99 = percentile(outcome.bystanders_s, 0.5), percentile(outcome.bystanders_s, 0.99)
         yield f"launches beside others' trouble {len(outcome.bystanders_s)}: p50 {p50:.1f} s, p99 {p99:.1f} s"

@@ -21,6 +21,7 @@ from tests.simulation.clients import CLIENTS
 from tests.simulation.corners import CORNERS
 from tests.simulation.scenario import DONE, GONE, RUNS_S, STOPPED, Ending, Scenario, Story
 from tests.simulation.scenarios_kinds import KINDS
+from tests.simulation.scenarios_logs import LOGS
 from tests.simulation.scenarios_neutral import NEUTRAL
 from tests.simulation.scenarios_operations import OPERATIONS
 from tests.simulation.scenarios_quota import QUOTA
@@ -442,6 +443,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             setup=Setup(lag_s={"pods": 3.0}),
         ),
         *CORNERS,
+        *LOGS,
     )
 }
 

@@ -6,8 +6,10 @@ mean, nor who asks.
 """
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from slipway.runtime.clock import Clock
 from slipway.streams.memory_server import MemoryServer, Stream
@@ -15,6 +17,8 @@ from slipway.streams.pages import Id
 
 REPLICA_LAG_MAX = 8
 """So many additions a replica may lack."""
+READ_S = 15.0
+"""So long after its end the log of a container may not be stored yet."""
 BEHIND_S = 7.0
 """How far the clock of the next replica is behind."""
 
@@ -39,10 +43,37 @@ class FaultyServer(MemoryServer):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
+        self._losses: list[tuple[float, float]] = []
+        self._is_away, self._away_from = False, 0.0
+        self._world_clock = clock
         self.on_add: Callable[[str, dict[str, bytes], Id], None] = lambda _key, _fields, _id: None
         self.is_replicated: Callable[[], bool] = lambda: True
         """Whether a replica may ever take over: to keep one costs more than the rest of the model."""
         self._replica: deque[_State] = deque(maxlen=REPLICA_LAG_MAX)
+
+    @property
+    def losses(self) -> list[tuple[float, float]]:
+        """Spans of time: of what ended in one of them something may be gone, or could not be added."""
+        return [*self._losses, (self._away_from, math.inf)] if self._is_away else self._losses
+
+    def _lose(self) -> None:
+        """Whatever is here, or is only just being added, may go."""
+        self._losses.append((0.0, self._world_clock.now()))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name not in ("absent", "refuses") or not hasattr(self, "_world_clock"):
+            return
+        is_away = self.absent or self.refuses is not None
+        if is_away and not self._is_away:
+            self._away_from = self._world_clock.now() - READ_S
+        elif self._is_away and not is_away:
+            self._losses.append((self._away_from, self._world_clock.now()))
+        self._is_away = is_away
+
+    def flush(self) -> None:
+        super().flush()
+        self._lose()
 
     def add(self, key: str, fields: Mapping[str, bytes], *, entry_id: Id | None = None, length_max: int = 0) -> Id:
         if self.is_replicated():
@@ -56,6 +87,7 @@ class FaultyServer(MemoryServer):
         for _ in range(min(lost, len(self._replica))):
             self._streams, self._hashes, self._expires = self._replica.pop()
         self.clock = _Behind(self.clock)
+        self._lose()
         self.notify()
 
     def evict(self, turn: int) -> str:
@@ -65,6 +97,7 @@ class FaultyServer(MemoryServer):
             return ""
         key = found[turn % len(found)]
         self.drop(key)
+        self._lose()
         self.notify()
         return key
 
@@ -78,6 +111,7 @@ class FaultyServer(MemoryServer):
         """Every stream is emptied, as by XTRIM; its last id stays, and what is pending stays pending."""
         for stream in self._streams.values():
             stream.entries = {}
+        self._lose()
 
     def _copy(self) -> _State:
         streams = {key: _copied(stream) for key, stream in self._streams.items()}

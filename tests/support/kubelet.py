@@ -1,22 +1,26 @@
 """A model of kubelets and of what runs in containers: bound pods start, run, exit, and obey deletion and grace.
 
-Owns the containers: what really ran, when, and how it ended (`containers`, the truth that records are compared with).
+Owns the containers: what really ran, when, how it ended and what it printed (`containers`, the truth that records are
+compared with).
 Everything else it knows, it reads from the core. Event-driven on virtual time: it acts when a pod changes or a time
 comes, never by polling.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
+from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.objects import Json, clone
+from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.store import Change
-from slipway.model.times import format_time
+from slipway.model.times import format_time, parse_time
 from slipway.runtime.clock import Random
+from tests.support.printing import LOUD, QUIET, Burst, Talk
 
 SYNC_S = 0.02
 """How long a kubelet needs to notice."""
@@ -26,6 +30,7 @@ NEVER_S = float("inf")
 class Container(msgspec.Struct, kw_only=True):
     """One start of one rank's main container."""
 
+    allocation: str
     allocation_uid: str
     attempt: int
     rank: int
@@ -35,6 +40,9 @@ class Container(msgspec.Struct, kw_only=True):
     started_at: float
     ended_at: float | None = None
     code: int | None = None
+    talk: Talk
+    is_lost: bool = False
+    """its machine died with it"""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +58,11 @@ Play = Callable[[int, int], Script]
 """(attempt, rank) -> what it does."""
 
 
+def talk_of(_attempt: int, rank: int) -> tuple[Burst, ...]:
+    """What a rank prints: the first one of each attempt a flood."""
+    return QUIET if rank else LOUD
+
+
 class Kubelets:
     """All kubelets of one core. `script` says what ranks do; `away` are nodes whose kubelet does nothing."""
 
@@ -58,6 +71,8 @@ class Kubelets:
         self._now = now
         self._random = random
         self.script: Play = lambda _attempt, _rank: Script()
+        self.talk: Callable[[int, int], tuple[Burst, ...]] = talk_of
+        """(attempt, rank) -> what it prints."""
         self.starts_s = 0.2
         self.away: set[str] = set()
         self.containers: list[Container] = []
@@ -94,8 +109,10 @@ class Kubelets:
         """The machine dies with all that runs on it; nobody reports anything."""
         self.away.add(node)
         for container in self._live.values():
-            if container.node == node and container.ended_at is None:
-                self._ended(container)
+            if container.node == node:
+                container.is_lost = True
+                if container.ended_at is None:
+                    self._ended(container)
 
     async def run(self) -> None:
         """For ever."""
@@ -116,15 +133,28 @@ class Kubelets:
             await asyncio.sleep(SYNC_S * self._random.uniform(0.2, 1.0))
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The log of a pod: one line, and silence until it ends (a `LogSource`)."""
-        yield b""
+        """The log of a pod, as it is printed, until it ends (a `LogSource`)."""
         container = self._live.get(pod["metadata"]["uid"])
+        if node["metadata"]["name"] in self.away:
+            raise StatusError(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: no route to host")
+        yield b""
         if container is None:
             return
-        yield f"{format_time(container.started_at, 'microseconds')} hello\n".encode()
-        while query.get("follow") == "true" and container.ended_at is None:
+        since = parse_time(query["sinceTime"]) if query.get("sinceTime") else 0.0
+        talk, place = container.talk, (0, 0)
+        while True:
+            is_over = container.ended_at is not None or query.get("follow") != "true"
+            talk.advance(self._now())
+            place, chunks = talk.read(place, since)
+            for chunk in chunks:
+                yield chunk
+            if is_over:
+                return
             ended = self._ends.setdefault(container.pod_uid, asyncio.Event())
-            await ended.wait()
+            pause_s = talk.due_at - self._now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, pause_s) if pause_s < NEVER_S else None):
+                    await ended.wait()
 
     # --- one pod ----------------------------------------------------------------------------------------------------
 
@@ -185,14 +215,17 @@ class Kubelets:
 
     def _start(self, pod: Json) -> None:
         meta, labels = pod["metadata"], pod["metadata"].get("labels", {})
+        attempt, rank = int(labels.get(LABEL_ATTEMPT, 0)), int(labels.get(LABEL_RANK, 0))
         container = Container(
+            allocation=labels.get(LABEL_ALLOCATION, ""),
             allocation_uid=labels.get(LABEL_ALLOCATION_UID, ""),
-            attempt=int(labels.get(LABEL_ATTEMPT, 0)),
-            rank=int(labels.get(LABEL_RANK, 0)),
+            attempt=attempt,
+            rank=rank,
             pod=meta["name"],
             pod_uid=meta["uid"],
             node=pod["spec"]["nodeName"],
             started_at=self._now(),
+            talk=Talk(self.talk(attempt, rank), self._now(), is_odd=rank % 2 == 1),
         )
         self.containers.append(container)
         self._live[meta["uid"]] = container
@@ -211,6 +244,7 @@ class Kubelets:
 
     def _ended(self, container: Container) -> None:
         container.ended_at = self._now()
+        container.talk.end(container.ended_at, is_lost=container.is_lost)
         ended = self._ends.pop(container.pod_uid, None)
         if ended is not None:
             ended.set()

@@ -39,6 +39,7 @@ class Backend(Protocol):
     async def add_raw(self, key: str, entry_id: str | None, fields: dict[str, bytes]) -> None: ...
     async def remove_raw(self, key: str, entry_id: str) -> None: ...
     async def lose_group(self, key: str, group: str) -> None: ...
+    async def lose_key(self, key: str) -> None: ...
     async def length(self, key: str) -> int: ...
     async def aclose(self) -> None: ...
 
@@ -75,6 +76,9 @@ class MemoryBackend:
         assert stream is not None
         del stream.groups[group]
         self.server.notify()
+
+    async def lose_key(self, key: str) -> None:
+        self.server.drop(key)
 
     async def length(self, key: str) -> int:
         stream = self.server.stream(key)
@@ -130,6 +134,9 @@ class RedisBackend:
 
     async def lose_group(self, key: str, group: str) -> None:
         await self.command("XGROUP", "DESTROY", key, group, key=key)
+
+    async def lose_key(self, key: str) -> None:
+        await self.command("DEL", key, key=key)
 
     async def length(self, key: str) -> int:
         return await self.command("XLEN", key, key=key)

@@ -33,6 +33,7 @@ from slipway.streams.ports import Claimed, NoTally, WorkHint
 from tests.support.faults import Process
 from tests.support.hint_book import HintBook
 from tests.support.kube_scheduler import OURS
+from tests.support.log_witness import printed_by, stored_logs
 from tests.support.world import World
 
 ALLOCATIONS = "allocations.slipway.dev"
@@ -111,6 +112,9 @@ class Witness:
             restarts=world.restarts,
             measures=self.sizes(),
             spoken=self.spoken() if world.canaries else (),
+            logs=stored_logs(world.server) if world.setup.has_redis else None,
+            printed=printed_by(world.kubelets) if world.setup.has_redis else (),
+            store_losses=world.server.losses,
             # A machine that dies interrupts us as well.
             interruptions=len(world.trouble.struck) + len(world.kubelets.away),
             last_fault_at=max(world.last_fault_at, *(at for at, _ in world.trouble.struck), 0.0),

@@ -95,8 +95,8 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
     logs: Sequence[Logged] | None = None
     """every log that the store holds, and what was read through the api; None: not known"""
     printed: Sequence[Printed] = ()
-    store_lost_at: float = 0.0
-    """when the store last lost something, or was last away: what ended before that may be gone"""
+    store_losses: Sequence[tuple[float, float]] = ()
+    """spans of time: of what ended in one of them the store may have lost something, or could not be written"""
     crd_rules: Sequence[str] | None = None
     """the validation rules that the API server holds for allocations; None: not known"""
 

@@ -4,8 +4,8 @@ I27. Owns how lines are told apart: a workload that is to be judged begins each 
 each state of a line that goes on with carriage returns (a progress bar) with `state <number>`. Pure.
 
 What is promised depends on what happened to the store. A log that the store has lost is read from its beginning again
-for as long as its pod is there; so a container that ended after the last loss is judged to its end, and of an earlier
-one only that what is stored is true.
+for as long as its pod is there; so a container that ended after the loss is judged to its end, and of one that ended
+before only that what is stored is true.
 """
 
 import re
@@ -43,28 +43,31 @@ def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Pass
 def lines_come_once(evidence: Evidence) -> Iterator[Violation]:
     """I27: the stored lines of a log have rising numbers, and its position is that of the last of them."""
     for log in evidence.logs or ():
-        last = 0
+        may_begin_again, last = _may_begin_again(evidence, log), 0
         for passage in log.passages:
-            if passage.number <= last:
+            if passage.number <= last and not may_begin_again:
                 yield _broken(log, f"line {passage.number} is stored after line {last}")
             last = passage.last_number
-        if log.is_ended and log.passages and last != log.end:
+        if log.is_ended and log.passages and last != log.end and not may_begin_again:
             yield _broken(log, f"the last stored line is {last}, and the log is said to end with {log.end}")
 
 
 def holes_are_counted(evidence: Evidence) -> Iterator[Violation]:
     """I27: between two stored lines as many are missing as their numbers say, and none comes twice."""
+    states = {(ran.allocation, ran.attempt, ran.rank): ran.states for ran in evidence.printed}
     for log in evidence.logs or ():
         numbered = [passage for passage in log.passages if passage.printed]
-        has_states = any(passage.is_state for passage in numbered)
+        more = states.get((log.allocation, log.attempt, log.rank), 0)
         number, printed, was_state = 0, 0, False
         for passage in numbered:
+            if passage.number <= number and _may_begin_again(evidence, log):
+                number, printed, was_state = 0, 0, False
             jump, said = passage.printed - printed, passage.number - number
             # A line that goes on is stored with each state that was shown: it has more than one number.
             is_more = passage.is_state or was_state
             if jump < 0 or (jump == 0 and not is_more):
                 yield _broken(log, f"line {passage.printed} of the rank is stored again, as number {passage.number}")
-            elif jump > said or (jump < said and not has_states):
+            elif not jump <= said <= jump + more:
                 where = f"before line {passage.printed} of the rank"
                 yield _broken(log, f"{jump - 1} lines are missing {where}, and {said - 1} are counted")
             number, printed, was_state = passage.last_number, passage.last_printed, passage.is_state
@@ -75,40 +78,63 @@ def holes_are_marked(evidence: Evidence) -> Iterator[Violation]:
     for log in evidence.logs or ():
         if log.marks is None:
             continue
-        holes: list[tuple[int, int]] = []
-        last = 0
-        for passage in log.passages:
-            if passage.number > last + 1:
-                holes.append((last + 1, passage.number - last - 1))
-            last = passage.last_number
+        holes = holes_between(log.passages)
         if holes != list(log.marks):
             yield _broken(log, f"it has the holes {holes[:3]}, and readers are told of {list(log.marks)[:3]}")
 
 
+def holes_of(log: Logged) -> int:
+    """How many holes it has."""
+    return len(holes_between(log.passages))
+
+
+def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
+    """(number of the first line, how many) of what is missing before and between passages."""
+    holes: list[tuple[int, int]] = []
+    last = 0
+    for passage in passages:
+        if passage.number > last + 1:
+            holes.append((last + 1, passage.number - last - 1))
+        last = passage.last_number
+    return holes
+
+
 def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
     """I27: at rest the log of what has ended is stored to its last line, and nothing is left out of one that fits."""
+    is_troubled = bool(evidence.interruptions or evidence.last_fault_at)
     stored = {(log.allocation, log.attempt, log.rank): log for log in evidence.logs or () if log.marks is None}
-    for ran in _judged(evidence):
+    for ran in judged(evidence):
         log = stored.get((ran.allocation, ran.attempt, ran.rank))
         if log is None:
             yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
             continue
         numbered = [passage for passage in log.passages if passage.printed]
         last = numbered[-1].last_printed if numbered else 0
-        if log.is_unread and evidence.interruptions:
+        if log.is_unread and is_troubled:
             continue  # Where people read it, they are told that its end could not be read.
         if last != ran.lines:
             yield _missing(ran, f"its log ends with line {last} of {ran.lines}")
         elif not log.is_ended:
             yield _missing(ran, "its log is not said to be stored to its end")
-        elif ran.fits and not evidence.interruptions and sum(passage.count for passage in numbered) < ran.lines:
+        elif ran.fits and not is_troubled and sum(passage.count for passage in numbered) < ran.lines:
             yield _missing(ran, f"lines are left out of a log that fits: {numbered[:3]}")
 
 
-def _judged(evidence: Evidence) -> Iterator[Printed]:
-    """What ended when nothing was to be lost any more, and little enough ago for its log to be kept."""
-    since = max(evidence.store_lost_at, evidence.end_at - LOGS.ttl_s + SETTLE_S)
-    return (ran for ran in evidence.printed if not ran.is_lost and ran.ended_at is not None and ran.ended_at > since)
+def judged(evidence: Evidence) -> Iterator[Printed]:
+    """What ended when the store lost nothing, and little enough ago for its log to be kept."""
+    since = evidence.end_at - LOGS.ttl_s + SETTLE_S
+    for ran in evidence.printed:
+        ended_at = ran.ended_at
+        if ran.is_lost or not ran.lines or ended_at is None or ended_at <= since:
+            continue
+        if not any(begun <= ended_at <= over for begun, over in evidence.store_losses):
+            yield ran
+
+
+def _may_begin_again(evidence: Evidence, log: Logged) -> bool:
+    """Whether the store may have lost where a log stands, and kept its lines: then it is read from its beginning again,
+    under the same numbers. Who reads it through the api meets each line once all the same."""
+    return bool(evidence.store_losses) and log.marks is None
 
 
 def _goes_on(last: Passage, number: int, printed: int, *, is_state: bool) -> bool:

@@ -236,6 +236,8 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     rank: int
     lines: int
+    states: int = 0
+    """how many states it printed of lines that go on: each may be stored as a line of its own"""
     ended_at: float | None
     is_lost: bool = False
     """its machine was gone before all could be read"""

@@ -49,11 +49,12 @@ class RedisLogs:
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
         start = position = pages.start_of(after)
         found: list[StoredLine] = []
+        count = min(_ENTRIES, limit)
         while len(found) < limit:
-            call = command("XRANGE", keys.logs(allocation), f"({pages.id_text(position)}", "+", "COUNT", _ENTRIES)
+            call = command("XRANGE", keys.logs(allocation), f"({pages.id_text(position)}", "+", "COUNT", count)
             page = rows.entries(await self._client.run(call))
             found += pages.lines_after(page, start, self._tally)
-            if len(page) < _ENTRIES:
+            if len(page) < count:
                 break
             position = page[-1][0]
         return found[:limit]

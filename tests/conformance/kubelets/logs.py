@@ -6,11 +6,14 @@ Source: pkg/kubelet/kubelet_pods.go validateContainerLogStatus, PodLogOptions (b
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from random import Random
 
 import msgspec
 
 from slipway.model.times import format_time, parse_time
 from tests.conformance.kubelets.life import Life
+from tests.conformance.kubelets.script import Script
 from tests.conformance.kubelets.states import Box, Down, Up, Waiting
 
 Line = tuple[float, str]
@@ -100,16 +103,30 @@ def lines_of(box: Box, stretch: Stretch, added: Iterable[Line], until: float) ->
     if every_s > 0:
         count = int((until - stretch.started_at) / every_s + 1e-6)
         lines += [(stretch.started_at + each * every_s, f"line {each}") for each in range(1, count + 1)]
+    lines += printed(box.script, stretch.started_at, stretch.ended_at, until)
     lines += [line for line in added if stretch.started_at <= line[0] <= until]
     return sorted(lines, key=lambda line: line[0])
 
 
+def printed(script: Script, started_at: float, ended_at: float | None, until: float) -> list[Line]:
+    """The lines of the bursts that are over by then; those of the end once it has ended."""
+    lines: list[Line] = []
+    for burst in script.bursts:
+        at = started_at + burst.after_s if burst.after_s >= 0 else ended_at
+        if at is not None and at <= until and (ended_at is None or at <= ended_at):
+            lines += [(at, text) for text in _numbered(len(lines) + 1, burst.lines, burst.width)]
+    return lines
+
+
 def next_line_at(box: Box, stretch: Stretch, now: float) -> float | None:
     """When it writes again by itself."""
-    every_s = box.script.log_every_s
-    if every_s <= 0 or stretch.ended_at is not None:
+    if stretch.ended_at is not None:
         return None
-    return stretch.started_at + (int((now - stretch.started_at) / every_s + 1e-6) + 1) * every_s
+    due = [at for burst in box.script.bursts if (at := stretch.started_at + burst.after_s) > now and burst.after_s >= 0]
+    every_s = box.script.log_every_s
+    if every_s > 0:
+        due.append(stretch.started_at + (int((now - stretch.started_at) / every_s + 1e-6) + 1) * every_s)
+    return min(due, default=None)
 
 
 def rendered(lines: list[Line], query: Query) -> bytes:
@@ -121,9 +138,19 @@ def rendered(lines: list[Line], query: Query) -> bytes:
     return text if query.bytes_max is None else text[: query.bytes_max]
 
 
+@lru_cache(maxsize=64)
 def stamp(at: float) -> str:
     """A time of a log line: nanoseconds are wanted, microseconds are what we have."""
     return format_time(at, "microseconds").replace("Z", "000Z")
+
+
+@lru_cache(maxsize=32)
+def _numbered(first: int, count: int, width: int) -> tuple[str, ...]:
+    """So many lines from that number on; what fills them compresses badly, as real output does."""
+    seed = Random(first)
+    return tuple(
+        f"line {number} {seed.getrandbits(4 * width):x}"[: max(width, 12)] for number in range(first, first + count)
+    )
 
 
 def _stretch(number: int, end: Down) -> Stretch:

@@ -19,6 +19,15 @@ class BadScriptError(ValueError):
     """The annotation of a pod is no script."""
 
 
+class Burst(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Lines that the main container prints at once, so long after its start; negative: when it ends."""
+
+    after_s: float
+    lines: int
+    width: int = 32
+    """how long each is"""
+
+
 class Script(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """One pod's part. `containers` overrides fields for single containers, by name."""
 
@@ -56,6 +65,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     """lines that the main container writes when it starts"""
     log_every_s: float = 0.0
     """and then one more line each so many seconds"""
+    bursts: tuple[Burst, ...] = ()
+    """and numbered lines, `line 1 ...`, in this order"""
     containers: Mapping[str, "Script"] = {}
 
     def exit_of(self, restarts: int) -> int:

@@ -88,6 +88,15 @@ async def test_a_store_that_lost_its_lines_is_told_from_the_beginning(streams: S
     assert (answer.is_appended, answer.position.number) == (False, 0)
 
 
+async def test_a_log_whose_place_was_lost_goes_on_behind_its_lines(streams: Streams, backend: Backend) -> None:
+    """Its ids go on above those that are there, in the same millisecond, too: what is told again is not refused."""
+    await streams.logs.append([a_pack(an_id(), lines(3))])
+    await backend.lose_key(keys.log_state(an_id()))
+    answers = await streams.logs.append([a_pack(an_id(), lines(3)), a_pack(an_id(), lines(2, start=4), after=3)])
+    assert [answer.is_appended for answer in answers] == [True, True]
+    assert await numbers(streams) == [1, 2, 3, 1, 2, 3, 4, 5]
+
+
 async def test_first_and_last_lines_stay(streams: Streams, backend: Backend) -> None:
     """A log that outgrows its share loses lines in the middle, and says from where to where."""
     last = await write_many(streams, 120)

@@ -10,6 +10,7 @@ from tests.simulation.bugs import (
     api,
     leadership,
     ledger,
+    logs,
     podworker,
     preemption,
     scheduler,
@@ -26,6 +27,7 @@ AREAS: dict[str, tuple[Bug, ...]] = {
     "pod worker": podworker.BUGS,
     "watcher": watcher.BUGS,
     "streams": streams.BUGS,
+    "logs": logs.BUGS,
     "accounts": accounts.BUGS,
     "api": api.BUGS,
 }

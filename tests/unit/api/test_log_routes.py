@@ -8,6 +8,7 @@ import pytest
 
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
+from slipway.streams import keys
 from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
@@ -110,6 +111,41 @@ async def test_each_gap_stands_on_one_page(world: ApiWorld, size: int) -> None:
         (0, "1"), (0, "2"), (1, "4"), (0, "6"), (0, "7"), (1, "5"), (0, "9"),
     ]  # fmt: skip
     assert marks == [(1, 3), (0, 3), (0, 1)]
+
+
+@pytest.mark.parametrize("before", [9_999, 10_000], ids=["the mark would be last", "the mark would be first"])
+async def test_a_hole_between_two_pages_is_marked_once(world: ApiWorld, before: int) -> None:
+    """A page that is full at a hole is followed by one that begins with the mark of it."""
+    gang = AllocationId((await world.launch())["id"])
+    for first in range(0, before, 2_500):
+        part = [a_line(str(number)) for number in range(first + 1, min(before, first + 2_500) + 1)]
+        await world.streams.logs.append([a_pack(gang, part, after=first)])
+    after_it = [a_line("later"), a_line("last")]
+    await world.streams.logs.append([a_pack(gang, after_it, after=before, first=before + 6)])
+
+    seen: list[tuple[int, int]] = []
+    after = ""
+    while True:
+        page = (await world.get(f"/allocations/{gang}/logs{after}", **JSON)).json()
+        seen += [(item["number"], item.get("missing", 0)) for item in page["items"]]
+        if not page["items"]:
+            break
+        after = f"?after={page['metadata']['continue']}"
+    assert seen == [
+        *((number, 0) for number in range(1, before + 1)),
+        (before + 1, 5),
+        (before + 6, 0),
+        (before + 7, 0),
+    ]
+
+
+async def test_a_log_that_is_stored_again_is_read_once(world: ApiWorld) -> None:
+    """A store that lost where a log stands, and kept its lines, gets them again under the same numbers."""
+    gang = AllocationId((await world.launch())["id"])
+    await store_lines(world.streams, gang, [a_line("a"), a_line("b")])
+    world.server.drop(keys.log_state(gang))
+    await store_lines(world.streams, gang, [a_line("a"), a_line("b"), a_line("c")])
+    assert await texts(world, f"/allocations/{gang}/logs") == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["nothing-stored", "no-redis"])

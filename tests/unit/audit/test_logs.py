@@ -13,6 +13,7 @@ from slipway.crd.transitions import id_of
 from slipway.streams.logpacks import LogLine
 from tests.support.history import BEGUN, History
 
+LOST = ((0.0, BEGUN + 11.0),)
 TEN = (Passage(number=1, printed=1, count=10),)
 
 
@@ -29,6 +30,7 @@ def told(
     is_unread: bool = False,
     end: int | None = None,
     lines: int = 10,
+    states: int = 0,
     ended_at: float = BEGUN + 10.0,
     fits: bool = True,
     is_lost: bool = False,
@@ -46,6 +48,7 @@ def told(
         attempt=1,
         rank=0,
         lines=lines,
+        states=states,
         ended_at=ended_at,
         fits=fits,
         is_lost=is_lost,
@@ -87,7 +90,8 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
     lines = ["line 1", "state 2 10%", "state 2 100%", "line 3"]
     passages = folded(a_line(number, text) for number, text in enumerate(lines, 1))
     assert [(each.printed, each.count) for each in passages] == [(1, 1), (2, 1), (2, 1), (3, 1)]
-    assert told(passages, lines=3) == []
+    assert told(passages, lines=3, states=2) == []
+    assert told((Passage(number=5, printed=4, count=2),), lines=5, states=2, store_losses=LOST) == []
 
 
 @pytest.mark.parametrize(
@@ -125,13 +129,26 @@ def test_a_reader_who_is_not_told_of_a_hole_is_told() -> None:
 
 def test_what_the_store_has_lost_is_not_asked_for() -> None:
     """A container that had ended by then may have no log, but no false one; a later one is stored to its end."""
-    assert told(None, ended_at=BEGUN + 10.0, store_lost_at=BEGUN + 11.0) == []
-    assert told((Passage(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_lost_at=BEGUN + 11.0) == []
-    assert "is missing" not in " ".join(told((Passage(number=1, printed=1),), store_lost_at=BEGUN + 11.0))
-    assert "nothing of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_lost_at=BEGUN + 11.0))
+    assert told(None, ended_at=BEGUN + 10.0, store_losses=LOST) == []
+    assert told((Passage(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
+    assert "is missing" not in " ".join(told((Passage(number=1, printed=1),), store_losses=LOST))
+    assert "nothing of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_losses=LOST))
     assert "stored again" in " ".join(
-        told((Passage(number=1, printed=1, count=5), Passage(number=6, printed=1, count=5)), store_lost_at=BEGUN + 11.0)
+        told(
+            (Passage(number=1, printed=1, count=5), Passage(number=6, printed=1, count=5)),
+            store_losses=LOST,
+        )
     )
+
+
+def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
+    """Under the same numbers, so that readers tell; without a loss, or for a reader, it is doubled."""
+    again = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=1, count=10))
+    assert told(again, store_losses=LOST, ended_at=BEGUN + 12.0) == []
+    assert "stored after" in " ".join(told(again))
+    assert "stored after" in " ".join(told(again, store_losses=LOST, marks=()))
+    other = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=3, count=8))
+    assert "0 are counted" in " ".join(told(other, store_losses=LOST))
 
 
 def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:

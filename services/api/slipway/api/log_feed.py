@@ -357,6 +357,9 @@ async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> l
         if looked_at > CHARS_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)
+        if gaps.is_known(each.line):
+            # A store that lost where a log stands is filled again under the same numbers.
+            continue
         mark = gaps.before(each.line)
         if mark is not None:
             view = _view(StoredLine(cursor="", line=mark))

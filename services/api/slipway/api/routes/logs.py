@@ -66,7 +66,8 @@ async def logs(request: Request) -> Response:
         return push(parts, write, kind="logs", media_type=SSE_TYPE if is_sse else TEXT_TYPE)
     lines = await parts.log_feed.page(found, wanted)
     if accepts(request, JSON_TYPE):
-        cursor = lines[-1].cursor if lines else wanted.after or ""
+        # The mark of a gap has no cursor.
+        cursor = next((line.cursor for line in reversed(lines) if line.cursor), wanted.after or "")
         return json_response({"items": lines, "metadata": {"continue": cursor}})
     if len(lines) < LINES_MAX or wanted.is_reversed or wanted.head is not None or wanted.tail is not None:
         body = b"".join(_text(line, has_prefix) for line in lines)

@@ -1,0 +1,156 @@
+"""The logs of a run, as evidence: what the store holds, what the api's pages say, and what was printed.
+
+Owns the reading. All of it past the fault proxy, but for the api's pages, which are asked for when no fault is about.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from slipway.audit.evidence import PODS, Logged, Passage, Printed, Version
+from slipway.audit.logs import folded
+from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.streams import keys, logpacks
+from slipway.streams.logpacks import EVENT, LogLine, LogPosition, LogSource
+from tests.chaos.clients import API
+from tests.conformance.kubelets.logs import printed
+from tests.conformance.kubelets.records import Run
+from tests.conformance.kubelets.script import PLAY, Script
+
+COUNT = 500
+PACKS = 50
+CALL_S = 30.0
+MAIN = "main"
+UNREAD = "could not be read from its node"
+FITS_LINES = 1_000
+"""A log of no more lines is far below its share."""
+LOST_AGO_S = 60.0
+Span = tuple[float, float]
+
+
+def stored_logs(client: Any) -> list[Logged]:
+    """Every log that Redis holds."""
+    names: set[str] = set()
+    for prefix in (keys.LOGS.prefix, keys.LOG_STATE.prefix):
+        for key in client.scan_iter(match=f"{prefix}*", count=COUNT):
+            names.add(key.decode().removeprefix(prefix).strip("{}"))
+    return [log for name in sorted(names) for log in _logs_of(client, name)]
+
+
+def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
+    """The logs of these allocations as a reader of the api meets them, page by page."""
+    with httpx.Client(base_url=url, timeout=CALL_S, trust_env=False, headers={"Accept": "application/json"}) as api:
+        for name in names:
+            yield from _told(api, name)
+
+
+def printed_on(records: Path, versions: Sequence[Version], lost: Mapping[str, Sequence[float]]) -> list[Printed]:
+    """What each start of a rank printed. `lost` is {node: when it was lost}."""
+    scripts = {version.uid: _script_of(version.obj) for version in versions if version.resource == PODS}
+    runs: dict[tuple[str, int, float], Run] = {}
+    for line in records.read_bytes().splitlines():
+        run = msgspec.json.decode(line, type=Run)
+        if run.container == MAIN and LABEL_ALLOCATION_UID in run.labels:
+            runs[run.uid, run.restarts, run.started_at] = run
+    return [_printed(run, scripts.get(run.uid) or Script(), lost.get(run.node, ())) for run in runs.values()]
+
+
+def _printed(run: Run, script: Script, lost: Sequence[float]) -> Printed:
+    over = run.ended_at if run.ended_at is not None else float("inf")
+    lines = len(printed(script, run.started_at, run.ended_at, over))
+    return Printed(
+        allocation=run.allocation,
+        allocation_uid=run.labels[LABEL_ALLOCATION_UID],
+        attempt=run.attempt,
+        rank=run.rank,
+        lines=lines,
+        ended_at=run.ended_at,
+        is_lost=any(run.started_at <= at <= over + LOST_AGO_S for at in lost),
+        fits=lines <= FITS_LINES,
+    )
+
+
+def _script_of(pod: Mapping[str, Any]) -> Script:
+    annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
+    text = annotations.get(PLAY)
+    return msgspec.json.decode(text, type=Script) if text else Script()
+
+
+def _logs_of(client: Any, name: str) -> list[Logged]:
+    passages: dict[LogSource, list[Passage]] = {}
+    unread: set[tuple[int, int]] = set()
+    for fields in _entries(client, f"{keys.LOGS.prefix}{{{name}}}"):
+        lines = logpacks.decode_pack(fields)
+        source = lines[0].source
+        if source.stream == EVENT:
+            unread |= {(line.attempt, line.rank) for line in lines if UNREAD in line.text}
+        else:
+            passages[source] = folded(lines, passages.get(source, ()))
+    positions: dict[LogSource, LogPosition] = {}
+    for key, raw in client.hgetall(f"{keys.LOG_STATE.prefix}{{{name}}}").items():
+        source = logpacks.source_of(key.decode())
+        if source is not None and source.stream != EVENT:
+            positions[source] = logpacks.decode_position(raw)
+    return [
+        Logged(
+            allocation=name,
+            attempt=source.attempt,
+            rank=source.rank,
+            container=source.container,
+            passages=passages.get(source, ()),
+            end=position.number,
+            is_ended=position.is_ended,
+            is_unread=(source.attempt, source.rank) in unread,
+        )
+        for source in sorted(passages.keys() | positions.keys())
+        for position in [positions.get(source, LogPosition())]
+    ]
+
+
+def _entries(client: Any, key: str) -> Iterator[dict[str, bytes]]:
+    start = "-"
+    while page := client.xrange(key, start, "+", count=PACKS):
+        for _, fields in page:
+            yield {name.decode(): value for name, value in fields.items()}
+        start = f"({page[-1][0].decode()}"
+
+
+def _told(api: httpx.Client, name: str) -> Iterator[Logged]:
+    lines: dict[LogSource, list[Passage]] = {}
+    marks: dict[LogSource, list[tuple[int, int]]] = {}
+    after = ""
+    while True:
+        answer = api.get(f"{API}/{name}/logs", params={"stream": "stdout", **({"after": after} if after else {})})
+        answer.raise_for_status()
+        found = answer.json()
+        for item in found["items"]:
+            line = LogLine(
+                attempt=item["attempt"],
+                rank=item["rank"],
+                time=item["time"],
+                text=item["text"],
+                container=item.get("container", ""),
+                number=item.get("number", 0),
+                missing=item.get("missing", 0),
+            )
+            if line.missing:
+                marks.setdefault(line.source, []).append((line.number, line.missing))
+            else:
+                lines[line.source] = folded([line], lines.get(line.source, ()))
+        if not found["items"] or found["metadata"]["continue"] in ("", after):
+            break
+        after = found["metadata"]["continue"]
+    for source, passages in lines.items():
+        yield Logged(
+            allocation=name,
+            attempt=source.attempt,
+            rank=source.rank,
+            container=source.container,
+            passages=passages,
+            end=passages[-1].last_number,
+            is_ended=False,
+            marks=marks.get(source, ()),
+        )

@@ -1,0 +1,185 @@
+"""Seeded bugs of the logs: lines that are left out, doubled, not counted, or given up with their pod."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.streams import memory_logs
+from slipway.streams.logpacks import LogAppended, LogPack, LogPosition
+from slipway.watcher import logfollower
+from slipway.watcher.logfollower import LogFollower
+from slipway.watcher.loglines import LineCutter
+from slipway.watcher.podlogs import PodLogs
+from tests.simulation.bugs.bug import Bug
+
+CRASH = "crash@watcher:*append logs:after"
+
+
+def _a_line_late(patch: pytest.MonkeyPatch) -> None:
+    """Where a log goes on, one line more is taken for known."""
+    cutter = logfollower.LineCutter
+
+    def late(position: LogPosition) -> LineCutter:
+        return cutter(msgspec.structs.replace(position, seen=position.seen + 1) if position.second else position)
+
+    patch.setattr(logfollower, "LineCutter", late)
+
+
+def _from_the_beginning_again(patch: pytest.MonkeyPatch) -> None:
+    """Who goes on with a log reads it from its beginning, and stores all of it behind what is there."""
+    cutter = logfollower.LineCutter
+
+    def fresh(_position: LogPosition) -> LineCutter:
+        return cutter(LogPosition())
+
+    patch.setattr(logfollower, "LineCutter", fresh)
+
+
+def _what_is_too_much_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    """What is read ahead does not wait for room: it is thrown away."""
+    put = logfollower._Ahead.put  # pyright: ignore[reportPrivateUsage]
+
+    async def hasty(self: Any, chunk: bytes) -> None:
+        if self._bytes < logfollower.AHEAD_BYTES:
+            await put(self, chunk)
+
+    patch.setattr(logfollower._Ahead, "put", hasty)  # pyright: ignore[reportPrivateUsage]
+
+
+def _left_out_uncounted(patch: pytest.MonkeyPatch) -> None:
+    """Of more than a pack the oldest lines are left out, and the others are numbered as if they had not been."""
+    store = LogFollower._store_lines  # pyright: ignore[reportPrivateUsage]
+
+    async def smooth(self: Any, **how: Any) -> bool:
+        while self._bytes >= logfollower.PACK_BYTES:
+            self._bytes -= len(self._lines.popleft()) + 1
+            self._number -= 1
+        return await store(self, **how)
+
+    patch.setattr(LogFollower, "_store_lines", smooth)
+
+
+def _given_up_unread(patch: pytest.MonkeyPatch) -> None:
+    """The finalizer of an ended pod goes, whether its log was read or not."""
+
+    def drained(_self: PodLogs, _pod: Any) -> bool:
+        return True
+
+    patch.setattr(PodLogs, "is_drained", drained)
+
+
+def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
+    """What the store refuses counts as stored."""
+
+    async def append(self: Any, pack: LogPack) -> bool:
+        await self._persist(lambda: self._writer.write(pack))
+        self._stored = pack.first + len(pack.lines) - 1
+        return True
+
+    patch.setattr(LogFollower, "_append", append)
+
+
+def _whatever_comes_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """The store does not look behind which line its writer believes to be."""
+    append = memory_logs.MemoryLogs._append  # pyright: ignore[reportPrivateUsage]
+
+    def willing(self: Any, pack: LogPack) -> LogAppended:
+        states = self._server.hash_get(memory_logs.keys.log_state(pack.allocation))
+        position = memory_logs.logpacks.decode_position(states.get(pack.source.name))
+        moved = position.number - pack.after if not pack.key else 0
+        return append(self, msgspec.structs.replace(pack, after=pack.after + moved, first=pack.first + moved))
+
+    patch.setattr(memory_logs.MemoryLogs, "_append", willing)
+
+
+def _no_end_no_line(patch: pytest.MonkeyPatch) -> None:
+    """A last line without a line end is no line."""
+
+    def end(_self: LineCutter) -> Sequence[bytes]:
+        return []
+
+    patch.setattr(LineCutter, "end", end)
+
+
+def _read_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """A log that was read after its container had ended is whole, also when what was read was refused."""
+    follow = LogFollower._follow  # pyright: ignore[reportPrivateUsage]
+
+    async def hopeful(self: Any) -> bool:
+        await follow(self)
+        if self._known is not None:
+            self._stored = self._number = self._known.number
+        return True
+
+    patch.setattr(LogFollower, "_follow", hopeful)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="a log goes on one line late",
+        breaks="who goes on with a log begins at the line behind the last one that is stored",
+        install=_a_line_late,
+        hunts=(("launch-4", CRASH),),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="a log begins again",
+        breaks="each line of a log is stored once, however often it is read",
+        install=_from_the_beginning_again,
+        hunts=(("launch-4", CRASH),),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="what is too much is dropped",
+        breaks="a log is read no faster than it is stored: what waits, waits on its node",
+        install=_what_is_too_much_is_dropped,
+        hunts=(("flood", ""),),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="left out and not counted",
+        breaks="lines that are left out have numbers, too: so they are counted",
+        install=_left_out_uncounted,
+        hunts=(("launch-1", ""),),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="a pod goes with its log unread",
+        breaks="whoever gives up a pod's finalizer has read its log",
+        install=_given_up_unread,
+        hunts=(("launch-4", ""), ("launch-4", CRASH)),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="a refusal of the store is no matter",
+        breaks="a pack that is refused is read again from where the store stands",
+        install=_a_refusal_is_no_matter,
+        hunts=(("launch-4", "flush@watcher:*append logs:after"),),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="the store takes whatever comes",
+        breaks="a pack is appended only behind the line that its writer believes to be the last",
+        install=_whatever_comes_is_stored,
+        hunts=(("launch-4", ""), ("launch-4", "timeout-applied@watcher:*append logs:after")),
+        told_by=("I27",),
+        replicas=2,
+    ),
+    Bug(
+        name="no end, no line",
+        breaks="the last line counts, with a line end or without",
+        install=_no_end_no_line,
+        hunts=(("launch-4", ""),),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="read is as good as stored",
+        breaks="a log is whole when it is stored to its end, not when it was read to its end",
+        install=_read_is_stored,
+        hunts=(("launch-4", ""), ("launch-4", "flush@watcher:*append logs:after")),
+        told_by=("I27",),
+        replicas=2,
+    ),
+)

@@ -1,0 +1,81 @@
+"""What is stored of the logs, and what was printed, as evidence for the audit.
+
+Owns the translation from the model of Redis and from the kubelets.
+"""
+
+from slipway.audit.evidence import Logged, Passage, Printed
+from slipway.audit.logs import folded
+from slipway.streams import keys, logpacks
+from slipway.streams.logpacks import EVENT, SHARE_BYTES_MIN, LogPosition, LogSource
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.pages import ZERO
+from tests.support.kubelet import Kubelets
+
+ENTRIES_MAX = 100_000
+UNREAD = "could not be read from its node"
+
+
+def stored_logs(server: MemoryServer) -> list[Logged]:
+    """Every log that the model of Redis holds."""
+    found: list[Logged] = []
+    there = server.keys()
+    names = {
+        key.removeprefix(prefix).strip("{}")
+        for key in there
+        for prefix in (keys.LOGS.prefix, keys.LOG_STATE.prefix)
+        if key.startswith(prefix)
+    }
+    for name in sorted(names):
+        found += _logs_of(server, name)
+    return found
+
+
+def printed_by(kubelets: Kubelets) -> list[Printed]:
+    """What each start of a rank printed."""
+    return [
+        Printed(
+            allocation=item.allocation,
+            allocation_uid=item.allocation_uid,
+            attempt=item.attempt,
+            rank=item.rank,
+            lines=item.talk.count,
+            states=item.talk.states,
+            ended_at=item.ended_at,
+            is_lost=item.is_lost or item.node in kubelets.away,
+            fits=item.talk.size < SHARE_BYTES_MIN,
+        )
+        for item in kubelets.containers
+        if item.allocation_uid
+    ]
+
+
+def _logs_of(server: MemoryServer, name: str) -> list[Logged]:
+    passages: dict[LogSource, list[Passage]] = {}
+    unread: set[tuple[int, int]] = set()
+    for _, fields in server.after(f"{keys.LOGS.prefix}{{{name}}}", ZERO, ENTRIES_MAX):
+        lines = logpacks.decode_pack(fields)
+        source = lines[0].source
+        if source.stream == EVENT:
+            unread |= {(line.attempt, line.rank) for line in lines if UNREAD in line.text}
+        else:
+            passages[source] = folded(lines, passages.get(source, ()))
+    states = server.hash_get(f"{keys.LOG_STATE.prefix}{{{name}}}")
+    positions = {
+        source: logpacks.decode_position(raw)
+        for key, raw in states.items()
+        if (source := logpacks.source_of(key)) is not None and source.stream != EVENT
+    }
+    return [
+        Logged(
+            allocation=name,
+            attempt=source.attempt,
+            rank=source.rank,
+            container=source.container,
+            passages=passages.get(source, ()),
+            end=position.number,
+            is_ended=position.is_ended,
+            is_unread=(source.attempt, source.rank) in unread,
+        )
+        for source in sorted(passages.keys() | positions.keys())
+        for position in [positions.get(source, LogPosition())]
+    ]
