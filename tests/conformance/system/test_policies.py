@@ -57,15 +57,28 @@ def _typed(name: str) -> Json:
     return {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
 
 
-def a_pod(owner: Json, context: Json | None = None, labels: Json | None = None, **spec: object) -> Json:
-    """As a rank is; `context` of its container."""
+def a_pod(
+    owner: Json,
+    context: Json | None = None,
+    labels: Json | None = None,
+    annotations: Json | None = None,
+    more: Json | None = None,
+    **spec: object,
+) -> Json:
+    """As a rank is; `context` of its container, and what `more` it says."""
     owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "controller": True}
     meta = {
         "name": "tried",
         "labels": {"slipway.dev/allocation-uid": owner["uid"]} if labels is None else labels,
+        "annotations": annotations or {},
         "ownerReferences": [{**owned, "name": owner["name"], "uid": owner["uid"]}],
     }
-    container = {"name": "main", "image": "example.org/work:1", "securityContext": context or RESTRICTED}
+    container = {
+        "name": "main",
+        "image": "example.org/work:1",
+        "securityContext": context or RESTRICTED,
+        **(more or {}),
+    }
     whole = {"schedulerName": "slipway", "automountServiceAccountToken": False, "containers": [container], **spec}
     return {"metadata": meta, "spec": whole}
 
@@ -96,6 +109,17 @@ def taken(answer: httpx.Response) -> None:
         ("hostNetwork", {"hostNetwork": True}),
         ("hostPath", {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}),
         ("token", {"automountServiceAccountToken": True}),
+        ("AppArmor", {"annotations": {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}),
+        ("AppArmor", {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+        ("AppArmor", {"context": {**RESTRICTED, "appArmorProfile": {"type": "Unconfined"}}}),
+        ("SELinux", {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
+        ("SELinux", {"context": {**RESTRICTED, "seLinuxOptions": {"user": "system_u"}}}),
+        ("sysctl", {"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
+        ("livenessProbe", {"more": {"livenessProbe": {"httpGet": {"port": 80, "host": "169.254.169.254"}}}}),
+        ("readinessProbe", {"more": {"readinessProbe": {"tcpSocket": {"port": 80, "host": "10.0.0.1"}}}}),
+        ("startupProbe", {"more": {"startupProbe": {"httpGet": {"port": 80, "host": "10.0.0.1"}}}}),
+        ("postStart", {"more": {"lifecycle": {"postStart": {"httpGet": {"port": 80, "host": "10.0.0.1"}}}}}),
+        ("preStop", {"more": {"lifecycle": {"preStop": {"tcpSocket": {"port": 80, "host": "10.0.0.1"}}}}}),
     ],
 )
 def test_ranks_are_restricted(system: System, owner: Json, words: str, spec: Json) -> None:
