@@ -136,8 +136,8 @@ def check_template(
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
-    out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes. An annotation is
-    an order to what reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
+    out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes. An annotation
+    is an order to what reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
     """
     if not delegated:
         _refuse_claims(template, at, findings)
