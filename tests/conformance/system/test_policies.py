@@ -204,6 +204,27 @@ def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> N
         system.operator.delete("/api/v1/namespaces/guarded")
 
 
+def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None:
+    """Of what is applied by hand: whatever it says, unless by somebody who may impersonate that user."""
+    path, dry = f"{GROUP}/namespaces/default/allocations", {"dryRun": "All"}
+
+    def made(client: httpx.Client, **annotations: str) -> str:
+        said = {"slipway.dev/user": annotations["user"]} if annotations else {}
+        body = {**_typed("by-hand"), "spec": {"kind": "command", "hold": True}}
+        body["metadata"] = {"name": "by-hand", "annotations": said}
+        answer = client.post(path, json=body, params=dry)
+        taken(answer)
+        return str(answer.json()["metadata"]["annotations"]["slipway.dev/user"])
+
+    with acting_as(system, "api") as client:
+        assert made(client, user="ada") == "ada"
+    with acting_as(system, "watcher") as client:
+        patch = {"metadata": {"annotations": {"slipway.dev/user": "root"}}}
+        answer = client.patch(f"{path}/{owner['name']}", json=patch, headers=MERGE, params=dry)
+        taken(answer)
+        assert answer.json()["metadata"]["annotations"]["slipway.dev/user"] != "root"
+
+
 def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> None:
     """Where a pool allows more than restricted and the policy does not: the user reads which rule it was."""
     pool = f"{GROUP}/resourcepools/default"
