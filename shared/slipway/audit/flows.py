@@ -5,11 +5,15 @@ I14, I15, FENCE. Pure: evidence in, violations out.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from slipway.audit.evidence import SETTLE_S, Evidence, Violation
+from slipway.crd.hashing import canonical_json
 from slipway.crd.transitions import event_of, id_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
+from slipway.model.numbers import plain
 from slipway.model.times import parse_time
 from slipway.streams.keys import ALLOCATION
 
@@ -20,22 +24,23 @@ _REFUSED = "InvalidError"
 
 
 def streams_are_ordered(evidence: Evidence) -> Iterator[Violation]:
-    """I14: strictly ordered, contiguous (a hole is marked), and each entry is the object's own transition."""
+    """I14: strictly ordered, contiguous (a hole is marked), and each entry is the object's own transition, byte for
+    byte; told again it is the same bytes."""
     truth = _transitions(evidence)
-    payloads: dict[str, AllocationEvent] = {}
+    payloads: dict[str, bytes] = {}
     stored = (event for events in evidence.streams.values() for event in events)
     for event in evidence.appended or stored:
-        bare = _bare(event)
+        bare = _spelled(event)
         known = payloads.setdefault(event.event_id, bare)
         if known != bare:
-            yield _broken("I14", event.allocation_id, f"two payloads for seq {event.seq}: {known} and {bare}")
+            yield _broken("I14", event.allocation_id, f"two payloads for seq {event.seq}: {known!r} and {bare!r}")
         said = truth.get(event.event_id)
         if said is None and (evidence.is_sampled or evidence.starts_late):
             continue
         if said is None:
             yield _broken("I14", event.allocation_id, f"seq {event.seq} {event.type} was never a transition")
         elif said != bare:
-            yield _broken("I14", event.allocation_id, f"seq {event.seq} says {bare}, the object {said}")
+            yield _broken("I14", event.allocation_id, f"seq {event.seq} says {bare!r}, the object {said!r}")
     for name, events in evidence.streams.items():
         expected = 1 if len(events) < ALLOCATION.length_max else events[0].seq
         for event in events:
@@ -84,19 +89,21 @@ def _is_forgotten(allocation: Allocation, now: float) -> bool:
     return bool(ended) and parse_time(ended) + ALLOCATION.ttl_s < now + SETTLE_S
 
 
-def _transitions(evidence: Evidence) -> dict[str, AllocationEvent]:
-    """{event id: the event} of every transition that the objects' history holds."""
-    found: dict[str, AllocationEvent] = {}
+def _transitions(evidence: Evidence) -> dict[str, bytes]:
+    """{event id: how it must be told} of every transition that the objects' history holds."""
+    found: dict[str, bytes] = {}
     for history in evidence.allocations.values():
         for item in history:
             for entry in ring_of(item.allocation):
-                event = _bare(event_of(item.allocation, entry))
-                found.setdefault(event.event_id, event)
+                event = event_of(item.allocation, entry)
+                if event.event_id not in found:
+                    found[event.event_id] = _spelled(msgspec.structs.replace(event, data=plain(event.data)))
     return found
 
 
-def _bare(event: AllocationEvent) -> AllocationEvent:
-    return AllocationEvent(
+def _spelled(event: AllocationEvent) -> bytes:
+    """What an entry says, but for where it comes from and what was lost before it, in bytes: 5.0 is not 5."""
+    bare = AllocationEvent(
         allocation_id=event.allocation_id,
         namespace=event.namespace,
         name=event.name,
@@ -110,6 +117,7 @@ def _bare(event: AllocationEvent) -> AllocationEvent:
         time=event.time,
         data=event.data,
     )
+    return canonical_json(bare)
 
 
 def _broken(invariant: str, subject: str | AllocationId, message: str) -> Violation:

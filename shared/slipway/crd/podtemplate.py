@@ -7,7 +7,7 @@ pointer and says what to change.
 Source: Pod Security Standards, "restricted"; architecture: ranks are placed, bound and stopped by Slipway alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from slipway.crd import podsecurity
@@ -16,6 +16,17 @@ from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, API_GROUP, LABEL_MANAGED
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.validate import check_container_resources, check_env_name
 
+_ANNOTATIONS = frozenset(
+    {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+        "karpenter.sh/do-not-disrupt",
+        "kubectl.kubernetes.io/default-container",
+        "kubectl.kubernetes.io/default-logs-container",
+        "prometheus.io/*",
+    }
+)
+"""Annotations that change neither what a container may do nor what it reaches. Those without dots and slashes are the
+user's."""
 OUR_SCHEDULER = "slipway"
 OUR_VOLUME_PREFIX = "slipway-"
 CONTAINERS_MAX = 32
@@ -114,18 +125,28 @@ _VOLUME_TYPES = frozenset(
 
 
 def check_template(
-    template: Any, at: str, findings: Findings, *, privileged: bool = False, delegated: bool = False
+    template: Any,
+    at: str,
+    findings: Findings,
+    *,
+    privileged: bool = False,
+    delegated: bool = False,
+    annotations: Collection[str] = (),
 ) -> None:
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
-    out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes.
+    out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes. An annotation
+    is an order to what reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
     """
     if not delegated:
         _refuse_claims(template, at, findings)
     for field, value in findings.mapping(template, at).items():
         if field == "metadata":
-            _check_metadata(findings.mapping(value, f"{at}/metadata"), f"{at}/metadata", findings)
+            metadata = findings.mapping(value, f"{at}/metadata")
+            _check_metadata(metadata, f"{at}/metadata", findings)
+            if not privileged:
+                _check_annotations(metadata, f"{at}/metadata/annotations", findings, annotations)
         elif field == "spec":
             _check_pod(findings.mapping(value, f"{at}/spec"), f"{at}/spec", findings, privileged=privileged)
         else:
@@ -155,6 +176,19 @@ def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings) ->
                 findings.refuse(here + pointer(key), "is set by Slipway; leave it out")
             elif not isinstance(text, str):
                 findings.refuse(here + pointer(key), "must be a string; put it in quotes")
+
+
+def _check_annotations(metadata: Mapping[str, Any], at: str, findings: Findings, named: Collection[str]) -> None:
+    for key in object_of(metadata.get("annotations")):
+        prefix = key.partition("/")[0]
+        is_ours = prefix.endswith(API_GROUP)  # judged already
+        # Container runtimes read names with dots and no slash.
+        is_note = "/" not in key and "." not in key
+        if not is_note and not is_ours and not {key, f"{prefix}/*"} & {*_ANNOTATIONS, *named}:
+            findings.refuse(
+                at + pointer(key), "is not an annotation that a template may set here: its pool does not name it "
+                "(templateAnnotations); leave it out, or use a name without dots and slashes for a note of your own",
+            )  # fmt: skip
 
 
 def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileged: bool) -> None:

@@ -126,6 +126,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """the workspaces that may use it; all when empty"""
     privileged_templates: bool = False
     """allow pod templates beyond Pod Security "restricted" """
+    template_annotations: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=64)] = []
+    """annotations that pod templates may set beyond the harmless ones: names, or PREFIX/* for all of a prefix"""
     extenders: list[ExtenderSpec] = []
     """services that have a say in placement, asked in this order"""
     shadow: PolicySpec | None = None

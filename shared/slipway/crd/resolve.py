@@ -171,7 +171,12 @@ def _template(
 ) -> dict[str, Any]:
     """The complete template at pointer `at`: main container, image, command, security context."""
     podtemplate.check_template(
-        template, at, findings, privileged=pool.privileged_templates, delegated=pool.binding == "delegate"
+        template,
+        at,
+        findings,
+        privileged=pool.privileged_templates,
+        delegated=pool.binding == "delegate",
+        annotations=pool.template_annotations,
     )
     spec = object_of(template.get("spec"))
     _check_tolerations(spec, f"{at}/spec/tolerations", findings)

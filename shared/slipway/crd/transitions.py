@@ -19,6 +19,7 @@ from slipway.model import ids
 from slipway.model.events import DATA_BYTES_MAX, AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event, Phase, advance
+from slipway.model.numbers import plain
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
 
@@ -107,7 +108,7 @@ def record(
         phase=phase,
         reason=reason,
         time=format_time(now),
-        data=_bounded(data or {}),
+        data=_bounded(plain(data or {})),
     )
     if event is Event.RESTARTED:
         changes = {

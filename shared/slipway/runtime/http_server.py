@@ -20,6 +20,7 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
@@ -32,6 +33,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+WS_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""Of one WebSocket message: it is held as a whole."""
 _KEEP_ALIVE_S = 30
 _ACCEPT_AGAIN_S = 0.5
 _FIELD_BYTES = 4
@@ -62,6 +65,7 @@ class HttpServer:
             app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
             http=LimitedProtocol,
             ws="websockets-sansio" if websockets else "none",
+            ws_max_size=WS_MESSAGE_BYTES_MAX,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -325,11 +329,19 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _LimitedSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, whose end is counted."""
+    """uvicorn's WebSocket, whose end is counted. It reads no message before the application has accepted it."""
 
     def __init__(self, *, visit: Visit, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._visit = visit
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.read_paused:
+            # The application goes on reading when it takes the event that a client has connected, which it does to
+            # accept: before, it is not known who calls.
+            self.read_paused = True
+            self.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._visit.closed()

@@ -17,6 +17,7 @@ from slipway.errors import InvalidError
 from slipway.model.events import TYPE_PREFIX, AllocationEvent
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.lifecycle import Event, Phase
+from slipway.model.numbers import plain
 from slipway.streams import keys
 from slipway.streams.decisions import Caps, DecisionEntry
 from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, SpanRecord, WorkHint
@@ -66,8 +67,12 @@ def truncated_range(mark: str) -> tuple[int, int]:
 
 
 def encode_event(event: AllocationEvent) -> dict[str, bytes]:
-    """The fields of an event's entry; keys of `event.data` that are the event's own names are dropped."""
-    data: dict[str, Any] = {key: value for key, value in event.data.items() if key not in _RESERVED}
+    """The fields of an event's entry; keys of `event.data` that are the event's own names are dropped.
+
+    The bytes depend on the values only, not on how a store spells them or in which order it keeps them: an entry that
+    is built again is the first one, but for `traceparent`.
+    """
+    data: dict[str, Any] = {key: plain(value) for key, value in event.data.items() if key not in _RESERVED}
     data |= {
         "seq": event.seq,
         "attempt": event.attempt,

@@ -57,15 +57,28 @@ def _typed(name: str) -> Json:
     return {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
 
 
-def a_pod(owner: Json, context: Json | None = None, labels: Json | None = None, **spec: object) -> Json:
-    """As a rank is; `context` of its container."""
+def a_pod(
+    owner: Json,
+    context: Json | None = None,
+    labels: Json | None = None,
+    annotations: Json | None = None,
+    more: Json | None = None,
+    **spec: object,
+) -> Json:
+    """As a rank is; `context` of its container, and what `more` it says."""
     owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "controller": True}
     meta = {
         "name": "tried",
         "labels": {"slipway.dev/allocation-uid": owner["uid"]} if labels is None else labels,
+        "annotations": annotations or {},
         "ownerReferences": [{**owned, "name": owner["name"], "uid": owner["uid"]}],
     }
-    container = {"name": "main", "image": "example.org/work:1", "securityContext": context or RESTRICTED}
+    container = {
+        "name": "main",
+        "image": "example.org/work:1",
+        "securityContext": context or RESTRICTED,
+        **(more or {}),
+    }
     whole = {"schedulerName": "slipway", "automountServiceAccountToken": False, "containers": [container], **spec}
     return {"metadata": meta, "spec": whole}
 
@@ -96,6 +109,17 @@ def taken(answer: httpx.Response) -> None:
         ("hostNetwork", {"hostNetwork": True}),
         ("hostPath", {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}),
         ("token", {"automountServiceAccountToken": True}),
+        ("AppArmor", {"annotations": {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}),
+        ("AppArmor", {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+        ("AppArmor", {"context": {**RESTRICTED, "appArmorProfile": {"type": "Unconfined"}}}),
+        ("SELinux", {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
+        ("SELinux", {"context": {**RESTRICTED, "seLinuxOptions": {"user": "system_u"}}}),
+        ("sysctl", {"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
+        ("livenessProbe", {"more": {"livenessProbe": {"httpGet": {"port": 80, "host": "169.254.169.254"}}}}),
+        ("readinessProbe", {"more": {"readinessProbe": {"tcpSocket": {"port": 80, "host": "10.0.0.1"}}}}),
+        ("startupProbe", {"more": {"startupProbe": {"httpGet": {"port": 80, "host": "10.0.0.1"}}}}),
+        ("postStart", {"more": {"lifecycle": {"postStart": {"httpGet": {"port": 80, "host": "10.0.0.1"}}}}}),
+        ("preStop", {"more": {"lifecycle": {"preStop": {"tcpSocket": {"port": 80, "host": "10.0.0.1"}}}}}),
     ],
 )
 def test_ranks_are_restricted(system: System, owner: Json, words: str, spec: Json) -> None:
@@ -178,6 +202,27 @@ def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> N
             refused(client.post("/api/v1/namespaces", json=plain, params=dry), "namespaces", "is a workspace")
     finally:
         system.operator.delete("/api/v1/namespaces/guarded")
+
+
+def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None:
+    """Of what is applied by hand: whatever it says, unless by somebody who may impersonate that user."""
+    path, dry = f"{GROUP}/namespaces/default/allocations", {"dryRun": "All"}
+
+    def made(client: httpx.Client, **annotations: str) -> str:
+        said = {"slipway.dev/user": annotations["user"]} if annotations else {}
+        body = {**_typed("by-hand"), "spec": {"kind": "command", "hold": True}}
+        body["metadata"] = {"name": "by-hand", "annotations": said}
+        answer = client.post(path, json=body, params=dry)
+        taken(answer)
+        return str(answer.json()["metadata"]["annotations"]["slipway.dev/user"])
+
+    with acting_as(system, "api") as client:
+        assert made(client, user="ada") == "ada"
+    with acting_as(system, "watcher") as client:
+        patch = {"metadata": {"annotations": {"slipway.dev/user": "root"}}}
+        answer = client.patch(f"{path}/{owner['name']}", json=patch, headers=MERGE, params=dry)
+        taken(answer)
+        assert answer.json()["metadata"]["annotations"]["slipway.dev/user"] != "root"
 
 
 def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> None:

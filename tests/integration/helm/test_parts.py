@@ -277,6 +277,27 @@ def test_policies_judge_nobody_but_us() -> None:
         assert policy["spec"]["failurePolicy"] == "Fail"
 
 
+def test_the_users_policy_judges_everybody_but_the_api(tmp_path: Path) -> None:
+    """Where the API server has such policies: it says whose an object is that did not come through the api."""
+    path = tmp_path / "helm"
+    shutil.copytree(chart.CHART, path)
+    template = path / "templates" / "policies" / "user.yaml"
+    asked = '(.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")'
+    assert asked in template.read_text("utf-8")
+    template.write_text(template.read_text("utf-8").replace(asked, "true"), "utf-8")
+    documents = chart.render(chart=path)
+    found = [item for item in documents if item["kind"] == "MutatingAdmissionPolicy"]
+    conditions = {item["name"]: item["expression"] for item in found[0]["spec"]["matchConditions"]}
+    [account] = [
+        item["metadata"]["name"]
+        for item in documents
+        if item["kind"] == "ServiceAccount" and item["metadata"]["name"].endswith("-api")
+    ]
+    assert conditions["not-by-the-api"].endswith(f'"system:serviceaccount:{chart.NAMESPACE}:{account}"')
+    [bound] = [item for item in documents if item["kind"] == "MutatingAdmissionPolicyBinding"]
+    assert bound["spec"]["policyName"] == found[0]["metadata"]["name"]
+
+
 def test_policies_are_left_out_where_they_are_not_wanted() -> None:
     """The rest of the chart is the same."""
     assert "ValidatingAdmissionPolicy" not in _kinds(rendered("no policies"))

@@ -201,6 +201,10 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
         await teams.call("POST", f"/allocations/{teams.ids['red']}/kill", headers)
         await teams.call("POST", f"/allocations/{teams.ids['blue']}/kill", headers)
         await teams.call("POST", "/jobs", {})
+        launch = {"kind": "command", "image": "a", "command": ["x"], "name": "told", "workspace": "team-red"}
+        await teams.world.http.post("/api/v1/allocations", json=launch, headers=headers)
+        elsewhere = {**launch, "workspace": "team-blue"}
+        await teams.world.http.post("/api/v1/allocations", json=elsewhere, headers=headers)
     finally:
         logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(level)
@@ -210,7 +214,13 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
         ("ada", "kill", 202),
         ("ada", "kill", 404),
         ("", "jobs", 401),
+        ("ada", "allocations", 201),
+        ("ada", "allocations", 404),
     ]
+    made, refused = told[3], told[4]
+    assert (made["object"]["name"], made["workspace"]) == ("told", "team-red")
+    assert made["object"]["id"].startswith("told-")
+    assert (refused["object"], refused["workspace"]) == ({"name": "told", "kind": "command"}, "team-blue")
     assert told[0]["object"] == {"id": teams.ids["red"]}
     assert headers["Authorization"].removeprefix("Bearer ") not in stream.getvalue()
 

@@ -7,7 +7,7 @@ import pytest
 
 from slipway.api.capacity import capacity_warnings, offers_of
 from slipway.api.layers import merged
-from slipway.api.proxy.headers import request_fields, response_fields
+from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
 from slipway.api.race import first_of
 from slipway.api.recent import Recent, Seldom
 from slipway.api.strict import checked, object_of, place_of
@@ -81,20 +81,62 @@ def test_merging() -> None:
     assert under["a"] == {"x": 1, "y": 2}
 
 
-def test_a_response_of_a_server_that_knows_its_prefix_is_left_alone() -> None:
-    """Only absolute redirects to the target itself are made relative."""
-    fields = [("Location", "/proxy/id/lab"), ("Content-Location", "http://10.0.0.1:80/x"), ("Link", "</x>")]
-    kept = response_fields(fields, target="10.0.0.1:80", prefix="/proxy/id", is_stripped=False)
-    assert kept == [("Location", "/proxy/id/lab"), ("Content-Location", "/x"), ("Link", "</x>")]
-    elsewhere = [("Location", "https://login.example/a?b#c"), ("Location", "next?x=1")]
-    assert response_fields(elsewhere, target="10.0.0.1:80", prefix="/proxy/id", is_stripped=True) == elsewhere
+OWN = ("10.0.0.1:8888", "slipway.example")
 
 
-def test_a_cookie_keeps_its_own_narrower_path() -> None:
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("/proxy/id/lab", "/proxy/id/lab"),
+        ("/proxy/id", "/proxy/id/"),
+        ("/there?x=1#y", "/proxy/id/there?x=1#y"),
+        ("/proxy/idle", "/proxy/id/proxy/idle"),
+        ("http://10.0.0.1:8888/x", "/proxy/id/x"),
+        ("http://slipway.example/x", "/proxy/id/x"),
+        ("http://SLIPWAY.example:80/api/v1/me", "/proxy/id/api/v1/me"),
+        ("https://slipway.example:443/proxy/id/x", "/proxy/id/x"),
+        ("//slipway.example/x", "/proxy/id/x"),
+        ("http://slipway.example", "/proxy/id/"),
+        ("http://slipway.example//evil.example/", "/proxy/id//evil.example/"),
+        ("next?x=1", "next?x=1"),
+        ("https://login.example/a?b#c", "https://login.example/a?b#c"),
+        ("http://slipway.example:81/x", "http://slipway.example:81/x"),
+        ("ftp://slipway.example/x", "ftp://slipway.example/x"),
+        ("http://[", "http://["),
+    ],
+)
+def test_a_redirect_to_the_workload_stays_below_its_path(said: str, told: str) -> None:
+    """By its own address or by the name that the client used; one to elsewhere is the client's to follow."""
+    for name in ("Location", "Content-Location"):
+        assert response_fields([(name, said)], own=OWN, prefix="/proxy/id") == [(name, told)]
+
+
+def test_other_fields_are_left_alone() -> None:
+    """Also an empty one, and bytes that are no ASCII."""
+    fields = [("Link", "</x>"), ("X-Empty", ""), ("Content-Disposition", 'attachment; filename="\xc3\xbc.ipynb"')]
+    assert response_fields(fields, own=OWN, prefix="/proxy/id") == fields
+    raw = [(b"content-disposition", 'attachment; filename="日本語.ipynb"'.encode())]
+    assert wire_fields(response_fields(raw_fields(raw), own=OWN, prefix="/proxy/id")) == raw
+    with pytest.raises(ValueError, match="x-bad"):
+        wire_fields([("x-bad", "a\x7fb")])
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("/proxy/id/lab", "/proxy/id/lab"),
+        ("/proxy/id", "/proxy/id/"),
+        ("/", "/proxy/id/"),
+        ("/app", "/proxy/id/app"),
+        ("relative", "/proxy/id/"),
+        ("", "/proxy/id/"),
+    ],
+)
+def test_a_cookie_keeps_its_path_below_that_of_its_workload(said: str, told: str) -> None:
     """And everything else that it says."""
-    field = ("Set-Cookie", "a=1; Path=/proxy/id/lab; HttpOnly; SameSite=Lax")
-    kept = response_fields([field], target="t", prefix="/proxy/id", is_stripped=False)
-    assert kept == [("Set-Cookie", "a=1; Path=/proxy/id/lab; HttpOnly; SameSite=Lax")]
+    field = ("Set-Cookie", f"a=1; Path={said}; HttpOnly; Pathology=1; Domain=example; SameSite=Lax")
+    kept = response_fields([field], own=OWN, prefix="/proxy/id")
+    assert kept == [("Set-Cookie", f"a=1; Path={told}; HttpOnly; Pathology=1; SameSite=Lax")]
 
 
 def test_fields_that_the_client_calls_hop_by_hop_end_here() -> None:

@@ -34,6 +34,8 @@ async def test_a_workspace_from_nothing(world: ApiWorld) -> None:
     assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default", "team"]
     quota = await world.kube.get(RESOURCE_QUOTAS, "slipway-quota", namespace="team")
     assert quota.spec.hard["pods"] == "20"
+    labels = (await world.kube.get(NAMESPACES, "team")).metadata.labels
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     assert (await world.launch(workspace="team"))["workspace"] == "team"
 
 

@@ -320,6 +320,11 @@ def test_a_stream_is_the_objects_own_history() -> None:
     assert broken(good[0], *good[2:]) == {"I14"}
     other = msgspec.structs.replace(good[1], reason="Other")
     assert broken(*good, appended=[*good, other]) == {"I14"}
+    spelled = [
+        msgspec.structs.replace(each, data={**each.data, "ranks": spelling}) for spelling in (1, 1.0) for each in good
+    ]
+    assert "I14" in broken(*good, appended=spelled), "1.0 and 1 are two payloads"
+    assert "I14" in broken(*good, appended=[msgspec.structs.replace(good[0], data={**good[0].data, "ranks": 1.0})])
 
 
 @pytest.mark.parametrize(("deleter", "expected"), [("", set[str]()), ("podworker-1", {"I5"})])

@@ -172,6 +172,35 @@ def test_our_labels_are_ours(metadata: Json, at: str) -> None:
     assert refused({"metadata": metadata}) == [f"/template/metadata/{at}"]
 
 
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/main"
+
+
+@pytest.mark.parametrize(
+    ("key", "passes"),
+    [
+        ("note", True),
+        ("prometheus.io/scrape", True),
+        ("kubectl.kubernetes.io/default-container", True),
+        (APPARMOR, False),
+        ("k8s.v1.cni.cncf.io/networks", False),
+        ("io.kubernetes.cri-o.userns-mode", False),
+        ("io.katacontainers.config.hypervisor.kernel_params", False),
+        ("vault.hashicorp.com/agent-inject", False),
+        ("example.com/anything", False),
+    ],
+)
+def test_annotations_are_an_allow_list(key: str, passes: bool) -> None:
+    """A kubelet or a controller may do what one says: only the harmless pass, and those that the pool names."""
+    template = {"metadata": {"annotations": {key: "unconfined"}}}
+    at = f"/template/metadata/annotations/{key.replace('/', '~1')}"
+    assert refused(template) == ([] if passes else [at])
+    if not passes:
+        for named in {key, f"{key.partition('/')[0]}/*" if "/" in key else key}:
+            findings = Findings()
+            check_template(template, "/template", findings, annotations=[named])
+            assert findings.errors == ()
+
+
 @pytest.mark.parametrize(
     ("template", "at"),
     [

@@ -1,11 +1,13 @@
 """The audit log: one line for every call that changes something, with who made it, of what, and how it ended.
 
 Owns which calls those are: every method but the reading ones, and every WebSocket to a workload. Refused ones are told
-too. The line holds no bodies and no credentials.
+too. The line names the object and its workspace: those of the path, those that a body asks for, and those that were
+made. It holds nothing else of a body, and no credentials.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import Any
 
 from starlette.requests import HTTPConnection
 
@@ -15,6 +17,8 @@ from slipway.errors import ControlPlaneError
 from slipway.runtime import log
 
 STATUS_KEY = "slipway.audit.status"
+OBJECT_KEY, WORKSPACE_KEY = "slipway.audit.object", "slipway.audit.workspace"
+_ASKED = ("name", "url", "kind")
 READING = ("GET", "HEAD", "OPTIONS")
 _NAME_MAX = 256
 
@@ -42,18 +46,33 @@ def answered(connection: HTTPConnection, status: int) -> None:
     connection.scope[STATUS_KEY] = status
 
 
+def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
+    """What a body is about, as far as it says so: also of what is refused."""
+    named = {name: body[name] for name in _ASKED if isinstance(body.get(name), str)}
+    workspace = body.get("workspace")
+    about(connection, named, workspace=workspace if isinstance(workspace, str) else "")
+
+
+def about(connection: HTTPConnection, names: Mapping[str, str], *, workspace: str = "") -> None:
+    """What a call is about, or has made; what is said later counts."""
+    connection.scope.setdefault(OBJECT_KEY, {}).update(names)
+    if workspace:
+        connection.scope[WORKSPACE_KEY] = workspace
+
+
 def _tell(connection: HTTPConnection, method: str, route: str) -> None:
     principal = connection.scope.get(PRINCIPAL_KEY)
     caller = getattr(connection.state, "caller", None)
     user = f"task {caller.pod}" if caller is not None else principal.name if principal is not None else ""
     status = connection.scope.get(STATUS_KEY, 500)
+    found: dict[str, str] = connection.scope.get(OBJECT_KEY, {})
     _log.info(
         "audit",
         user=user[:_NAME_MAX],
         via="task" if caller is not None else principal.via if principal is not None else "",
         method=method,
         route=route,
-        object={name: str(value)[:_NAME_MAX] for name, value in connection.path_params.items()},
-        workspace=connection.query_params.get("workspace", "")[:_NAME_MAX],
+        object={name: str(value)[:_NAME_MAX] for name, value in {**found, **connection.path_params}.items()},
+        workspace=str(connection.scope.get(WORKSPACE_KEY) or connection.query_params.get("workspace", ""))[:_NAME_MAX],
         status=status,
     )

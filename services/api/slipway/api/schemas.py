@@ -16,6 +16,7 @@ from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
 
 Labels = dict[str, str]
+Words = Annotated[list[str], Meta(max_length=1024)]
 T = TypeVar("T")
 
 
@@ -28,14 +29,8 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     labels: Annotated[Labels, Meta(max_length=LABELS_MAX)] = {}
     env: Annotated[dict[EnvName, str], Meta(max_length=ENV_MAX, description="environment of the main containers")] = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
-    command: Annotated[
-        list[str],
-        Meta(max_length=1024, description="command of the main container; the program gets it as it is written here"),
-    ] = []
-    args: Annotated[
-        list[str],
-        Meta(max_length=1024, description="arguments of the main container; the program gets them as they are here"),
-    ] = []
+    command: Annotated[Words, Meta(description="command of the main container, which gets it as it is here")] = []
+    args: Annotated[Words, Meta(description="arguments of the main container, which gets them as they are here")] = []
     secrets: Annotated[
         dict[str, str],
         Meta(

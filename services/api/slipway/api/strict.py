@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
+from slipway.api import audit
 from slipway.api.refusals import BodyTooLargeError, MalformedError, UnsupportedMediaError
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.errors import FieldError, InvalidError
@@ -58,7 +59,9 @@ async def read_object(request: Request, bytes_max: int) -> Json:
     if not raw.strip():
         return {}
     check_media_type(request)
-    return object_of(raw)
+    found = object_of(raw)
+    audit.asked(request, found)
+    return found
 
 
 def check_media_type(request: Request) -> None:

@@ -42,6 +42,9 @@ COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _RESERVED = re.compile(r"kube-.*|slipway-system")
 _ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
 
+_POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
+"""Of a namespace that we make; one that is adopted keeps what it has."""
+
 Quantity = str | int
 Quota = Annotated[dict[str, Quantity], Meta(max_length=32, description="such as {nvidia.com/gpu: 8, pods: 100}")]
 
@@ -119,7 +122,7 @@ class Workspaces:
         await self._check_defaults(body.name, body.default_pool, body.default_queue)
         metadata: RawObject = {
             "name": body.name,
-            "labels": {LABEL_WORKSPACE: "true", LABEL_MANAGED_BY: MANAGED_BY},
+            "labels": {LABEL_WORKSPACE: "true", LABEL_MANAGED_BY: MANAGED_BY, **_POD_SECURITY},
             "annotations": {**_given(body), ANNOTATION_USER: user},
         }
         try:

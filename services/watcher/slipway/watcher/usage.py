@@ -10,6 +10,7 @@ from typing import Any
 from slipway.crd.transitions import ring_of
 from slipway.crd.v1alpha1 import Allocation, RingEntry
 from slipway.model.lifecycle import Phase
+from slipway.model.numbers import plain
 from slipway.model.times import format_time, parse_time
 
 
@@ -20,7 +21,7 @@ def of_attempt(allocation: Allocation, until: float) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     for (phase, begun), (_, ended) in pairwise([*steps, (Phase.TERMINATED, until)]):
         seconds[phase.value] = seconds.get(phase.value, 0.0) + max(0.0, ended - begun)
-    rounded = {phase: round(spent, 3) for phase, spent in seconds.items() if spent > 0}
+    rounded = {phase: plain(round(spent, 3)) for phase, spent in seconds.items() if spent > 0}
     return {"slots": allocation.status.slots, "seconds": rounded}
 
 

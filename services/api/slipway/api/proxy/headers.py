@@ -1,12 +1,14 @@
 """What passes the proxy and what does not. Pure.
 
 Owns the header rules of both directions: hop-by-hop fields end here, our credentials never reach a workload, and what a
-workload answers can not speak for our whole origin (cookies, redirects, policies).
+workload answers can not speak for our whole origin (cookies, redirects, policies). Bytes of a field are characters of
+the same numbers here (ISO 8859-1), so that those above 127 pass as they are.
 
 Source: RFC 9110 section 7.6.1 (Connection); RFC 6265 (cookies).
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 Fields = list[tuple[str, str]]
@@ -34,6 +36,7 @@ _ORIGIN_WIDE = frozenset(
 _OUR_SERVER = frozenset({"date"})
 """Fields of an answer that our own server writes: a second one would contradict it."""
 _WEBSOCKET = "sec-websocket-"
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def request_fields(
@@ -59,8 +62,22 @@ def socket_fields(
     return [(name, value) for name, value in fields if not name.lower().startswith(_WEBSOCKET)]
 
 
-def response_fields(received: Iterable[tuple[str, str]], *, target: str, prefix: str, is_stripped: bool) -> Fields:
-    """What the client is sent of a workload's header. `target` is the workload's host:port."""
+def raw_fields(received: Iterable[tuple[bytes, bytes]]) -> Fields:
+    """A header as it came over the wire."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in received]
+
+
+def wire_fields(fields: Fields) -> list[tuple[bytes, bytes]]:
+    """A header as it goes over the wire. Raises ValueError when a value holds what none may hold."""
+    for name, value in fields:
+        if _CONTROL.search(value):
+            raise ValueError(f"field {name} holds a control character")
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+
+
+def response_fields(received: Iterable[tuple[str, str]], *, own: Collection[str], prefix: str) -> Fields:
+    """What the client is sent of a workload's header. `own` are the host:port under which the workload is known: its
+    own, and that of the client's request."""
     fields = list(received)
     dropped = HOP_BY_HOP | _ORIGIN_WIDE | _OUR_SERVER | _named_in_connection(fields)
     kept: Fields = []
@@ -70,11 +87,18 @@ def response_fields(received: Iterable[tuple[str, str]], *, target: str, prefix:
             continue
         if lower == "set-cookie":
             value = _confined_cookie(value, prefix)
+            if not value:
+                continue
         elif lower in ("location", "content-location"):
-            value = _outside(value, target, prefix, is_stripped=is_stripped)
-        if value:
-            kept.append((name, value))
+            value = _outside(value, own, prefix)
+        kept.append((name, value))
     return kept
+
+
+def handshake_fields(received: Iterable[tuple[str, str]], *, own: Collection[str], prefix: str) -> Fields:
+    """The same for the answer to a WebSocket's handshake, which is made anew."""
+    kept = response_fields(received, own=own, prefix=prefix)
+    return [(name, value) for name, value in kept if not name.lower().startswith(_WEBSOCKET)]
 
 
 def _named_in_connection(fields: Fields) -> frozenset[str]:
@@ -94,25 +118,39 @@ def _confined_cookie(value: str, prefix: str) -> str:
     cookie, *attributes = [part.strip() for part in value.split(";")]
     if cookie.lower().startswith((_OUR_PREFIX, "__host-")):
         return ""
-    kept = [part for part in attributes if part.partition("=")[0].strip().lower() not in ("path", "domain")]
-    paths = [part.partition("=")[2].strip() for part in attributes if part.lower().startswith("path")]
-    path = paths[-1] if paths and paths[-1].startswith(f"{prefix}/") else f"{prefix}/"
-    return "; ".join([cookie, f"Path={path}", *kept])
+    named = [(part.partition("=")[0].strip().lower(), part) for part in attributes]
+    kept = [part for name, part in named if name not in ("path", "domain")]
+    paths = [part.partition("=")[2].strip() for name, part in named if name == "path"]
+    # Of several the last one counts; one that does not begin with a slash is none (RFC 6265, 5.2.4).
+    path = paths[-1] if paths and paths[-1].startswith("/") else "/"
+    return "; ".join([cookie, f"Path={_below(path, prefix)}", *kept])
 
 
-def _outside(location: str, target: str, prefix: str, *, is_stripped: bool) -> str:
-    """A redirect of the workload as the client can follow it."""
+def _outside(location: str, own: Collection[str], prefix: str) -> str:
+    """A redirect of the workload as the client can follow it: to itself, it stays below its own path."""
     try:
         parts = urlsplit(location)
+        is_own = not parts.netloc or _place(parts.netloc, parts.scheme) in {_place(name, parts.scheme) for name in own}
     except ValueError:
         return location  # no URL: the client's to judge, as if there were no proxy
-    if parts.netloc and parts.netloc != target:
+    if not is_own or parts.scheme not in ("", "http", "https"):
         return location
     path = parts.path or "/"
     if not parts.netloc and not path.startswith("/"):
         return location
-    if is_stripped and path != prefix and not path.startswith(f"{prefix}/"):
-        path = prefix + path
     query = f"?{parts.query}" if parts.query else ""
     fragment = f"#{parts.fragment}" if parts.fragment else ""
-    return path + query + fragment
+    return _below(path, prefix) + query + fragment
+
+
+def _place(netloc: str, scheme: str) -> tuple[str, int]:
+    """(host, port) in one spelling."""
+    parts = urlsplit(f"//{netloc}")
+    return parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
+
+
+def _below(path: str, prefix: str) -> str:
+    """A path of a workload as the client knows it; one that begins with the prefix already is left alone."""
+    if path == prefix:
+        return f"{prefix}/"
+    return path if path.startswith(f"{prefix}/") else prefix + path

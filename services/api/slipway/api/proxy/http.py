@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Send
 
 from slipway.api.ports import Stop
-from slipway.api.proxy.headers import request_fields, response_fields
+from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
 from slipway.api.proxy.target import Target
 from slipway.api.race import first_of
 from slipway.api.refusals import BadGatewayError, NotListeningError
@@ -71,7 +71,7 @@ class HttpForwarder:
             await send(message)
 
         try:
-            await self._answer(request.receive, touching_send, target, response, uploaded)
+            await self._answer(request, touching_send, target, response, uploaded)
         finally:
             await response.aclose()
 
@@ -100,18 +100,16 @@ class HttpForwarder:
         )
 
     async def _answer(
-        self, receive: Receive, send: Send, target: Target, response: "httpx.Response", uploaded: asyncio.Event
+        self, request: Request, send: Send, target: Target, response: "httpx.Response", uploaded: asyncio.Event
     ) -> None:
-        fields = response_fields(
-            response.headers.multi_items(),
-            target=target.authority,
-            prefix=target.prefix,
-            is_stripped=target.is_stripped,
-        )
-        head = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+        own = (target.authority, request.headers.get("host", ""))
+        try:
+            head = wire_fields(response_fields(raw_fields(response.headers.raw), own=own, prefix=target.prefix))
+        except ValueError as error:
+            raise BadGatewayError(f"{target.allocation} gave no proper answer: {error}") from error
         await send({"type": "http.response.start", "status": response.status_code, "headers": head})
         await first_of(
-            self._pump(response, send, target), _until_left(receive, uploaded), self._until_drained(response)
+            self._pump(response, send, target), _until_left(request.receive, uploaded), self._until_drained(response)
         )
 
     async def _until_drained(self, response: "httpx.Response") -> None:

@@ -1,6 +1,7 @@
 """Proxied WebSockets: messages both ways until either side closes.
 
-The workload is connected to first, so that a refusal of its is a refusal of ours, and the subprotocol is its choice.
+The workload is connected to first, so that the subprotocol is its choice, and a refusal of its is shown as it is:
+status, header and body. A message is held as a whole, so it has a limit, which is the same both ways.
 """
 
 import asyncio
@@ -8,23 +9,26 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from slipway.api.ports import Stop
-from slipway.api.proxy.headers import socket_fields
+from slipway.api.proxy.headers import handshake_fields, socket_fields, wire_fields
 from slipway.api.proxy.target import Target
 from slipway.api.race import first_of
 from slipway.api.refusals import BadGatewayError, NotListeningError
+from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+    from websockets.http11 import Response as WireResponse
 
 CONNECT_S = 10.0
-MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 QUEUE_MAX = 16
 GOING_AWAY = 1001
 NORMAL = 1000
+TOO_BIG = 1009
 _NO_CODE = 1005
 _BROKEN = (1006, 1015)
 _OWN_HEADERS = ("host", "origin", "user-agent")
@@ -38,9 +42,16 @@ async def forward_socket(
     Raises:
         NotListeningError, BadGatewayError: before the client's handshake is answered.
     """
-    upstream = await _connect(socket, target, token)
+    found = await _connect(socket, target, token)
+    if isinstance(found, Response):
+        await socket.send_denial_response(found)
+        return
+    upstream = found
     try:
-        await socket.accept(subprotocol=upstream.subprotocol)
+        answer = upstream.response
+        await socket.accept(
+            subprotocol=upstream.subprotocol, headers=_head(socket, target, answer) if answer is not None else None
+        )
         with contextlib.suppress(WebSocketDisconnect):
             await first_of(_to_workload(socket, upstream, touch), _to_client(upstream, socket, touch), stop.wait())
         if stop.is_set() and socket.application_state is WebSocketState.CONNECTED:
@@ -49,10 +60,17 @@ async def forward_socket(
         await upstream.close()
 
 
-async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConnection":
+async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConnection | Response":
+    """The workload's WebSocket, or its refusal."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.typing import Origin, Subprotocol
+
+    class Once(connect):
+        """Redirects are the client's to follow."""
+
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            return exc
 
     fields = socket_fields(
         socket.headers.items(),
@@ -67,7 +85,7 @@ async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConn
     offered = [Subprotocol(name) for name in socket.scope.get("subprotocols", ())]
     try:
         async with asyncio.timeout(CONNECT_S):
-            return await connect(
+            return await Once(
                 f"{scheme}://{host}{target.path.decode('latin-1')}",
                 host=target.host,
                 port=target.port,
@@ -78,16 +96,27 @@ async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConn
                 compression=None,
                 proxy=None,
                 open_timeout=None,
-                max_size=MESSAGE_BYTES_MAX,
+                max_size=WS_MESSAGE_BYTES_MAX,
                 max_queue=QUEUE_MAX,
             )
     except InvalidStatus as error:
-        status = error.response.status_code
-        raise BadGatewayError(f"{target.allocation} refused the WebSocket with status {status}") from error
+        refusal = Response(bytes(error.response.body or b""), status_code=error.response.status_code)
+        kept = [field for field in _head(socket, target, error.response) if field[0] != b"content-length"]
+        refusal.raw_headers = [*kept, (b"content-length", str(len(refusal.body)).encode())]
+        return refusal
     except InvalidHandshake as error:
         raise BadGatewayError(f"{target.allocation} speaks no WebSocket here") from error
     except (OSError, TimeoutError) as error:
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
+
+
+def _head(socket: WebSocket, target: Target, answer: "WireResponse") -> list[tuple[bytes, bytes]]:
+    """What the client is sent of the header of the workload's answer to the handshake."""
+    own = (target.authority, socket.headers.get("host", ""))
+    try:
+        return wire_fields(handshake_fields(answer.headers.raw_items(), own=own, prefix=target.prefix))
+    except ValueError as error:
+        raise BadGatewayError(f"{target.allocation} gave no proper answer: {error}") from error
 
 
 async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: Callable[[], None]) -> None:
@@ -109,13 +138,18 @@ async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: C
 async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Callable[[], None]) -> None:
     from websockets.exceptions import ConnectionClosed
 
-    with contextlib.suppress(ConnectionClosed):
-        async for message in upstream:
+    try:
+        while True:
+            message = await upstream.recv()
             touch()
             if isinstance(message, str):
                 await socket.send_text(message)
             else:
                 await socket.send_bytes(bytes(message))
+    except ConnectionClosed as error:
+        if error.sent is not None and error.sent.code == TOO_BIG and not error.rcvd_then_sent:
+            await socket.close(TOO_BIG, f"a message of the workload has more than {WS_MESSAGE_BYTES_MAX} bytes")
+            return
     code = upstream.close_code or NORMAL
     await socket.close(_sendable(code), upstream.close_reason or "")
 

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import preview
+from slipway.api import audit, preview
 from slipway.api.access.asks import CREATE
 from slipway.api.access.door import permit, sight_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
@@ -61,6 +61,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     body = await read_object(request, parts.settings.body_bytes_max)
     named = body.get("workspace")
     workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
+    audit.about(request, {}, workspace=workspace)
     await permit(request, CREATE, workspace)
     order = Order(
         body=body,
@@ -77,6 +78,8 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
         return json_response(await asyncio.to_thread(preview.answer, rehearsal, parts.settings.task_options))
     launched = await parts.launcher.launch(order)
     allocation_id = id_of(launched.allocation)
+    made = launched.allocation.metadata
+    audit.about(request, {"id": allocation_id, "name": made.name}, workspace=made.namespace)
     parts.lookup.remember(launched.allocation)
     request.scope[SPAN_KEY].set(slipway__allocation__id=allocation_id)
     view = allocation_view(launched.allocation, warnings=launched.warnings)

@@ -1,0 +1,153 @@
+"""What a workload says reaches the client as it was said: bytes of fields, large messages, refusals."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
+from tests.support.api_world import ApiWorld
+from tests.unit.api.test_proxy import served
+
+
+@asynccontextmanager
+async def a_raw_server(answer: bytes) -> AsyncGenerator[int]:
+    """Answers each request with these bytes after its head, and closes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+async def a_workload(world: ApiWorld, port: int) -> str:
+    answer = await world.launch(ports=[{"name": "http", "port": port}])
+    await world.run(answer["name"])
+    return str(answer["id"])
+
+
+async def exchanged(port: int, request: bytes) -> bytes:
+    """The whole answer of our own server."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", ["日本語.ipynb", "übung.ipynb", "a.ipynb"])
+async def test_fields_are_passed_on_byte_for_byte(world: ApiWorld, name: str) -> None:
+    """A value may hold bytes above 127 (RFC 9110, 5.5), and may be empty."""
+    value = f'attachment; filename="{name}"'.encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Disposition: " + value + b"\r\nX-Empty:\r\nContent-Length: 2\r\n\r\nok"
+    async with a_raw_server(head) as port, served(world.app) as api:
+        id_ = await a_workload(world, port)
+        answer = await exchanged(
+            api, f"GET /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
+    fields = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert fields[0] == b"HTTP/1.1 200 OK"
+    assert b"content-disposition: " + value in fields
+    assert b"x-empty: " in fields
+
+
+async def test_a_field_that_may_not_be_is_the_workload_s_fault(world: ApiWorld) -> None:
+    """502, not a fault of ours."""
+    async with a_raw_server(b"HTTP/1.1 200 OK\r\nX-Bad: a\x7fb\r\nContent-Length: 0\r\n\r\n") as port:
+        answer = await world.http.get(f"/proxy/{await a_workload(world, port)}/")
+    assert answer.status_code == 502
+
+
+async def echo(socket: WebSocket) -> None:
+    """Says again what it is told, in any size; `twice` as many bytes when the path says so."""
+    if socket.url.path == "/refused":
+        denied = Response(
+            '{"detail": "no"}', status_code=403, headers={"x-why": "übung", "content-type": "application/json"}
+        )
+        denied.set_cookie("a", "1", path="/x")
+        await socket.send_denial_response(denied)
+        return
+    if socket.url.path == "/elsewhere":
+        away = Response("", status_code=307, headers={"location": "http://127.0.0.1:1/"})
+        await socket.send_denial_response(away)
+        return
+    await socket.accept(headers=[(b"x-own", b"1"), (b"set-cookie", b"a=1; Path=/x")])
+    while (message := await socket.receive())["type"] == "websocket.receive":
+        data: bytes = message["bytes"]
+        await socket.send_bytes(data + b"x" if socket.url.path == "/more" else data)
+
+
+ECHO = Starlette(routes=[WebSocketRoute("/{path:path}", echo)])
+
+
+async def test_large_messages_go_both_ways(world: ApiWorld) -> None:
+    """As large as the page says."""
+    async with served(ECHO) as port, served(world.app) as api:
+        url = f"ws://127.0.0.1:{api}/proxy/{await a_workload(world, port)}/"
+        async with connect(url, proxy=None, max_size=None, compression=None) as socket:
+            for size in (17_000_000, WS_MESSAGE_BYTES_MAX):
+                await socket.send(b"x" * size)
+                assert len(await socket.recv()) == size
+
+
+@pytest.mark.parametrize(("path", "size"), [("", WS_MESSAGE_BYTES_MAX + 1), ("more", WS_MESSAGE_BYTES_MAX)])
+async def test_a_message_that_is_too_large_says_so(world: ApiWorld, path: str, size: int) -> None:
+    """1009, whoever sent it."""
+    async with served(ECHO) as port, served(world.app) as api:
+        url = f"ws://127.0.0.1:{api}/proxy/{await a_workload(world, port)}/{path}"
+        async with connect(url, proxy=None, max_size=None, compression=None) as socket:
+            with contextlib.suppress(ConnectionClosed):
+                await socket.send(b"x" * size)
+            with pytest.raises(ConnectionClosed) as closed:
+                await socket.recv()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+
+
+async def test_what_a_workload_says_to_a_handshake_is_passed_on(world: ApiWorld) -> None:
+    """Its fields beside the 101; its refusal with status, fields and body; a redirect is the client's to follow."""
+    async with served(ECHO) as port, served(world.app) as api:
+        id_ = await a_workload(world, port)
+        url = f"ws://127.0.0.1:{api}/proxy/{id_}"
+        async with connect(f"{url}/", proxy=None) as socket:
+            assert socket.response is not None
+            assert socket.response.headers["x-own"] == "1"
+            assert socket.response.headers["set-cookie"] == f"a=1; Path=/proxy/{id_}/x"
+        refused = await refusal(f"{url}/refused")
+        assert (refused.status_code, refused.body) == (403, b'{"detail": "no"}')
+        assert refused.headers["x-why"] == "übung"
+        assert refused.headers["content-type"] == "application/json"
+        assert f"Path=/proxy/{id_}/x" in refused.headers["set-cookie"]
+        assert (await refusal(f"{url}/elsewhere", follows=False)).status_code == 307
+
+
+async def refusal(url: str, *, follows: bool = True) -> Any:
+    """What the handshake is answered."""
+
+    class Once(connect):
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            return exc
+
+    with pytest.raises(InvalidStatus) as refused:
+        async with (connect if follows else Once)(url, proxy=None):
+            pass
+    return refused.value.response
