@@ -1,8 +1,8 @@
 """For all tests: how much of them is played, what may be played again, and what the last lines of a run say.
 
-Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Of a test marked `matrix(most=N)` it then
-plays N cases, drawn by the seed of the run, and of what is marked `costly` nothing. With a path, as in `make test-all`,
-every case is played.
+Without a path pytest takes `testpaths` of pyproject.toml, which is `make test`. Of a test marked `matrix(most=N)` it
+then plays N cases, drawn by the seed of the run, and of what is marked `costly` nothing. With a path, as in
+`make test-all`, every case is played.
 
 `--reruns` (see `.ci/run`) has a test that failed run once more. One that passes then is shown as `RERUN` in the summary
 and counted in the closing line; more of them than `RERUN_TESTS_MAX` fail the run although each passed in the end.
@@ -61,18 +61,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid in played]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The last lines are what is kept of a long log: how to play the same again, and which tests failed."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
+    """The last lines are what is kept of a long log: which tests failed, and how to play the same again."""
+    yield
     seed = _seed(config)
-    how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"
-    terminalreporter.write_line(f"seed {seed} ({how})")
     failed = [each.nodeid for kind in ("failed", "error") for each in terminalreporter.stats.get(kind, ())]
-    if not failed:
-        return
-    terminalreporter.section(f"{len(failed)} failed, with seed {seed}; one of them again:")
     for nodeid in dict.fromkeys(failed):
-        terminalreporter.write_line(f"make test SEED={seed} ARGS='{nodeid}'")
+        terminalreporter.write_line(f"again: make test SEED={seed} ARGS='{nodeid}'")
+    how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"
+    terminalreporter.write_line(f"seed {seed}: {how}")
 
 
 def _seed(config: pytest.Config) -> int:
