@@ -19,7 +19,7 @@ COMPILE := $(BIN)/python -m compileall -q shared services $(SITE)/kubernetes/aio
   PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
   "from importlib import import_module as load; [load(m) for m in '$(PROGRAMS:%=slipway.%) $(LATER)'.split()]"
 
-SOURCES := shared services tests bench image
+SOURCES := shared services tests tools bench image
 POINTS ?= gate
 SAMPLE ?= 1
 MINUTES ?= 10
@@ -89,9 +89,9 @@ format: $(VENV)/.dev ## Format and mend what can be mended
 
 generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
-	@$(BIN)/python -m tests.support.chart_schema helm/values.schema.json
-	@$(BIN)/python -m tests.support.dashboards helm/files/dashboards
-	@$(BIN)/python -m tests.support.generate docs
+	@$(BIN)/python -m tools.chart_schema helm/values.schema.json
+	@$(BIN)/python -m tools.dashboards helm/files/dashboards
+	@$(BIN)/python -m tools.generate docs
 	@$(BIN)/python -m bench.page
 	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"
 

@@ -10,7 +10,7 @@ import pytest
 from slipway.streams import keys
 from tests.integration.helm.matrix import rendered
 from tests.support import chart
-from tests.support.chart_schema import SERVICES
+from tools.chart_schema import SERVICES
 
 Json = dict[str, Any]
 
