@@ -27,9 +27,10 @@ SEED ?=
 OPERATIONS ?= 100000
 MODEL ?= all
 
-# As many workers as the machine has cores; a file of tests stays in one of them, as what its tests share does.
-WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
+# As many workers as the machine has cores; a file of tests stays in one of them, as what its tests share does. Tests of
+# whole processes wait for most of their time: among them there is room for one worker more.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
 .PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz clean
 
@@ -67,10 +68,10 @@ up: $(VENV)/.runtime ## Start everything and keep it up until Ctrl-C
 	@$(BIN)/slipway up
 
 test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing line is pytest's (ARGS=, SEED=)
-	@$(PYTEST) $(ARGS)
+	@$(call PYTEST,$(WORKERS)) $(ARGS)
 
 test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
-	@$(PYTEST) tests $(ARGS)
+	@$(call PYTEST,$$(($(WORKERS) + 1))) tests $(ARGS)
 
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)
