@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from tests.support import chart
-from tests.support.redis import free_port, server_binary
+from tests.support.ports import free_port
+from tests.support.redis import server_binary
 from tests.support.wait import wait_until
 
 Started = tuple[str, dict[str, str], str]
