@@ -17,7 +17,7 @@ READS = frozenset({
     "secrets.token_bytes", "secrets.token_urlsafe", "os.urandom", "random.random", "random.randint", "random.choice",
     "random.sample", "random.getrandbits", "free_port", "free_ports", "socket.socket", "socket.create_server",
     "os.getcwd", "Path.cwd", "tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp", "tempfile.TemporaryDirectory",
-    "tempfile.NamedTemporaryFile",
+    "tempfile.NamedTemporaryFile", "gzip.compress",
 })  # fmt: skip
 """Calls whose answer is another one later, or beside another process."""
 

@@ -83,6 +83,7 @@ async def test_a_body_without_a_length(world: ApiWorld) -> None:
         (b"PK\x03\x04 a zip", "no gzipped tar"),
         (b"", "empty"),
     ],
+    ids=["up", "absolute", "symbolic link", "hard link", "device", "pipe", "cut off", "zip", "empty"],
 )
 async def test_what_may_not_be_in_one_is_named(world: ApiWorld, content: bytes, said: str) -> None:
     """422 with the member and what to do instead; nothing is stored."""
