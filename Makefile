@@ -19,7 +19,7 @@ COMPILE := $(BIN)/python -m compileall -q shared services $(SITE)/kubernetes/aio
   PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
   "from importlib import import_module as load; [load(m) for m in '$(PROGRAMS:%=slipway.%) $(LATER)'.split()]"
 
-SOURCES := shared services tests bench image
+SOURCES := shared services tests tools bench image
 POINTS ?= gate
 SAMPLE ?= 1
 MINUTES ?= 10
@@ -27,9 +27,10 @@ SEED ?=
 OPERATIONS ?= 100000
 MODEL ?= all
 
-# As many workers as the machine has cores; a file of tests stays in one of them, as what its tests share does.
-WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
+# As many workers as the machine has cores; a file of tests stays in one of them, as what its tests share does. Tests of
+# whole processes wait for most of their time: among them there is room for one worker more.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
 .PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz node clean
 
@@ -67,10 +68,10 @@ up: $(VENV)/.runtime ## Start everything and keep it up until Ctrl-C
 	@$(BIN)/slipway up
 
 test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing line is pytest's (ARGS=, SEED=)
-	@$(PYTEST) $(ARGS)
+	@$(call PYTEST,$(WORKERS)) $(ARGS)
 
 test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
-	@$(PYTEST) tests $(ARGS)
+	@$(call PYTEST,$$(($(WORKERS) + 1))) tests $(ARGS)
 
 node: $(VENV)/.dev ## A cluster with real nodes (kubelet, containerd, runc) until Ctrl-C; ARGS=--test runs its tests
 	@$(BIN)/python -m tests.node $(ARGS)
@@ -92,10 +93,10 @@ format: $(VENV)/.dev ## Format and mend what can be mended
 
 generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
-	@$(BIN)/python -m tests.support.chart_schema helm/values.schema.json
-	@$(BIN)/python -m tests.support.dashboards helm/files/dashboards
-	@$(BIN)/python -m tests.support.reference.redis_accounts helm/files/redis/accounts
-	@$(BIN)/python -m tests.support.generate docs
+	@$(BIN)/python -m tools.chart_schema helm/values.schema.json
+	@$(BIN)/python -m tools.dashboards helm/files/dashboards
+	@$(BIN)/python -m tools.reference.redis_accounts helm/files/redis/accounts
+	@$(BIN)/python -m tools.generate docs
 	@$(BIN)/python -m bench.page
 	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"
 

@@ -13,12 +13,22 @@ How long a busy machine takes to draw an example is no property of what is teste
 import logging
 from collections.abc import Generator
 from random import Random
+from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 RERUN_TESTS_MAX = 3
 """A busy machine may disturb so many of thousands; more are no accident."""
+
+LANES = 2
+"""So many tests that start whole processes run at once, however many workers there are."""
+WHOLE_PROCESSES = tuple(
+    f"tests/{folder}/"
+    for folder in ("e2e", "chaos", "browser", "budget", "fuzz", "models", "integration/kubectl", "integration/local")
+)
 
 settings.register_profile("slipway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slipway")
@@ -61,18 +71,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid in played]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The last lines are what is kept of a long log: how to play the same again, and which tests failed."""
+class _Lanes(LoadFileScheduling):
+    """A file of tests stays in one worker; files that start whole processes share a few lanes, each in one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return f"lane {crc32(file.encode()) % LANES}" if file.startswith(WHOLE_PROCESSES) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _Lanes(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
+    """The last lines are what is kept of a long log: which tests failed, and how to play the same again."""
+    yield
     seed = _seed(config)
-    how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"
-    terminalreporter.write_line(f"seed {seed} ({how})")
     failed = [each.nodeid for kind in ("failed", "error") for each in terminalreporter.stats.get(kind, ())]
-    if not failed:
-        return
-    terminalreporter.section(f"{len(failed)} failed, with seed {seed}; one of them again:")
     for nodeid in dict.fromkeys(failed):
-        terminalreporter.write_line(f"make test SEED={seed} ARGS='{nodeid}'")
+        terminalreporter.write_line(f"again: make test SEED={seed} ARGS='{nodeid}'")
+    how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"
+    terminalreporter.write_line(f"seed {seed}: {how}")
 
 
 def _seed(config: pytest.Config) -> int:

@@ -17,12 +17,12 @@ import pytest
 from slipway.crd.schema import crd_files
 from slipway.runtime.settings import SettingRow, all_settings, describe
 from slipway.streams import keys
-from tests.support import chart_schema
-from tests.support.generate import reference_files, stale_files
+from tools import chart_schema
+from tools.generate import reference_files, stale_files
 
 ROOT = Path(__file__).parent.parent
 SOURCE_ROOTS = ("shared", "services/api", "services/scheduler", "services/podworker", "services/watcher")
-PRODUCT, ALL_CODE = ("shared", "services"), ("shared", "services", "tests", "bench", "image")
+PRODUCT, ALL_CODE = ("shared", "services"), ("shared", "services", "tests", "tools", "bench", "image")
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 5
 ADR_LINES_MAX = 60
@@ -317,7 +317,7 @@ def test_links_between_pages_hold() -> None:
 
 def test_paths_in_pages_exist() -> None:
     """A path of ours that a page names (`shared/...`, `services/...`, `tests/...`) is there."""
-    pattern = re.compile(r"`((?:shared|services|tests|helm|docs|bench|requirements)/[\w./-]+)`")
+    pattern = re.compile(r"`((?:shared|services|tests|tools|helm|docs|bench|requirements)/[\w./-]+)`")
     pages = {name: text for name, text in _markdown().items() if not name.startswith("docs/adr/")}
     missing = [
         f"{name}: {path}"

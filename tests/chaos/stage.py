@@ -18,12 +18,12 @@ from tests.chaos import upgrade
 from tests.chaos.processes import NodesProcess, ProxyProcess, RedisProcess
 from tests.conformance.cluster.binaries import MissingProgramError, ensure_binaries, ensure_debian
 from tests.conformance.cluster.credentials import write_kubeconfig
-from tests.conformance.cluster.servers import ClusterOptions, RealCluster, free_ports
+from tests.conformance.cluster.servers import ClusterOptions, RealCluster
 from tests.conformance.system.deployment import Installation
 from tests.conformance.system.operator import Operator
 from tests.conformance.system.process import ServiceProcess
 from tests.support import chart
-from tests.support.redis import free_port
+from tests.support.ports import free_port, free_ports
 
 NODES = 6
 REPLICAS = 2

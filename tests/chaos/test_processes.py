@@ -12,7 +12,8 @@ from slipway.runtime.clock import SystemClock
 from tests.chaos.processes import RedisProcess
 from tests.chaos.stage import NO_SHIFT, find_faketime
 from tests.conformance.system.process import ServiceProcess
-from tests.support.redis import free_port, server_binary
+from tests.support.ports import free_port
+from tests.support.redis import server_binary
 
 
 def test_a_process_that_was_ended_has_no_id_until_it_is_started_again(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """The conformance run: `make conformance`. Builds what it needs, then runs each phase against real servers.
 
 Owns the order and the summary. A phase is one run of pytest; the first gets a control plane of its own by name of a
-kubeconfig, the others start theirs through the fixture `real`. With `KUBECONFIG` that cluster is used instead, and
-what needs a control plane that nobody else uses is skipped.
+kubeconfig, the others start theirs. The longest phase runs beside the others: most of its time it waits. What a phase
+prints is shown when it has ended, and the tests that failed once more at the end of all. With `KUBECONFIG` that cluster
+is used instead, one phase after the other, and what needs a control plane that nobody else uses is skipped.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
@@ -48,13 +51,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     skipped: int
     seconds: float
+    failures: Sequence[str]
+    """the tests that failed, by the names that pytest takes"""
 
 
+BESIDE = Phase(name="system", paths=["conformance/kubelets", "conformance/system"])
+"""Runs beside the others, which come one after the other."""
 PHASES = (
+    BESIDE,
     Phase(name="contracts", paths=["contract", "conformance/crd"], needs_kubeconfig=True),
     Phase(name="models", paths=["conformance/models"]),
-    Phase(name="system", paths=["conformance/kubelets", "conformance/system"]),
     Phase(name="scheduling", paths=["conformance/scheduling"]),
+    Phase(name="installs", paths=["conformance/installs"]),
 )
 
 
@@ -68,7 +76,8 @@ def main() -> int:
     began = time.monotonic()
     try:
         env = _environment(given)
-        outcomes = [_run(phase, env, words.more) for phase in PHASES if words.only in (None, phase.name)]
+        wanted = [phase for phase in PHASES if words.only in (None, phase.name)]
+        outcomes = _run_all(wanted, env, words.more, is_alone=bool(given))
     except MissingProgramError as error:
         _say(str(error))
         return 2
@@ -77,6 +86,9 @@ def main() -> int:
             f"  {item.phase:<10} {item.passed:>5} passed {item.failed:>4} failed {item.skipped:>4} skipped"
             f" {item.seconds:>6.0f} s"
         )
+    for item in outcomes:
+        for failure in item.failures:
+            _say(f"FAILED {failure}  (again: make conformance ARGS='--only {item.phase}')")
     is_good = all(item.code == 0 for item in outcomes)
     passed, failed = sum(item.passed for item in outcomes), sum(item.failed for item in outcomes)
     where = f"the cluster of {given}" if given else "a real control plane"
@@ -98,15 +110,35 @@ def _environment(given: str) -> dict[str, str]:
     return env
 
 
+def _run_all(
+    phases: Sequence[Phase], env: Mapping[str, str], more: Sequence[str], *, is_alone: bool
+) -> Sequence[Outcome]:
+    """Their outcomes, in their order; one after the other where they share a cluster."""
+    lanes = (
+        [phases] if is_alone else [[BESIDE] if BESIDE in phases else [], [each for each in phases if each != BESIDE]]
+    )
+
+    def follow(lane: Sequence[Phase]) -> list[Outcome]:
+        return [_run(phase, env, more) for phase in lane]
+
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        return [outcome for lane in threads.map(follow, lanes) for outcome in lane]
+
+
 def _run(phase: Phase, env: Mapping[str, str], more: Sequence[str]) -> Outcome:
-    _say(f"phase {phase.name}")
+    _say(f"phase {phase.name} begins")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="slipway-conformance-") as scratch, _kubeconfig(phase, scratch) as named:
-        report = Path(scratch) / "report.xml"
+        report, printed = Path(scratch) / "report.xml", Path(scratch) / "printed"
         paths = [str(TESTS / path) for path in phase.paths]
         argv = [sys.executable, "-m", "pytest", *paths, f"--junitxml={report}", "--durations=10", *more]
-        code = subprocess.run(argv, env={**env, **named}, check=False, cwd=TESTS.parent).returncode
-        return _outcome(phase, code, report, time.monotonic() - began)
+        with printed.open("wb") as out:
+            done = subprocess.run(
+                argv, env={**env, **named}, stdout=out, stderr=subprocess.STDOUT, check=False, cwd=TESTS.parent
+            )
+        text = printed.read_text("utf-8", errors="replace")
+        _say(f"phase {phase.name}\n{text.rstrip()}")
+        return _outcome(phase, done.returncode, report, text, time.monotonic() - began)
 
 
 @contextmanager
@@ -123,9 +155,12 @@ def _kubeconfig(phase: Phase, scratch: str) -> Generator[dict[str, str]]:
             yield {"SLIPWAY_CONTRACT_KUBECONFIG": str(cluster.kubeconfig), "SLIPWAY_CONTRACT_CONTROLLERS": "1"}
 
 
-def _outcome(phase: Phase, code: int, report: Path, seconds: float) -> Outcome:
+def _outcome(phase: Phase, code: int, report: Path, text: str, seconds: float) -> Outcome:
+    failures = list(dict.fromkeys(re.findall(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - |$)", text, re.MULTILINE)))
     if not report.exists():
-        return Outcome(phase=phase.name, code=code or 1, passed=0, failed=0, skipped=0, seconds=seconds)
+        return Outcome(
+            phase=phase.name, code=code or 1, passed=0, failed=0, skipped=0, seconds=seconds, failures=failures
+        )
     suites = ElementTree.parse(report).getroot().iter("testsuite")
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for suite in suites:
@@ -139,6 +174,7 @@ def _outcome(phase: Phase, code: int, report: Path, seconds: float) -> Outcome:
         failed=failed,
         skipped=counts["skipped"],
         seconds=seconds,
+        failures=failures,
     )
 
 

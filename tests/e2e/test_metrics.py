@@ -19,10 +19,10 @@ from slipway.runtime.instruments import OTHER, SERIES_MAX, VALUES_MAX
 from slipway.runtime.semconv import METHODS
 from slipway.streams.feed import BreakReason
 from tests.support import chart
-from tests.support.dashboards import BOARDS
 from tests.support.local_stack import RunningStack, running_stack
 from tests.support.prometheus import Prometheus, find, running_prometheus
 from tests.support.wait import wait_until
+from tools.dashboards import BOARDS
 
 Json = dict[str, Any]
 Sample = tuple[str, dict[str, str], float]

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from slipway.inside.terminal import PROTOCOL
 from tests.support.local_stack import RunningStack, cli_words
-from tests.support.redis import free_port
+from tests.support.ports import free_port
 from tests.support.terminals import Person, at_terminal
 from tests.support.wait import wait_until
 

@@ -39,12 +39,14 @@ def assert_fine(outcome: Outcome) -> None:
     assert not outcome.violations, f"python -m tests.simulation {outcome.replay}\n" + "\n".join(outcome.violations)
 
 
+@pytest.mark.matrix(most=30)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_ends_as_it_should_and_leaves_nothing(name: str) -> None:
     """Without faults; then at rest for longer than any resync nobody writes anything but leases."""
     assert_fine(run(name, 1))
 
 
+@pytest.mark.matrix(most=2)
 @pytest.mark.parametrize("name", STRUCK)
 def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
     """Crashes before and after, every error, FLUSHALL: a sample."""
@@ -54,6 +56,7 @@ def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
         assert_fine(run(name, 1, (fault,)))
 
 
+@pytest.mark.matrix(most=1)
 @pytest.mark.parametrize("name", ASLEEP)
 def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
     """Frozen before an effect until others have taken over, then resumed: a sample."""
@@ -62,6 +65,7 @@ def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
         assert_fine(run(name, 1, (fault,), replicas=2))
 
 
+@pytest.mark.matrix(most=5)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
     """Several faults of any kind in one run, with two of each service."""
@@ -71,6 +75,7 @@ def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
     assert_fine(run(name, 2, handful(every, 2), replicas=2))
 
 
+@pytest.mark.costly
 def test_what_once_failed_stays_mended() -> None:
     """Every line of found.txt is played."""
     for line in FOUND.read_text(encoding="utf-8").splitlines():
@@ -81,6 +86,7 @@ def test_what_once_failed_stays_mended() -> None:
             assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="who else runs is read from /proc")
 def test_an_interrupt_leaves_no_process_behind() -> None:
     """Ctrl-C, or a signal to the first process alone."""

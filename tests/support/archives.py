@@ -1,5 +1,6 @@
 """Gzipped tars for tests, sound ones and others."""
 
+import gzip
 import io
 import tarfile
 from collections.abc import Mapping
@@ -9,9 +10,12 @@ Content = bytes | str
 
 
 def an_archive(files: Mapping[str, bytes], *, kinds: Mapping[str, bytes] | None = None) -> bytes:
-    """These files, then members of other kinds (`tarfile.SYMTYPE`...), which point at /etc/passwd."""
+    """These files, then members of other kinds (`tarfile.SYMTYPE`...), which point at /etc/passwd.
+
+    The same give the same bytes: Python's own mode `w:gz` writes the time into the head.
+    """
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in files.items():
             head = tarfile.TarInfo(name)
             head.size, head.mode = len(content), 0o644

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -145,16 +144,6 @@ class RedisBackend:
         """Close every connection that the test opened."""
         for each in (*self._open, self._operator, *self._nodes):
             await each.aclose()
-
-
-def free_port() -> int:
-    """A free loopback port, low enough for the bus of a cluster node 10,000 above it."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 55_000:
-            return port
 
 
 def server_binary(name: str) -> Path:

@@ -14,7 +14,8 @@ from typing import Any
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams.client import Command, RedisClient, RedisSettings
-from tests.support.redis import RedisBackend, free_port, server_binary
+from tests.support.ports import free_port
+from tests.support.redis import RedisBackend, server_binary
 
 MASTERS = 3
 SLOTS = 16_384

@@ -19,7 +19,6 @@ T = TypeVar("T")
 ZERO: Id = (0, 0)
 
 
-_SEQ_MAX = 2**63 - 1
 
 
 def id_text(entry_id: Id) -> str:
@@ -30,12 +29,6 @@ def id_text(entry_id: Id) -> str:
 def start_of(after: str | None) -> Id:
     """The id that a cursor names. Raises `InvalidError` when it is not a cursor."""
     return ZERO if after is None else codec.cursor_parts(after)
-
-
-def just_before(cursor: str) -> str:
-    """The cursor after which that of `cursor` comes first. Raises `InvalidError` when it is not a cursor."""
-    ms, seq = codec.cursor_parts(cursor)
-    return id_text((ms, seq - 1) if seq else (max(0, ms - 1), _SEQ_MAX))
 
 
 def events(page: Page, tally: Tally) -> list[StoredEvent]:

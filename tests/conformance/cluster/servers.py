@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -24,6 +23,7 @@ import yaml
 
 from tests.conformance.cluster.binaries import Binaries, ensure_binaries
 from tests.conformance.cluster.credentials import Credentials, make_credentials
+from tests.support.ports import free_ports
 from tests.support.wait import wait_until
 
 READY_S = 90.0
@@ -306,12 +306,3 @@ def running_cluster(folder: Path, options: ClusterOptions | None = None) -> Gene
         yield cluster
     finally:
         cluster.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on just now."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

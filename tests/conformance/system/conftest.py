@@ -15,7 +15,8 @@ from tests.conformance.system.deployment import Installation
 from tests.conformance.system.nodes import simulated_nodes
 from tests.conformance.system.operator import Operator
 from tests.conformance.system.system import System
-from tests.support.redis import free_port, running_server
+from tests.support.ports import free_port
+from tests.support.redis import running_server
 
 LAST = "test_rbac.py"
 WHOLE = pytest.StashKey[bool]()

@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.cluster.servers import free_ports
 from tests.conformance.system.accounts import Credentials
 from tests.conformance.system.operator import Operator
 from tests.conformance.system.permissions import Account
 from tests.conformance.system.process import ServiceProcess
 from tests.support import chart
 from tests.support.cli import Ran
+from tests.support.ports import free_ports
 
 Json = dict[str, Any]
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"

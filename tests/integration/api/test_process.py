@@ -18,7 +18,7 @@ from slipway.local.apiserver.http import create_app
 from slipway.local.furnish import furnish
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
-from tests.support.redis import free_port
+from tests.support.ports import free_port
 
 EXIT_S = 20.0
 

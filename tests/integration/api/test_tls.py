@@ -13,7 +13,7 @@ from slipway.errors import InvalidError
 from slipway.runtime.tls import CERTIFICATE, KEY, Certificate
 from tests.integration.api.test_process import EXIT_S, a_cluster, environment, run
 from tests.support.http_stub import write_kubeconfig
-from tests.support.redis import free_port
+from tests.support.ports import free_port
 
 
 def issue(authority: trustme.CA, folder: Path) -> None:

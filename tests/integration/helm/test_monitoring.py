@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from slipway.runtime import telemetry
-from tests.support import chart, dashboards
+from tests.support import chart
+from tools import dashboards
 
 Json = dict[str, Any]
 Asked = tuple[str, set[str]]
@@ -141,7 +142,7 @@ def test_dashboards_fit_together(path: Path) -> None:
 
 
 def test_dashboards_are_of_their_tables() -> None:
-    """`python -m tests.support.dashboards helm/files/dashboards` wrote what is there; each panel asks something."""
+    """`python -m tools.dashboards helm/files/dashboards` wrote what is there; each panel asks something."""
     assert {path.name: path.read_text("utf-8") for path in DASHBOARDS} == dashboards.files()
     for board in dashboards.BOARDS:
         for panel in (panel for row in board.rows.values() for panel in row):

@@ -11,7 +11,7 @@ from slipway.runtime import redis_url
 from slipway.streams import keys
 from tests.integration.helm.matrix import SECRETS, rendered
 from tests.support import chart
-from tests.support.chart_schema import SERVICES
+from tools.chart_schema import SERVICES
 
 Json = dict[str, Any]
 

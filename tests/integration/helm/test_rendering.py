@@ -11,7 +11,7 @@ import yaml
 from slipway.runtime.settings import load
 from tests.integration.helm.matrix import LINTED, MATRIX, SECRETS, rendered
 from tests.support import chart
-from tests.support.chart_schema import SERVICES
+from tools.chart_schema import SERVICES
 
 Json = dict[str, Any]
 

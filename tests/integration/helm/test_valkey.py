@@ -21,7 +21,8 @@ from slipway.streams import accounts
 from slipway.streams.client import RedisSettings
 from slipway.streams.redis_streams import connect
 from tests.support import chart
-from tests.support.redis import free_port, server_binary
+from tests.support.ports import free_port
+from tests.support.redis import server_binary
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]

@@ -8,8 +8,9 @@ import yaml
 from slipway.runtime.settings import SettingRow, describe, load
 from slipway.setup.settings import Settings as Setup
 from tests.integration.helm.matrix import MATRIX, REFUSED, SECRETS, rendered
-from tests.support import chart, chart_schema
-from tests.support.chart_schema import OWNED, SERVICES, camel, common_fields, own_fields
+from tests.support import chart
+from tools import chart_schema
+from tools.chart_schema import OWNED, SERVICES, camel, common_fields, own_fields
 
 VALUES: dict[str, Any] = yaml.safe_load((chart.CHART / "values.yaml").read_text("utf-8"))
 LISTENS = {"listen", "health_listen", "task_listen"}

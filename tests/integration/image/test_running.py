@@ -16,7 +16,8 @@ from tests.support.container import Container, let_in
 from tests.support.dockerfile import Image
 from tests.support.gangs import all_running, assert_succeeded, gang_body, let_go
 from tests.support.local_stack import RunningStack, running_stack
-from tests.support.redis import free_port, running_server
+from tests.support.ports import free_port
+from tests.support.redis import running_server
 
 CREDENTIALS = "/etc/slipway/kubernetes"
 REFUSED = ("Read-only file system", "Permission denied", "Traceback")

@@ -18,15 +18,8 @@ from slipway.streams.ports import Entry, Outcome, Streams, WorkHint
 from slipway.streams.producer import Ring, RingPublisher
 from tests.support.clock import wait_until
 from tests.support.logs import store_lines
-from tests.support.redis import (
-    RedisBackend,
-    an_event,
-    an_id,
-    free_port,
-    running_server,
-    server_binary,
-    server_process,
-)
+from tests.support.ports import free_port
+from tests.support.redis import RedisBackend, an_event, an_id, running_server, server_binary, server_process
 from tests.support.redis_cluster import Cluster, Node, cluster_processes, until
 
 SLOT = key_slot(keys.allocation(an_id()).encode())

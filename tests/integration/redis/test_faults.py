@@ -14,7 +14,8 @@ import pytest
 from slipway.errors import ThrottledError, UnavailableError
 from slipway.local.valkey import ServerOptions
 from slipway.streams import keys
-from tests.support.redis import free_port, server_process
+from tests.support.ports import free_port
+from tests.support.redis import server_process
 from tests.support.redis_workshop import Shop, a_shop
 
 # A connection that is cancelled while it is being made is left to the collector by asyncio.

@@ -12,7 +12,8 @@ from slipway.errors import UnavailableError
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams.client import RedisClient, RedisSettings, command
-from tests.support.redis import free_port, server_binary, server_process
+from tests.support.ports import free_port
+from tests.support.redis import server_binary, server_process
 
 
 @pytest.fixture

@@ -11,21 +11,15 @@ import pytest
 
 from slipway.cli.demo import allreduce
 from slipway.cli.demo.evidence import xrange
+from tests.support.ports import free_port
 
 RANKS = 3
-
-
-def a_free_port() -> int:
-    """A port of loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_ranks_agree() -> None:
     """Every rank ends with the sum over all, though no rank saw more than its own vector and its neighbours' parts."""
     program = resources.files("slipway.cli.demo").joinpath("allreduce.py").read_text(encoding="utf-8")
-    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(a_free_port()), "WORLD_SIZE": str(RANKS)}
+    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", program], env={**base, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True

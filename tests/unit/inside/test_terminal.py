@@ -22,7 +22,7 @@ from websockets.typing import Origin, Subprotocol
 
 from slipway.inside import terminal
 from slipway.inside.sessions import REPLAY_BYTES, Replay
-from tests.support.redis import free_port
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 INSIDE = Path(terminal.__file__).parent

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import msgspec
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.journal import Journal
 from tests.contract.kube.samples import a_config, a_pod, a_widget, owned_by
+from tests.support.ports import free_port
 from tests.unit.local.apiserver.support import WIDGETS, a_core, with_widgets
 
 DEADLINE_S = 20.0
@@ -86,7 +86,7 @@ def test_garbage_collection_continues_after_a_restart(tmp_path: Path) -> None:
 
 def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
     """A real process, killed between two answers, comes back with every acknowledged object and version."""
-    port = _free_port()
+    port = free_port()
     acknowledged: dict[str, str] = {}
     process = _start(port, tmp_path)
     opens = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
@@ -127,9 +127,3 @@ def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:
 
 def _url(port: int) -> str:
     return f"http://127.0.0.1:{port}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from slipway.runtime.settings import ALL_SETTINGS, CommonSettings, SettingRow, all_settings, describe
-from tests.support.reference.markdown import code, phrase, table
+from tools.reference.markdown import code, phrase, table
 
 HEAD = ("variable", "default", "what", "allowed")
 _TYPES = {"str": "", "int": "integer", "float": "number", "bool": "true or false"}

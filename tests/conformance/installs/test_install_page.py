@@ -26,7 +26,8 @@ from tests.conformance.system.pods import ADDRESS, running_pods
 from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
 from tests.support.cli import Ran
-from tests.support.redis import free_port, running_server
+from tests.support.ports import free_port
+from tests.support.redis import running_server
 from tests.support.wait import wait_until
 
 PAGE = chart.ROOT / "docs" / "install.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slipway.streams import keys
 from slipway.streams.accounts import ACCOUNTS, ONE_FOR_ALL, Account, pattern
-from tests.support.reference.markdown import code, table
+from tools.reference.markdown import code, table
 
 TOP = f"""# Accounts on Redis
 
@@ -70,7 +70,7 @@ def chart_file() -> str:
 def main(arguments: Sequence[str]) -> int:
     """Writes the file of the chart."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m tests.support.reference.redis_accounts FILE\n")
+        sys.stderr.write("usage: python -m tools.reference.redis_accounts FILE\n")
         return 2
     path = Path(arguments[0])
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from slipway.api.app import ENDPOINTS
 from slipway.api.endpoint import JSON_TYPE, Endpoint
-from tests.support.reference.markdown import code, table
+from tools.reference.markdown import code, table
 
 TOP = """# REST API
 

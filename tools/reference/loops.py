@@ -6,7 +6,7 @@ from slipway.runtime import service
 from slipway.runtime.liveness import Loop
 from slipway.scheduler import loops as scheduler
 from slipway.watcher import loops as watcher
-from tests.support.reference.markdown import code, table
+from tools.reference.markdown import code, table
 
 TOP = """# Loops and their bounds
 

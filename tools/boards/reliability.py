@@ -1,6 +1,6 @@
 """Whether it holds: leaders, promises, and what was mended."""
 
-from tests.support.boards.panel import FAULTS, RATE, Board, Panel, rate
+from tools.boards.panel import FAULTS, RATE, Board, Panel, rate
 
 RELIABILITY = Board(
     name="reliability",

@@ -1,4 +1,4 @@
-"""`python -m tests.support.chart_schema FILE`: what the chart's values may be, as JSON Schema.
+"""`python -m tools.chart_schema FILE`: what the chart's values may be, as JSON Schema.
 
 Owns the shape of the values. The settings of the services come from their own structs, with bounds and descriptions;
 the specs of pools and queues from the custom resources. Everything is closed: what is not listed is refused.
@@ -20,8 +20,8 @@ from slipway.podworker.settings import Settings as Podworker
 from slipway.runtime.settings import CommonSettings
 from slipway.scheduler.settings import Settings as Scheduler
 from slipway.watcher.settings import Settings as Watcher
-from tests.support import chart_parts as parts
-from tests.support import chart_shapes as shapes
+from tools import chart_parts as parts
+from tools import chart_shapes as shapes
 
 Schema = dict[str, Any]
 
@@ -262,7 +262,7 @@ def _strict(found: Schema) -> Schema:
 def main(arguments: Sequence[str]) -> int:
     """Writes the file."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m tests.support.chart_schema FILE\n")
+        sys.stderr.write("usage: python -m tools.chart_schema FILE\n")
         return 2
     Path(arguments[0]).write_text(text(), encoding="utf-8")
     return 0

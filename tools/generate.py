@@ -1,6 +1,6 @@
-"""`python -m tests.support.generate docs`: the reference pages, written from the code.
+"""`python -m tools.generate docs`: the reference pages, written from the code.
 
-Owns which pages there are and how they are written or compared. What stands on them is `tests/support/reference`.
+Owns which pages there are and how they are written or compared. What stands on them is `tools/reference`.
 It lives among the tests because it may import every service at once, which nothing in the product may.
 
 Invariant: the same code gives the same bytes on every machine: no clock, no environment, no order of a set.
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.reference import (
+from tools.reference import (
     cli,
     invariants,
     lifecycle,
@@ -55,7 +55,7 @@ def stale_files(folder: Path, files: dict[str, str]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Writes `FOLDER/reference/*.md`, and removes pages there that nothing writes any more."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m tests.support.generate FOLDER\n")
+        sys.stderr.write("usage: python -m tools.generate FOLDER\n")
         return 2
     folder = Path(arguments[0]) / "reference"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""`python -m tests.support.dashboards helm/files/dashboards`: the Grafana dashboards of the chart, from their tables.
+"""`python -m tools.dashboards helm/files/dashboards`: the Grafana dashboards of the chart, from their tables.
 
-Owns the form that Grafana reads. What is on them stands in `tests/support/boards`: each panel's description is the
+Owns the form that Grafana reads. What is on them stands in `tools/boards`: each panel's description is the
 question that it answers, and `quiet` says why a healthy system shows nothing there; a panel without it must have data
 wherever work runs (a test asks a real Prometheus).
 
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.boards.overview import OVERVIEW
-from tests.support.boards.panel import Board, Panel
-from tests.support.boards.reliability import RELIABILITY
-from tests.support.boards.services import SERVICES
+from tools.boards.overview import OVERVIEW
+from tools.boards.panel import Board, Panel
+from tools.boards.reliability import RELIABILITY
+from tools.boards.services import SERVICES
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ import inspect
 
 from slipway.audit.check import INVARIANTS, Check, Invariant
 from slipway.audit.needs import Need
-from tests.support.reference.markdown import table
+from tools.reference.markdown import table
 
 TOP = """# What is checked
 

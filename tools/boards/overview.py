@@ -1,6 +1,6 @@
 """What waits, why, since when; and how work flows."""
 
-from tests.support.boards.panel import Board, Panel, p99, rate
+from tools.boards.panel import Board, Panel, p99, rate
 
 OVERVIEW = Board(
     name="overview",

@@ -25,7 +25,8 @@ from tests.conformance.system.pods import addresses, await_rolled_out, running_p
 from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
 from tests.support.gangs import starts_of
-from tests.support.redis import free_port, running_server
+from tests.support.ports import free_port
+from tests.support.redis import running_server
 from tests.support.wait import wait_until
 
 ALLOCATIONS = f"{GROUP}/namespaces/default/allocations"

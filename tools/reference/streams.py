@@ -7,7 +7,7 @@ from slipway.model.events import TYPE_PREFIX
 from slipway.model.lifecycle import Event, Kind
 from slipway.streams import keys
 from slipway.streams.codec import encode_event
-from tests.support.reference.markdown import code, table
+from tools.reference.markdown import code, table
 
 TOP = """# Streams
 

@@ -3,8 +3,8 @@
 Owns those parts of the values. It knows no setting of a service: `chart_schema` puts the parts together.
 """
 
-from tests.support import chart_shapes as shapes
-from tests.support.chart_shapes import Schema
+from tools import chart_shapes as shapes
+from tools.chart_shapes import Schema
 
 _HOST = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _SCHEDULE = r"^(@(hourly|daily)|\S+ \S+ \S+ \S+ \S+)$"

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from slipway.model.lifecycle import TRANSITIONS, Event, Kind, Phase, RankState, Writer, diagram, writer_of
 from slipway.model.reasons import INFRASTRUCTURE, Gate, Reason, Result
-from tests.support.reference.markdown import code, table
+from tools.reference.markdown import code, table
 
 TOP = """# The life of an allocation
 

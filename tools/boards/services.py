@@ -1,6 +1,6 @@
 """Which of our parts is slow."""
 
-from tests.support.boards.panel import FAULTS, RATE, Board, Panel, p99, rate
+from tools.boards.panel import FAULTS, RATE, Board, Panel, p99, rate
 
 SERVICES = Board(
     name="services",

@@ -6,7 +6,7 @@ from typing import Any
 from slipway.crd.meta import GROUP_VERSION
 from slipway.crd.rules import RULES
 from slipway.crd.schema import DEFINITIONS, Definition, crd_manifests
-from tests.support.reference.markdown import code, phrase, table
+from tools.reference.markdown import code, phrase, table
 
 Schema = dict[str, Any]
 TOP = f"""# Custom resources

@@ -18,7 +18,8 @@ from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
 from tests.support.container import made_image, require_root
 from tests.support.dockerfile import Image
-from tests.support.redis import free_port, running_server
+from tests.support.ports import free_port
+from tests.support.redis import running_server
 from tests.support.wait import wait_until
 
 ALLOCATIONS = f"{GROUP}/namespaces/default/allocations"

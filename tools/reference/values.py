@@ -8,12 +8,12 @@ from typing import Any, cast
 import yaml
 
 from slipway.runtime.settings import describe
-from tests.support import chart_schema
-from tests.support.reference.markdown import code, phrase, table
+from tools import chart_schema
+from tools.reference.markdown import code, phrase, table
 
 Json = dict[str, Any]
 
-VALUES = Path(__file__).parents[3] / "helm" / "values.yaml"
+VALUES = Path(__file__).parents[2] / "helm" / "values.yaml"
 HEAD = ("value", "default", "what", "allowed")
 PROSE = """# Values of the chart
 

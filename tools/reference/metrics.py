@@ -1,7 +1,7 @@
 """The metrics reference, from the one table of instruments."""
 
 from slipway.runtime.telemetry import INSTRUMENTS
-from tests.support.reference.markdown import code, phrase, table
+from tools.reference.markdown import code, phrase, table
 
 TOP = """# Metrics
 

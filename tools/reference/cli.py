@@ -1,7 +1,7 @@
 """The command reference: the verbs as `slipway --help` groups them, with their own help pages."""
 
 from slipway.cli import main
-from tests.support.reference.markdown import code, table
+from tools.reference.markdown import code, table
 
 TOP = """# The `slipway` command
 

@@ -17,7 +17,8 @@ from tests.conformance.system.permissions import denied, permissions_of
 from tests.conformance.system.system import System, a_body, an_allocation
 from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
-from tests.support.redis import free_port, running_server
+from tests.support.ports import free_port
+from tests.support.redis import running_server
 from tests.support.wait import wait_until
 
 TEAM, STRANGER = "team-a", "team-b"

@@ -1,0 +1,116 @@
+"""What a test may not hold from the time at which it was collected: a clock, a port, a path, a number drawn.
+
+A test may run many minutes after its module was imported, beside another worker that imported the same module. So what
+is read at import (constants, defaults, the cases of `parametrize`) is never the time, a free port, a folder of this run
+or a random number; nor does it call a function that reads one.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+READS = frozenset({
+    "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "SystemClock().now",
+    "SystemClock().monotonic", "datetime.now", "datetime.utcnow", "datetime.datetime.now", "datetime.datetime.utcnow",
+    "date.today", "datetime.date.today", "uuid4", "uuid.uuid4", "uuid.uuid1", "secrets.token_hex",
+    "secrets.token_bytes", "secrets.token_urlsafe", "os.urandom", "random.random", "random.randint", "random.choice",
+    "random.sample", "random.getrandbits", "free_port", "free_ports", "socket.socket", "socket.create_server",
+    "os.getcwd", "Path.cwd", "tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp", "tempfile.TemporaryDirectory",
+    "tempfile.NamedTemporaryFile", "gzip.compress",
+})  # fmt: skip
+"""Calls whose answer is another one later, or beside another process."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Name = tuple[str, str]
+"""The dotted name of a module, and a name in it."""
+
+
+def _modules() -> dict[str, ast.Module]:
+    paths = sorted((ROOT / "tests").rglob("*.py"))
+    names = [path.relative_to(ROOT).as_posix().removesuffix(".py").replace("/", ".") for path in paths]
+    return {name: ast.parse(path.read_text("utf-8")) for name, path in zip(names, paths, strict=True)}
+
+
+def held(modules: Mapping[str, ast.Module]) -> list[str]:
+    """`module:line call` of each call at import that reads what may not be held."""
+    imports = {name: _imported(name, module) for name, module in modules.items()}
+    functions = {
+        (name, node.name): node
+        for name, module in modules.items()
+        for node in module.body
+        if isinstance(node, Function)
+    }
+    calls = {
+        name: {call for inner in node.body for call in _calls(ast.walk(inner))} for name, node in functions.items()
+    }
+    reading = {name for name, called in calls.items() if called & READS}
+    grew = True
+    while grew:
+        more = {name for name in calls if any(imports[name[0]].get(call) in reading for call in calls[name])} - reading
+        grew = bool(more)
+        reading |= more
+    found: list[str] = []
+    for name, module in modules.items():
+        for node in _at_import(module):
+            for call in _calls([node]):
+                if call in READS or imports[name].get(call) in reading:
+                    found.append(f"{name}:{getattr(node, 'lineno', 0)} {call}")
+    return found
+
+
+def _imported(name: str, module: ast.Module) -> dict[str, Name]:
+    """What the names of a module stand for: its own functions, and what it takes from other modules of the tests."""
+    known: dict[str, Name] = {node.name: (name, node.name) for node in module.body if isinstance(node, Function)}
+    for node in module.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                known[alias.asname or alias.name] = (node.module, alias.name)
+    return known
+
+
+def _calls(nodes: Iterator[ast.AST] | list[ast.AST]) -> set[str]:
+    return {_words(node.func) for node in nodes if isinstance(node, ast.Call)}
+
+
+def _words(node: ast.expr) -> str:
+    """`a.b` and `A().b` as they are written; what is anything else is called by no name."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{_words(value)}.{name}"
+        case ast.Call(func=func):
+            return f"{_words(func)}()"
+        case _:
+            return ""
+
+
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """What is run when the module is imported: no bodies of functions, and nothing that only a program does."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+        return
+    yield node
+    if isinstance(node, Function | ast.Lambda):
+        given = [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
+        inner = given if isinstance(node, ast.Lambda) else [*node.decorator_list, *given]
+    else:
+        inner = list(ast.iter_child_nodes(node))
+    for each in inner:
+        yield from _at_import(each)
+
+
+def test_no_test_holds_what_was_true_when_it_was_collected() -> None:
+    """No constant, default or case of the tests reads a clock, a port, a folder of the run or chance at import."""
+    assert held(_modules()) == []
+
+
+def test_the_rule_sees_through_functions_and_modules() -> None:
+    """A clock that a helper of another module reads is found in a case; in the body of a test it is allowed."""
+    helper = "import time\n\ndef now():\n    return time.time()\n\ndef headers(age_s=0):\n    return now() - age_s\n"
+    user = (
+        "import pytest\nfrom tests.helper import headers as made\n\n"
+        "@pytest.mark.parametrize('sent', [made(), made(600)])\ndef test_it(sent):\n    assert made() != sent\n"
+    )
+    modules = {"tests.helper": ast.parse(helper), "tests.test_user": ast.parse(user)}
+    assert held(modules) == ["tests.test_user:4 made", "tests.test_user:4 made"]
