@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "timeline": Entry("show", "how long it spent in each phase"),
         "trace": Entry("show", "its trace as a waterfall, from the request to the first line"),
         "events": Entry("streams", "its transitions; -f goes on"),
+        "follow": Entry("run", "what `run` shows of it, to its end, with its exit code"),
         "logs": Entry("streams", "what its ranks print; -f goes on"),
         "open": Entry("reach", "open its page, or that of the API, in a browser"),
         "port-forward": Entry("reach", "lead a port of this machine to a port of a workload"),

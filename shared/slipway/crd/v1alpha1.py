@@ -223,7 +223,7 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     max_runtime: Duration | None = None
     """an attempt ends after so long"""
     pending_timeout: Duration | None = None
-    """it ends when it has waited so long"""
+    """it ends when it has waited so long: to be admitted, and again while something keeps it from starting"""
     preemption_grace: Duration | None = None
     """how long it may take to make room"""
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 0
