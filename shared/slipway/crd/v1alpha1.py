@@ -186,6 +186,8 @@ class Signals(Wire, kw_only=True, frozen=True):
     """when the work was last saved"""
     lost_nodes: Annotated[list[Annotated[str, Meta(max_length=253)]], Meta(max_length=RANKS_MAX)] = []
     """nodes that an admin has given up: nothing of it runs there any more"""
+    grace_s: Annotated[int, Meta(ge=1, le=86_400)] | None = None
+    """a cancel that is in a hurry: its pods have at most so many seconds to end"""
     attempt: Annotated[int, Meta(ge=1)] = 1
     """the attempt that they belong to"""
 

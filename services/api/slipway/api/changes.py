@@ -49,6 +49,18 @@ class Changes:
             return allocation
         return await self.write(allocation, {"desired": STOPPED})
 
+    async def hurry(self, allocation: Allocation, grace_s: int) -> Allocation:
+        """Give the pods of a cancelled attempt at most `grace_s` seconds to end; a shorter time that stands is kept."""
+
+        def hurried(signals: Signals) -> Signals:
+            known = signals.grace_s
+            return msgspec.structs.replace(signals, grace_s=grace_s if known is None else min(known, grace_s))
+
+        try:
+            return await self.signal(allocation, hurried)
+        except ConflictError:
+            return await self._lookup.again(allocation)
+
     async def delete(self, allocation: Allocation, *, version: str = "") -> None:
         """Delete the object, which cancels it."""
         meta = allocation.metadata

@@ -59,6 +59,14 @@ class PriorityBody(Request, kw_only=True, frozen=True):
     priority: Annotated[int, Meta(ge=0, le=1000, description="higher goes first")]
 
 
+class KillBody(Request, kw_only=True, frozen=True):
+    """Optional. Without either, pods have their own grace, which a second kill ends."""
+
+    force: bool = False
+    """its pods are killed at once; what is on nodes that do not answer is given up for lost"""
+    grace: Annotated[str, Meta(max_length=32, description="its pods have at most so long, such as 5s")] = ""
+
+
 class PreemptBody(Request, kw_only=True, frozen=True):
     reason: Annotated[str, Meta(max_length=256)] = ""
 

@@ -60,6 +60,8 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
     drop_pod_finalizers: tuple[Pod, ...] = ()
     force_deletes: tuple[Pod, ...] = ()
     """pods on nodes that are gone: no kubelet will ever confirm their end"""
+    hurried: tuple[tuple[Pod, int], ...] = ()
+    """pods to delete once more, with a shorter grace (seconds)"""
     drop_cr_finalizer: bool = False
     """it has ended and no pod is seen: look for what is left, then let the object go"""
     needs: Needs = Needs()
@@ -120,6 +122,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
         changed=after is not allocation,
         drop_pod_finalizers=leftovers.droppable(view, after),
         force_deletes=leftovers.unreachable(view),
+        hurried=leftovers.hurried(view),
         drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
         needs=Needs(hint=leftovers.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
     )

@@ -18,13 +18,23 @@ def configure_kill(parser: argparse.ArgumentParser) -> None:
     """Arguments of `kill`."""
     _configure_ids(parser)
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
+    parser.add_argument(
+        "--grace", metavar="5s", default="", help="its ranks have at most so long (a second kill: none)"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="kill its ranks at once; give up for lost what is on nodes that do not answer",
+    )
 
 
 def kill(arguments: argparse.Namespace, session: Session) -> int:
     """End it."""
+    asked: Json = {"force": True} if arguments.force else {}
+    asked |= {"grace": arguments.grace} if arguments.grace else {}
     for id_ in arguments.ids:
         before: Json = session.api.get(f"/allocations/{id_}")
-        session.api.post(f"/allocations/{before['id']}/kill")
+        session.api.post(f"/allocations/{before['id']}/kill", asked or None)
         had = f" had ended: {words.state_of(before)}" if words.has_ended(before) else " is being ended"
         session.terminal.line(f"{before['id']}{had}")
     if arguments.wait:

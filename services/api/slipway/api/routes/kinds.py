@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from slipway.api.endpoint import Endpoint
 from slipway.api.routes import allocations, launches
-from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, PriorityBody
+from slipway.api.schemas import AllocationList, AllocationView, KillBody, LaunchBody, PriorityBody
 from slipway.model.lifecycle import Kind
 
 KindHandler = Callable[[Request, Kind | None], Coroutine[Any, Any, Response]]
@@ -60,8 +60,9 @@ def _rows(kind: Kind) -> tuple[Endpoint, ...]:
             method="POST",
             path=f"{root}/{{id}}/kill",
             handler=_of(allocations.kill, kind),
-            summary="Cancel it",
+            summary="Cancel it; a second time, or with force, at once",
             tag=tag,
+            body=KillBody,
             answer=AllocationView,
             status=202,
             also=allocations.ONCE_ENDED,
