@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from slipway.crd.bounds import RANKS_MAX
 from slipway.crd.v1alpha1 import AllocationSpec, Name, Position, Wire
+from slipway.crd.wire import Duration
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
@@ -53,6 +54,9 @@ class ChangeBody(Request, kw_only=True, frozen=True):
     queue_position: Position | msgspec.UnsetType = msgspec.UNSET
     hold: bool | msgspec.UnsetType = msgspec.UNSET
     desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] | msgspec.UnsetType = msgspec.UNSET
+    max_runtime: Duration | msgspec.UnsetType = msgspec.UNSET
+    idle_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
+    pending_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
 
 
 class PriorityBody(Request, kw_only=True, frozen=True):

@@ -27,7 +27,7 @@ from slipway.kube.objects import Pod
 from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
-from slipway.model.times import format_time
+from slipway.model.times import format_time, parse_time
 from slipway.watcher import causes, ends, exits, gang, leftovers, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
@@ -179,7 +179,7 @@ def _started(view: View) -> _Moved:
     """The pods of this attempt may run: follow them, and see whether the attempt is to end."""
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
-    followed = _shrunk(view, _ready(view, _progressed(view, view.allocation)))
+    followed = _shrunk(view, _ready(view, _limited(view, _progressed(view, view.allocation))))
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
@@ -227,6 +227,26 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
     )
     # Whatever ended the attempt before this one has been overcome.
     return with_status(running, msgspec.structs.replace(running.status, reason=""))
+
+
+def _limited(view: View, allocation: Allocation) -> Allocation:
+    """The deadlines of what runs, when a limit of it was changed."""
+    status = allocation.status
+    if status.phase is not Phase.RUNNING or not status.started_at:
+        return allocation
+    ours = (ends.DEADLINE_MAX_RUNTIME, ends.DEADLINE_IDLE)
+    wanted = _deadlines(allocation, parse_time(status.started_at))
+    known = {name: at for name, at in status.deadlines.items() if name in ours}
+    if wanted == known:
+        return allocation
+    others = {name: at for name, at in status.deadlines.items() if name not in ours}
+    return record(
+        allocation,
+        Event.UPDATED,
+        now=view.now,
+        data={"deadlines": wanted},
+        deadlines={**others, **wanted},
+    )
 
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:

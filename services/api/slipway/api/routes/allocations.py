@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access.door import sight_of
-from slipway.api.changes import STOPPED, has_ended
+from slipway.api.changes import STOPPED, check_limits, has_ended
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
@@ -54,6 +54,7 @@ FORESEE = Query(
 PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
 NODES_SHOWN_MAX = 4
+CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
 GRACE_MIN_S, GRACE_MAX_S = 1, 86_400
 SECOND_KILL_AFTER_S = 2.0
 """A kill that follows sooner may be the first one, sent again because its answer was lost."""
@@ -68,7 +69,7 @@ async def get(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Change priority, queue (before admission), position, hold or desired."""
+    """Change priority, queue (before admission), position, hold, desired, or the limits, also while it runs."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
@@ -77,6 +78,8 @@ async def change(request: Request) -> Response:
         return _answer(found)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
+        check_limits(given, await parts.catalog.pool(found.spec.pool))
     return _answer(await parts.changes.write(found, fields, version=version))
 
 
