@@ -267,8 +267,8 @@ async def test_the_body_of_a_get_can_be_launched_again(world: ApiWorld) -> None:
 
 async def test_limits_change_after_the_launch_as_far_as_the_pool_lets_them(world: ApiWorld) -> None:
     """Longer or shorter; what is no duration, or beyond the pool's limit, is refused with its field."""
-    path = f"/api/v1/allocations/{(await world.launch(name='a', maxRuntime='1h'))['id']}"
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"limitsMax": "4h"}})
+    path = f"/api/v1/allocations/{(await world.launch(name='a', maxRuntime='1h'))['id']}"
     assert (await world.http.patch(path, json={"maxRuntime": "3h", "idleTimeout": "30m"})).status_code == 200
     spec = (await world.stored("a")).spec
     assert (spec.max_runtime, spec.idle_timeout) == ("3h", "30m")

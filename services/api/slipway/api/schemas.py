@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.bounds import RANKS_MAX
-from slipway.crd.v1alpha1 import AllocationSpec, Name, Position, Wire
-from slipway.crd.wire import Duration
+from slipway.crd.v1alpha1 import AllocationSpec, Name, Wire
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
@@ -46,29 +45,8 @@ class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_
     """Base of small request bodies."""
 
 
-class ChangeBody(Request, kw_only=True, frozen=True):
-    """What may change after the launch."""
-
-    priority: Annotated[int, Meta(ge=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
-    queue: Name | msgspec.UnsetType = msgspec.UNSET
-    queue_position: Position | msgspec.UnsetType = msgspec.UNSET
-    hold: bool | msgspec.UnsetType = msgspec.UNSET
-    desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] | msgspec.UnsetType = msgspec.UNSET
-    max_runtime: Duration | msgspec.UnsetType = msgspec.UNSET
-    idle_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
-    pending_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
-
-
 class PriorityBody(Request, kw_only=True, frozen=True):
     priority: Annotated[int, Meta(ge=0, le=1000, description="higher goes first")]
-
-
-class KillBody(Request, kw_only=True, frozen=True):
-    """Optional. Without either, pods have their own grace, which a second kill ends."""
-
-    force: bool = False
-    """its pods are killed at once; what is on nodes that do not answer is given up for lost"""
-    grace: Annotated[str, Meta(max_length=32, description="its pods have at most so long, such as 5s")] = ""
 
 
 class PreemptBody(Request, kw_only=True, frozen=True):

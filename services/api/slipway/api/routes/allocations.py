@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access.door import sight_of
+from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.changes import STOPPED, check_limits, has_ended
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
@@ -20,10 +21,8 @@ from slipway.api.queue_view import NOBODY, Aged, aged
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.schemas import (
     AllocationView,
-    ChangeBody,
     ExplainView,
     Items,
-    KillBody,
     PodView,
     PreemptBody,
     PriorityBody,

@@ -7,9 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.change_schemas import KillBody
 from slipway.api.endpoint import Endpoint
 from slipway.api.routes import allocations, launches
-from slipway.api.schemas import AllocationList, AllocationView, KillBody, LaunchBody, PriorityBody
+from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, PriorityBody
 from slipway.model.lifecycle import Kind
 
 KindHandler = Callable[[Request, Kind | None], Coroutine[Any, Any, Response]]
