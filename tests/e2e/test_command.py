@@ -52,7 +52,7 @@ def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
         process.send_signal(signal.SIGINT)
         _, err = rest_of(process)
     assert process.returncode == 130
-    assert "slipway logs -f detached-" in err
+    assert "slipway follow detached-" in err
     assert stack.view("detached")["phase"] == "Running"
     assert stack.command("kill", "detached", "--wait").code == 0
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
+from slipway.api.change_schemas import ChangeBody
 from slipway.api.job_schemas import BatchBody, JobBody
 from slipway.api.ordered import Sorting
 from slipway.api.proxy import headers
 from slipway.api.refusals import MalformedError
 from slipway.api.routes.simulate import SimulateBody
-from slipway.api.schemas import ChangeBody, GatherBody, LaunchBody
+from slipway.api.schemas import GatherBody, LaunchBody
 from slipway.api.strict import checked, object_of
 from slipway.api.webhooks.addresses import parse_networks, parse_target
 from slipway.api.webhooks.hook import parse_key

@@ -5,7 +5,7 @@ Owns the arrangement only: what the other services would do (admit, start, end) 
 
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -19,7 +19,7 @@ from slipway.crd import rules, schema
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE, Condition
 from slipway.crd.transitions import events_after, id_of, record, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
-from slipway.errors import InvariantError
+from slipway.errors import AlreadyExistsError, InvariantError
 from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore
@@ -104,10 +104,17 @@ class ApiWorld:
         return str(made["status"]["token"])
 
     async def launch(self, headers: dict[str, str] | None = None, **body: Any) -> Json:
-        """A launch that must be taken; its answer."""
+        """A launch that must be taken; its answer. The queue that it names is there."""
+        if "queue" in body:
+            await self.make_queue(body["queue"])
         response = await self.http.post("/api/v1/allocations", json={**COMMAND, **body}, headers=headers)
         assert response.status_code in (200, 201), response.text
         return dict(response.json())
+
+    async def make_queue(self, name: str, pool: str = "default") -> None:
+        """The queue of that name, unless it is there."""
+        with suppress(AlreadyExistsError):
+            await self.kube.create(QUEUES, {"metadata": {"name": name}, "spec": {"pool": pool}})
 
     async def get(self, path: str, **headers: str) -> httpx.Response:
         """GET below /api/v1."""

@@ -109,7 +109,7 @@ class Following:
         try:
             # Inside, because whoever reads it may be quick.
             terminal.note(
-                f"\ndetached: {self.id} goes on. Come back with: slipway logs -f {self.id}\n"
+                f"\ndetached: {self.id} goes on. Come back with: slipway follow {self.id}\n"
                 f"Ctrl-C again within {SECOND_S:.0f} s kills it."
             )
             time.sleep(SECOND_S)

@@ -24,7 +24,10 @@ NAME_PREFIXES: Mapping[Kind, str] = {
     Kind.TENSORBOARD: "tensorboard-",
     Kind.TRAINING: "run-",
 }
-_OUTSIDE_SPEC_HASH = ("desired", "hold", "priority", "queue", "queuePosition", "signals", "requestHash")
+_OUTSIDE_SPEC_HASH = (
+    *("desired", "hold", "priority", "queue", "queuePosition", "signals", "requestHash"),
+    *("maxRuntime", "idleTimeout", "pendingTimeout"),
+)
 _SERVER_METADATA = (
     "uid",
     "resourceVersion",

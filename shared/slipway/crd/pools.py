@@ -120,6 +120,9 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """what a kind runs when nobody says"""
     max_slots_per_pod: int | None = None
     """the most GPUs of one rank"""
+    limits_max: Duration | None = None
+    """the longest maxRuntime, idleTimeout and pendingTimeout to which a launch may be changed afterwards; any when
+    absent"""
     preemption_margin: Duration | None = None
     """how long places are held for work that preempts beyond the grace of its victims; 5m when absent"""
     workspaces: list[Name] = []

@@ -141,7 +141,8 @@ def _role(
 ) -> RoleSpec:
     containers = containers_of(template)
     of_template: Json = object_of(containers[main_container(template)].get("resources")) if containers else {}
-    base = of_template if of_template or role.resources else defaults.resources
+    # What the request names replaces the default of that resource; the other defaults stay.
+    base = of_template or defaults.resources
     minimum = role.min_available
     if minimum is None:
         minimum = role.count if gang.min_available is None else 0

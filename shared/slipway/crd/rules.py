@@ -35,9 +35,6 @@ IMMUTABLE_ALWAYS_SET = ("kind", "pool", "preemptible", "maxRestarts")
 IMMUTABLE_OPTIONAL = (
     "job",
     "minAvailable",
-    "idleTimeout",
-    "maxRuntime",
-    "pendingTimeout",
     "preemptionGrace",
     "requestHash",
     "template",

@@ -186,6 +186,8 @@ class Signals(Wire, kw_only=True, frozen=True):
     """when the work was last saved"""
     lost_nodes: Annotated[list[Annotated[str, Meta(max_length=253)]], Meta(max_length=RANKS_MAX)] = []
     """nodes that an admin has given up: nothing of it runs there any more"""
+    grace_s: Annotated[int, Meta(ge=1, le=86_400)] | None = None
+    """a cancel that is in a hurry: its pods have at most so many seconds to end"""
     attempt: Annotated[int, Meta(ge=1)] = 1
     """the attempt that they belong to"""
 
@@ -223,7 +225,7 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     max_runtime: Duration | None = None
     """an attempt ends after so long"""
     pending_timeout: Duration | None = None
-    """it ends when it has waited so long"""
+    """it ends when it has waited so long: to be admitted, and again while something keeps it from starting"""
     preemption_grace: Duration | None = None
     """how long it may take to make room"""
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 0

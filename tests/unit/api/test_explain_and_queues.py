@@ -137,13 +137,17 @@ async def test_me_and_workspaces(world: ApiWorld) -> None:
     assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default"]
 
 
-async def test_a_missing_queue_is_a_warning(world: ApiWorld) -> None:
-    """It may come later; one of another pool is told apart."""
-    await world.kube.create(QUEUES, {"metadata": {"name": "q2"}, "spec": {"pool": "other"}})
-    missing = await world.launch(queue="q1")
-    foreign = await world.launch(queue="q2")
-    assert missing["warnings"] == ["there is no queue q1: the allocation waits until somebody creates it"]
-    assert "belongs to pool other" in foreign["warnings"][0]
+@pytest.mark.parametrize("query", ["", "?dryRun=true"])
+async def test_a_queue_that_the_pool_does_not_have_is_refused(world: ApiWorld, query: str) -> None:
+    """As a pool that is not there: with the names of those that are; a queue of another pool is none of this one."""
+    await world.make_queue("q2", pool="other")
+    for name in ("q1", "q2"):
+        asked = await world.http.post(f"/api/v1/allocations{query}", json={"kind": "shell", "queue": name})
+        assert asked.status_code == 422
+        [error] = asked.json()["errors"]
+        assert error["pointer"] == "/queue"
+        assert error["detail"] == f"pool default has no queue {name}; there are: default"
+    assert await world.names() == []
 
 
 async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -> None:

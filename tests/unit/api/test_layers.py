@@ -145,9 +145,9 @@ async def test_a_queue_of_the_workspace_in_another_pool(world: ApiWorld) -> None
     assert (await dry(world, kind="command", image="a", command=["x"]))["spec"]["queue"] == "gpu"
     found = await dry(world, kind="command", image="a", command=["x"], pool="default")
     assert (found["spec"]["pool"], found["spec"]["queue"]) == ("default", "default")
-    named = await dry(world, kind="command", image="a", command=["x"], pool="gpu", queue="default")
-    assert named["spec"]["queue"] == "default"
-    assert any("UnknownQueue" in warning for warning in named["warnings"])
+    asked = {"kind": "command", "image": "a", "command": ["x"], "pool": "gpu", "queue": "default"}
+    named = await world.http.post("/api/v1/allocations?dryRun=true", json=asked)
+    assert [error["pointer"] for error in named.json()["errors"]] == ["/queue"]
 
 
 async def test_a_default_template_that_is_gone(world: ApiWorld) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from slipway.errors import StaleError
 from slipway.kube.answers import Verb
-from slipway.kube.resources import ALLOCATIONS, NAMESPACES
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from tests.support.api_world import COMMAND, ApiWorld
 
@@ -263,3 +263,15 @@ async def test_the_body_of_a_get_can_be_launched_again(world: ApiWorld) -> None:
     same = {name: value for name, value in again.json()["spec"].items() if name != "requestHash"}
     assert same == {name: value for name, value in answer["spec"].items() if name != "requestHash"}
     assert COMMAND["command"] == same["template"]["spec"]["containers"][0]["command"]
+
+
+async def test_limits_change_after_the_launch_as_far_as_the_pool_lets_them(world: ApiWorld) -> None:
+    """Longer or shorter; what is no duration, or beyond the pool's limit, is refused with its field."""
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"limitsMax": "4h"}})
+    path = f"/api/v1/allocations/{(await world.launch(name='a', maxRuntime='1h'))['id']}"
+    assert (await world.http.patch(path, json={"maxRuntime": "3h", "idleTimeout": "30m"})).status_code == 200
+    spec = (await world.stored("a")).spec
+    assert (spec.max_runtime, spec.idle_timeout) == ("3h", "30m")
+    for field, value in (("maxRuntime", "5h"), ("pendingTimeout", "soon")):
+        refused = await world.http.patch(path, json={field: value})
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, f"/{field}")

@@ -9,6 +9,8 @@ from slipway.cli import main
 from slipway.cli.verbs.apply import body_of
 from slipway.cli.yamlfile import documents
 from slipway.errors import InvalidError
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -94,3 +96,18 @@ def test_yaml_that_runs_code_is_refused() -> None:
     """Tags of Python objects are not read."""
     with pytest.raises(InvalidError):
         documents("!!python/object/apply:os.system [true]")
+
+
+async def test_what_has_ended_is_not_launched_again_and_says_so(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """Nothing of it is shown as if it ran; who follows gets the exit code that it ended with."""
+    path = tmp_path / "one.yaml"
+    path.write_text(BODY)
+    first = await desk.run("apply", "-f", str(path))
+    await world.run("short")
+    await world.step("short", Event.TERMINATED, reason="RankFailed", result=Result.FAILED)
+    again, followed = await desk.run("apply", "-f", str(path)), await desk.run("apply", "--follow", "-f", str(path))
+    assert (again.code, again.out) == (main.OK, first.out)
+    assert (followed.code, followed.out) == (main.FAILED, "")
+    for said in (again.err, followed.err):
+        assert "not launched again: short has ended (Failed)" in said
+        assert "launched\n" not in said

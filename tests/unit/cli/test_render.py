@@ -39,16 +39,20 @@ async def test_what_would_wait_is_said(desk: Desk, tmp_path: Path) -> None:
 
 
 async def test_a_config_launches_the_same_again(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
-    """The complete body, as `apply` takes it."""
-    await world.launch(name="first", labels={"team": "a"}, env={"A": "1"})
+    """The complete body, as `apply` takes it: under another name, and without the labels that are Slipway's own."""
+    key = {"idempotency-key": "k"}
+    await world.launch(name="first", labels={"team": "a"}, env={"A": "1"}, headers=key)
     ran = await desk.run("command", "config", "first")
     body = yaml.safe_load(ran.out)
-    assert (body["name"], body["env"], body["labels"]) == ("first", {"A": "1"}, {"team": "a"})
-    assert not {"requestHash", "signals", "desired"} & body.keys()
+    assert (body["env"], body["labels"]) == ({"A": "1"}, {"team": "a"})
+    assert not {"name", "requestHash", "signals", "desired"} & body.keys()
     path = tmp_path / "again.yaml"
-    path.write_text(ran.out.replace("name: first", "name: again"))
-    assert (await desk.run("apply", "-f", str(path))).code == main.OK
-    one, other = (await world.stored("first")).spec, (await world.stored("again")).spec
+    path.write_text(ran.out)
+    again = await desk.run("apply", "-f", str(path))
+    assert again.code == main.OK, again.err
+    name = again.out.strip().rpartition("-")[0]
+    assert name != "first"
+    one, other = (await world.stored("first")).spec, (await world.stored(name)).spec
     assert one.template == other.template
     assert one.env == other.env
     assert (await desk.run("notebook", "config", "nosuch")).code == main.NOT_FOUND

@@ -403,3 +403,27 @@ async def test_curl(desk: Desk) -> None:
     done = await desk.run("ps", "--curl")
     assert f"{desk.url}/api/v1/allocations?limit=500" in done.err
     assert done.err.startswith("curl ")
+
+
+async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld, desk: Desk) -> None:
+    """Something waits, although nothing is Running, and nothing that ended is as new as that."""
+    await desk.run(*RUN, "--", "true")
+    assert (await desk.run("ps", "--phase", "Running")).err.strip() == "nothing is listed with phase Running"
+    assert "fits these options" in (await desk.run("history", "--since", "1s")).err
+
+
+async def test_memory_without_a_unit_is_asked_back(desk: Desk) -> None:
+    """8 bytes are a slip: the field and what to write are named."""
+    done = await desk.run("run", "--image", "a", "--memory", "8", "--", "true")
+    assert done.code == main.USAGE
+    assert "ranks[0].resources.memory: 8 is 8 bytes; write the unit, such as 8Gi or 8Mi" in done.err
+
+
+async def test_follow_shows_what_run_shows(world: ApiWorld, desk: Desk) -> None:
+    """Also of what has ended: how, and that as the exit code."""
+    await desk.run("run", "--image", "a", "--name", "train", "--detach", "--", "true")
+    world.pod_logs.is_talking = True
+    await ended(world, "train", code=3)
+    done = await desk.run("follow", "train")
+    assert done.code == main.FAILED
+    assert "Failed (RankFailed): rank 0 exited with 3" in done.err

@@ -116,7 +116,7 @@ def test_the_pool_overrides_the_kind_and_the_request_overrides_both() -> None:
     result = resolve(own, pool)
     assert (main_of(result)["image"], main_of(result)["command"]) == ("mine", ["serve"])
     assert [port.name for port in result.spec.ports] == ["web"]
-    assert role_requests(result.spec.ranks[0], result.spec.template) == Resources.parse({"memory": "1Mi"})
+    assert role_requests(result.spec.ranks[0], result.spec.template) == Resources.parse({"cpu": 2, "memory": "1Mi"})
 
 
 def test_a_pool_may_take_the_port_away() -> None:
@@ -148,10 +148,10 @@ def test_the_templates_resources_count_as_said() -> None:
 
 
 def test_resources_come_out_as_requests_and_limits() -> None:
-    """One form for whoever builds the pod."""
-    result = resolved(template=a_template(), ranks=[{"resources": {"cpu": 1, "nvidia.com/gpu": 1}}])
+    """One form for the pod worker. What is asked for lies over the defaults of the kind: a rank is no GPU alone."""
+    result = resolved(template=a_template(), ranks=[{"resources": {"cpu": 2, "nvidia.com/gpu": 1}}])
     assert result.spec.ranks[0].resources == {
-        "requests": {"cpu": "1", "nvidia.com/gpu": "1"},
+        "requests": {"memory": "1Gi", "cpu": "2", "nvidia.com/gpu": "1"},
         "limits": {"nvidia.com/gpu": "1"},
     }
 

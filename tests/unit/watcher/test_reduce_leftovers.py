@@ -1,5 +1,6 @@
 """What is given up once it has served: finalizers of pods, and of the object."""
 
+from slipway.model.lifecycle import Event
 from tests.support.builders import AllocationStory, a_pod, an_allocation
 from tests.support.reductions import NOW, a_running, once, settled
 
@@ -62,3 +63,15 @@ def test_terminated_is_absorbing() -> None:
         AllocationStory(ended).stopped("MaxRuntime"),
     ):
         assert not once(story.it, a_pod().exited(1), now=NOW + 99, namespace_terminating=True).changed
+
+
+def test_a_kill_in_a_hurry_shortens_the_grace_of_pods_that_are_leaving() -> None:
+    """Once: a pod whose grace is as short as that is left alone, and so is one that is not being deleted yet."""
+    killed = (
+        a_running(2, signals={"graceS": 1}, desired="Stopped").recorded(Event.TERMINATING, at_s=9, reason="Killed").it
+    )
+    slow, quick = a_pod(0).running().deleted(grace_s=600), a_pod(1).running().deleted(grace_s=1)
+    assert [(pod.metadata.name[-1], grace_s) for pod, grace_s in once(killed, slow, quick).hurried] == [("0", 1)]
+    assert once(killed, a_pod(0).running(), quick).hurried == ()
+    calm = a_running(desired="Stopped").recorded(Event.TERMINATING, at_s=9, reason="Killed").it
+    assert once(calm, slow).hurried == ()

@@ -150,3 +150,16 @@ def test_the_grace_of_a_pause_runs_out(acked: bool) -> None:
     late = once(asked.it, a_pod().running(), now=NOW + 10).allocation
     status = settled(late, killed, now=NOW + 20).status
     assert (status.phase, status.attempt, status.restarts) == (Phase.PENDING, 2, 0)
+
+
+def test_limits_that_change_while_it_runs_move_its_deadlines() -> None:
+    """Counted from its start, told once; the limit of its queue stays, and the deadline of a preemption too."""
+    story = a_running(maxRuntime="20s", idleTimeout="1m")
+    begun = story.with_status(started_at="2023-11-14T22:13:25.000Z").it
+    first = once(begun, a_pod().running()).allocation
+    assert first.status.deadlines["maxRuntime"] == "2023-11-14T22:13:45.000Z"
+    later = AllocationStory(first).with_spec(max_runtime="2h", idle_timeout=None).it
+    changed = once(later, a_pod().running()).allocation
+    assert changed.status.deadlines == {"maxRuntime": "2023-11-15T00:13:25.000Z"}
+    assert changed.status.transitions[-1].type is Event.UPDATED
+    assert not once(changed, a_pod().running()).changed

@@ -32,6 +32,9 @@ _SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[-._a-zA-Z0-9]{1
 _MAIN_AT = "/template/spec/containers/0/"
 _FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metadata/namespace", "/workspace"))
 
+MEMORY_PLAIN_MIN = 1 << 20
+"""A smaller number of bytes without a unit is asked back."""
+
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A sound launch: what will be created, and what the client should know."""
@@ -70,6 +73,8 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
     for key in body.labels:
         if key.partition("/")[0].endswith(API_GROUP):
             errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
+    for index, role in enumerate(body.ranks):
+        errors += _tiny_memory(role.resources, f"/ranks/{index}/resources")
     for name, reference in body.secrets.items():
         if name in body.env:
             errors.append(FieldError(f"/secrets/{name}", f"env sets {name} too: leave one of them out"))
@@ -79,6 +84,19 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
         names = Findings()
         check_env_name(name, f"/secrets/{name}", names)
         errors += names.errors
+    return errors
+
+
+def _tiny_memory(resources: Mapping[str, Any], at: str) -> list[FieldError]:
+    """Memory without a unit is bytes: a rank with 8 of them is a slip of the pen, which no container runtime starts."""
+    errors: list[FieldError] = []
+    parts = [(name, object_of(resources.get(name))) for name in ("requests", "limits")]
+    for where, quantities in [(at, resources), *((f"{at}/{name}", part) for name, part in parts)]:
+        given = quantities.get("memory")
+        text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+        if text.isdigit() and 0 < int(text) < MEMORY_PLAIN_MIN:
+            detail = f"{text} is {text} bytes; write the unit, such as {text}Gi or {text}Mi"
+            errors.append(FieldError(f"{where}/memory", detail))
     return errors
 
 

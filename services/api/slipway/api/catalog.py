@@ -100,6 +100,15 @@ class Catalog:
             return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
         return ""
 
+    async def check_queue(self, name: str, pool: str) -> None:
+        """Raises InvalidError at `/queue` when the pool has no such queue."""
+        why = await self.queue_warning(name, pool)
+        if not why:
+            return
+        have = [queue.metadata.name for queue in (await self._kube.list(QUEUES)).items if queue.spec.pool == pool]
+        if name not in have:
+            raise _missing("/queue", f"pool {pool} has no queue {name}; {_names(have)}")
+
     async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
         """Which queue ends the work before it would end by itself; empty when none does."""
         seen: set[str] = set()

@@ -18,11 +18,13 @@ from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.preempting import signals_of
 from slipway.api.refusals import ConflictError, PreconditionError
+from slipway.api.strict import summary
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Signals
-from slipway.errors import StaleError
+from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signals
+from slipway.errors import FieldError, InvalidError, StaleError
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import ALLOCATIONS
+from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
@@ -48,6 +50,18 @@ class Changes:
         if has_ended(allocation) or allocation.spec.desired == STOPPED:
             return allocation
         return await self.write(allocation, {"desired": STOPPED})
+
+    async def hurry(self, allocation: Allocation, grace_s: int) -> Allocation:
+        """Give the pods of a cancelled attempt at most `grace_s` seconds to end; a shorter time that stands is kept."""
+
+        def hurried(signals: Signals) -> Signals:
+            known = signals.grace_s
+            return msgspec.structs.replace(signals, grace_s=grace_s if known is None else min(known, grace_s))
+
+        try:
+            return await self.signal(allocation, hurried)
+        except ConflictError:
+            return await self._lookup.again(allocation)
 
     async def delete(self, allocation: Allocation, *, version: str = "") -> None:
         """Delete the object, which cancels it."""
@@ -182,6 +196,22 @@ class Changes:
 def has_ended(allocation: Allocation) -> bool:
     """Whether nothing can happen to it any more."""
     return allocation.status.phase is Phase.TERMINATED
+
+
+def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
+    """Raises InvalidError for limits (wire names) that are no durations, or longer than the pool lets them become."""
+    longest, errors = pool.spec.limits_max, list[FieldError]()
+    for name, given in fields.items():
+        try:
+            is_over = longest is not None and parse_duration(given) > parse_duration(longest)
+        except ValueError:
+            errors.append(FieldError(f"/{name}", f"{given!r} is no duration; write such as 90s, 30m or 2h"))
+            continue
+        if is_over:
+            detail = f"pool {pool.metadata.name} lets it be changed to {longest} at most (limitsMax); ask for less"
+            errors.append(FieldError(f"/{name}", detail))
+    if errors:
+        raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
 
 
 def check_attempt(allocation: Allocation, attempt: int | None) -> None:

@@ -4,7 +4,8 @@ The reason for waiting is the scheduler's own, read from the object; the place i
 waits now; `change` says what a person could do about it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from slipway.api import stuck
 from slipway.api.limits import Seen, limits
@@ -12,12 +13,16 @@ from slipway.api.preempting import asked_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
+from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
-from slipway.model.lifecycle import Phase, RankState
+from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Gate
+from slipway.model.times import format_time, parse_time
 
 JOBS_SHOWN_MAX = 10
+GRACE_S = 30
+"""Of a pod that says nothing else. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
 
 _HELP: dict[str, tuple[str, str]] = {
     Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec can not be changed"),
@@ -114,11 +119,30 @@ def standing(allocation: Allocation) -> str:
         case _ if (reason := stop_reason(allocation)) is not None:
             asked = asked_of(allocation)
             why = asked.why if asked is not None and asked.by else reason.value
-            return f"stopping ({why}): waiting for its pods to be gone"
+            return f"stopping ({why}): waiting for its pods to be gone{_until(allocation)}"
         case _:
             ranks = status.ranks or []
             running = sum(rank.phase is RankState.RUNNING for rank in ranks)
             return f"{status.phase.value.lower()}: {running} of {_count(allocation)} ranks running"
+
+
+def _until(allocation: Allocation) -> str:
+    """When the grace of its pods is over; of what is being ended."""
+    status, signals = allocation.status, allocation.spec.signals
+    if status.phase is not Phase.TERMINATING:
+        return ""
+    graces = [_grace_s(role.template or allocation.spec.template) for role in allocation.spec.ranks]
+    grace_s = max(graces, default=GRACE_S)
+    if signals is not None and signals.attempt == status.attempt and signals.grace_s is not None:
+        return f"; they have at most {signals.grace_s} s"
+    began = next((each.time for each in reversed(ring_of(allocation)) if each.type is Event.TERMINATING), "")
+    until = format_time(parse_time(began) + grace_s, "seconds") if began else ""
+    return f"; they have until {until} to end ({grace_s} s), and slipway kill --force ends that" if until else ""
+
+
+def _grace_s(template: Mapping[str, Any]) -> int:
+    given = object_of(template.get("spec")).get("terminationGracePeriodSeconds")
+    return given if isinstance(given, int) else GRACE_S
 
 
 def _shrinking(allocation: Allocation) -> str:

@@ -172,9 +172,8 @@ class Launcher:
             raise blamed(error, composed.sources, "the launch") from error
         if body.context is not None:
             await self._contexts.use(body.context, body.workspace)
+        await self._catalog.check_queue(body.queue, body.pool)
         warnings = list(draft.warnings)
-        if queue_warning := await self._catalog.queue_warning(body.queue, body.pool):
-            warnings.append(queue_warning)
         if limit_warning := await self._catalog.run_limit_warning(body.queue, draft.allocation.spec.max_runtime):
             warnings.append(limit_warning)
         offers = await self._catalog.offers_if_quick(pool)

@@ -57,7 +57,9 @@ def _is_open(allocation: Allocation) -> bool:
 def _plain(allocation: Allocation, name: str, at: float) -> Deadline:
     spec, admission = allocation.spec, allocation.status.admission
     of_queue = admission.max_runtime if admission is not None else None
-    limit = {"pending": spec.pending_timeout, "maxRuntime": of_queue or spec.max_runtime}.get(name)
+    run_limits = [limit for limit in (of_queue, spec.max_runtime) if limit]
+    shortest = min(run_limits, key=parse_duration, default=None)
+    limit = {"pending": spec.pending_timeout, "maxRuntime": shortest}.get(name)
     return Deadline(name=name, at=format_time(at), detail=_WORDS[name].format(limit=limit or ""))
 
 

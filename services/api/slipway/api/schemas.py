@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
-from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Position, Wire
+from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Wire
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
@@ -42,16 +42,6 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
 
 class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Base of small request bodies."""
-
-
-class ChangeBody(Request, kw_only=True, frozen=True):
-    """What may change after the launch."""
-
-    priority: Annotated[int, Meta(ge=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
-    queue: Name | msgspec.UnsetType = msgspec.UNSET
-    queue_position: Position | msgspec.UnsetType = msgspec.UNSET
-    hold: bool | msgspec.UnsetType = msgspec.UNSET
-    desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] | msgspec.UnsetType = msgspec.UNSET
 
 
 class PriorityBody(Request, kw_only=True, frozen=True):

@@ -18,7 +18,6 @@ from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Placeme
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.tracing import attempt_span, traceparent_of
-from slipway.model.duration import parse_duration
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Event, Phase
@@ -148,7 +147,8 @@ class Applier:
             at=format_time(now),
             spec_hash=decision.spec_hash,
             placements=_placements(found, decision, nodes),
-            max_runtime=_shorter(self._run_limit(found.spec.queue), found.spec.max_runtime),
+            # The queue's alone: its own may change while it runs.
+            max_runtime=_as_duration(self._run_limit(found.spec.queue)),
         )
         admitted = Condition(
             type=CONDITION_ADMITTED,
@@ -289,8 +289,5 @@ def _says_the_same(before: Condition, after: Condition) -> bool:
     )
 
 
-def _shorter(limit: float | None, asked: str | None) -> str | None:
-    """The queue's limit as a duration, where it is shorter than what the work asks for."""
-    if limit is None or (asked and parse_duration(asked) <= limit):
-        return None
-    return f"{math.ceil(limit)}s"
+def _as_duration(limit: float | None) -> str | None:
+    return None if limit is None else f"{math.ceil(limit)}s"

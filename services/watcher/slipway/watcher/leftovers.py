@@ -11,6 +11,7 @@ from slipway.crd.transitions import is_released
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Reason
 from slipway.watcher import exits
 from slipway.watcher.gang import ENDED, Rank, attempt_of
 from slipway.watcher.view import View
@@ -29,6 +30,17 @@ def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
 def unreachable(view: View) -> tuple[Pod, ...]:
     """Pods whose node is gone: no kubelet will ever confirm their end, also where the rest of a gang goes on."""
     return tuple(pod for pod in view.live_pods if pod.spec.node_name in view.nodes_gone)
+
+
+def hurried(view: View) -> tuple[tuple[Pod, int], ...]:
+    """Pods of a cancelled attempt that have longer to end than the user gives them, with what they get (seconds)."""
+    signals, status = view.allocation.spec.signals, view.allocation.status
+    is_current = signals is not None and signals.attempt == status.attempt
+    if signals is None or not is_current or signals.grace_s is None or view.stop is not Reason.KILLED:
+        return ()
+    grace_s = signals.grace_s
+    leaving = (pod for pod in view.live_pods if pod.metadata.deletion_timestamp is not None)
+    return tuple((pod, grace_s) for pod in leaving if (pod.metadata.deletion_grace_period_seconds or 0) > grace_s)
 
 
 def needs_worker(view: View, after: Allocation) -> bool:

@@ -10,6 +10,7 @@ fresh read.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
@@ -250,6 +251,9 @@ class Reconciler:
         for pod in reduction.force_deletes:
             await self._force_delete(pod)
             liveness.beat()
+        for pod, grace_s in reduction.hurried:
+            await self._hurry(pod, grace_s)
+            liveness.beat()
         ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod, reduction.allocation)]
         if ready:
             await asyncio.gather(*(self._drop(pod) for pod in ready))
@@ -293,6 +297,12 @@ class Reconciler:
         except (NotFoundError, StaleError):
             return
         _log.info("pod of a lost node deleted", pod=meta.name, node=pod.spec.node_name)
+
+    async def _hurry(self, pod: Pod, grace_s: int) -> None:
+        meta = pod.metadata
+        with suppress(NotFoundError, StaleError):
+            await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_s=grace_s)
+            _log.info("grace of a pod shortened", pod=meta.name, grace_s=grace_s)
 
     async def _let_go(self, allocation: Allocation) -> bool:
         """The last step: nothing of it is left, its end is told, so the object may go when its user wants."""

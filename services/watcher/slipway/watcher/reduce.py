@@ -27,7 +27,7 @@ from slipway.kube.objects import Pod
 from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
-from slipway.model.times import format_time
+from slipway.model.times import format_time, parse_time
 from slipway.watcher import causes, ends, exits, gang, leftovers, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
@@ -60,6 +60,8 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
     drop_pod_finalizers: tuple[Pod, ...] = ()
     force_deletes: tuple[Pod, ...] = ()
     """pods on nodes that are gone: no kubelet will ever confirm their end"""
+    hurried: tuple[tuple[Pod, int], ...] = ()
+    """pods to delete once more, with a shorter grace (seconds)"""
     drop_cr_finalizer: bool = False
     """it has ended and no pod is seen: look for what is left, then let the object go"""
     needs: Needs = Needs()
@@ -120,6 +122,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
         changed=after is not allocation,
         drop_pod_finalizers=leftovers.droppable(view, after),
         force_deletes=leftovers.unreachable(view),
+        hurried=leftovers.hurried(view),
         drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
         needs=Needs(hint=leftovers.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
     )
@@ -176,7 +179,7 @@ def _started(view: View) -> _Moved:
     """The pods of this attempt may run: follow them, and see whether the attempt is to end."""
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
-    followed = _shrunk(view, _ready(view, _progressed(view, view.allocation)))
+    followed = _shrunk(view, _ready(view, _limited(view, _progressed(view, view.allocation))))
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
@@ -224,6 +227,26 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
     )
     # Whatever ended the attempt before this one has been overcome.
     return with_status(running, msgspec.structs.replace(running.status, reason=""))
+
+
+def _limited(view: View, allocation: Allocation) -> Allocation:
+    """The deadlines of what runs, when a limit of it was changed."""
+    status = allocation.status
+    if status.phase is not Phase.RUNNING or not status.started_at:
+        return allocation
+    ours = (ends.DEADLINE_MAX_RUNTIME, ends.DEADLINE_IDLE)
+    wanted = _deadlines(allocation, parse_time(status.started_at))
+    known = {name: at for name, at in status.deadlines.items() if name in ours}
+    if wanted == known:
+        return allocation
+    others = {name: at for name, at in status.deadlines.items() if name not in ours}
+    return record(
+        allocation,
+        Event.UPDATED,
+        now=view.now,
+        data={"deadlines": wanted},
+        deadlines={**others, **wanted},
+    )
 
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 from slipway.cli import main, words
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
+from slipway.errors import InvalidError
 
 Json = dict[str, Any]
 
@@ -18,13 +19,23 @@ def configure_kill(parser: argparse.ArgumentParser) -> None:
     """Arguments of `kill`."""
     _configure_ids(parser)
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
+    parser.add_argument(
+        "--grace", metavar="5s", default="", help="its ranks have at most so long (a second kill: none)"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="kill its ranks at once; give up for lost what is on nodes that do not answer",
+    )
 
 
 def kill(arguments: argparse.Namespace, session: Session) -> int:
     """End it."""
+    asked: Json = {"force": True} if arguments.force else {}
+    asked |= {"grace": arguments.grace} if arguments.grace else {}
     for id_ in arguments.ids:
         before: Json = session.api.get(f"/allocations/{id_}")
-        session.api.post(f"/allocations/{before['id']}/kill")
+        session.api.post(f"/allocations/{before['id']}/kill", asked or None)
         had = f" had ended: {words.state_of(before)}" if words.has_ended(before) else " is being ended"
         session.terminal.line(f"{before['id']}{had}")
     if arguments.wait:
@@ -108,6 +119,29 @@ def forget(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
+def configure_limit(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `limit`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--max-runtime", metavar="2h", help="end it after this time, counted from its start")
+    parser.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
+    parser.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
+
+
+def limit(arguments: argparse.Namespace, session: Session) -> int:
+    """Change what ends it by itself, also while it runs."""
+    given = {
+        "maxRuntime": arguments.max_runtime,
+        "idleTimeout": arguments.idle_timeout,
+        "pendingTimeout": arguments.pending_timeout,
+    }
+    asked = {name: value for name, value in given.items() if value}
+    if not asked:
+        raise InvalidError("nothing to change: give --max-runtime, --idle-timeout or --pending-timeout")
+    view: Json = session.api.patch(f"/allocations/{arguments.id}", asked)
+    session.terminal.line(f"{view['id']} has {', '.join(f'{name} {value}' for name, value in asked.items())}")
+    return main.OK
+
+
 def configure_priority(parser: argparse.ArgumentParser) -> None:
     """Arguments of `priority`."""
     parser.add_argument("id", metavar="ID")
@@ -129,5 +163,6 @@ VERBS = {
     "hold": Verb(_configure_ids, hold),
     "resume": Verb(_configure_ids, resume),
     "forget": Verb(_configure_ids, forget),
+    "limit": Verb(configure_limit, limit),
     "priority": Verb(configure_priority, priority),
 }

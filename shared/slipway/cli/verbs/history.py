@@ -49,7 +49,9 @@ def _ended(arguments: argparse.Namespace, session: Session) -> int:
     if _is_plain(arguments, session, answer, items):
         return main.OK
     if not items:
-        session.terminal.note("nothing has ended that is still kept")
+        is_filtered = any((arguments.workspace, arguments.queue, arguments.owner, arguments.since))
+        what = "nothing that has ended and is still kept fits these options"
+        session.terminal.note(what if is_filtered else "nothing has ended that is still kept")
         return main.OK
     now = table.now()
     rows = [

@@ -1,7 +1,7 @@
 """`slipway render -f`, and the word `config` of each kind: what a launch would be, and what one was.
 
 `render` prints the very objects that the pod worker would make: nothing is launched. `config` prints a launch body that
-launches the same again.
+launches the same again: under a name of its own, because that of the first is taken while it is kept.
 """
 
 import argparse
@@ -15,7 +15,8 @@ from slipway.cli.verbs.apply import bodies_of, located
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
-_NOT_OF_A_BODY = ("requestHash", "signals", "desired", "hold")
+_NOT_OF_A_BODY = ("requestHash", "signals", "desired", "hold", "queuePosition")
+_OURS = "slipway.dev"
 PARTS = ("objects", "spec", "sources", "all")
 
 
@@ -56,10 +57,15 @@ def config(arguments: argparse.Namespace, session: Session) -> int:
     """The complete launch body of one; `slipway apply -f` takes it."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     spec = {name: value for name, value in cast("Json", view["spec"]).items() if name not in _NOT_OF_A_BODY}
-    head = {"name": view["name"], "workspace": view["workspace"]}
-    labels = {"labels": view["labels"]} if view.get("labels") else {}
-    _print(session.terminal, {**head, **labels, **spec}, arguments.output)
+    own = {name: value for name, value in cast("Json", view.get("labels") or {}).items() if not _is_ours(name)}
+    labels = {"labels": own} if own else {}
+    _print(session.terminal, {"workspace": view["workspace"], **labels, **spec}, arguments.output)
     return main.OK
+
+
+def _is_ours(label: str) -> bool:
+    """Whether a label is set by Slipway itself, which refuses it in a launch."""
+    return label.partition("/")[0].endswith(_OURS)
 
 
 def _print(terminal: Terminal, value: Any, form: str) -> None:

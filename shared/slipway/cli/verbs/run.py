@@ -1,6 +1,7 @@
 """`slipway run`: a command on one or many ranks, followed to its end."""
 
 import argparse
+from collections.abc import Callable
 from typing import cast
 
 from slipway.cli import launch, main, output, rehearsal, upload
@@ -52,8 +53,17 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     return launch_and_follow(session, body, arguments)
 
 
-def launch_and_follow(session: Session, body: launch.Json, arguments: argparse.Namespace) -> int:
-    """Launch the body; then print, wait or follow."""
+def launch_and_follow(
+    session: Session,
+    body: launch.Json,
+    arguments: argparse.Namespace,
+    *,
+    is_again: Callable[[Session, launch.Json], int | None] = lambda _session, _view: None,
+) -> int:
+    """Launch the body; then print, wait or follow.
+
+    `is_again` looks at the answer first: its exit code, when nothing is to follow because this was launched before.
+    """
     terminal = session.terminal
     if arguments.dry_run:
         answer = session.api.call("POST", "/allocations", body=body, query={"dryRun": "true"})
@@ -64,6 +74,11 @@ def launch_and_follow(session: Session, body: launch.Json, arguments: argparse.N
     for warning in cast("list[str]", view.get("warnings") or []):
         terminal.note(f"{terminal.paint('warning:', 'yellow')} {warning}")
     id_ = str(view["id"])
+    over = is_again(session, view)
+    if over is not None and not output.is_for_machines(arguments):
+        if not arguments.follow:
+            terminal.line(id_)
+        return over if arguments.follow else main.OK
     if output.is_for_machines(arguments):
         output.write(terminal, arguments.output, session.api.call("GET", f"/allocations/{id_}"))
     elif arguments.quiet or arguments.detach or arguments.wait:
@@ -76,9 +91,20 @@ def launch_and_follow(session: Session, body: launch.Json, arguments: argparse.N
         return main.OK if is_up else main.FAILED
     if arguments.detach or arguments.quiet or output.is_for_machines(arguments):
         if arguments.detach and not arguments.quiet and terminal.is_interactive:
-            terminal.note(f"follow it with: slipway logs -f {id_}")
+            terminal.note(f"follow it with: slipway follow {id_}")
         return main.OK
     return Following(session, view, with_logs=True).run()
 
 
-VERBS = {"run": Verb(configure, execute)}
+def configure_follow(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `follow`."""
+    parser.add_argument("id", metavar="ID")
+
+
+def follow(arguments: argparse.Namespace, session: Session) -> int:
+    """What `run` shows: progress, all output, how it ended, and that as the exit code; also after the end."""
+    view = cast("launch.Json", session.api.get(f"/allocations/{arguments.id}"))
+    return Following(session, view, with_logs=True).run()
+
+
+VERBS = {"run": Verb(configure, execute), "follow": Verb(configure_follow, follow)}

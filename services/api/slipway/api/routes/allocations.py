@@ -1,5 +1,6 @@
 """One allocation: read, change, kill, and the ways to look at it."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access.door import sight_of
-from slipway.api.changes import has_ended
+from slipway.api.change_schemas import ChangeBody, KillBody
+from slipway.api.changes import STOPPED, check_limits, has_ended
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
@@ -19,7 +21,6 @@ from slipway.api.queue_view import NOBODY, Aged, aged
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.schemas import (
     AllocationView,
-    ChangeBody,
     ExplainView,
     Items,
     PodView,
@@ -33,12 +34,14 @@ from slipway.api.strict import checked, read_object
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
 from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.crd.transitions import id_of, stop_reason
+from slipway.crd.transitions import id_of, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job
-from slipway.errors import NotFoundError, TransientError
+from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
 from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
+from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Kind, Phase, RankState
+from slipway.model.times import parse_time
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
 
@@ -50,6 +53,10 @@ FORESEE = Query(
 PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
 NODES_SHOWN_MAX = 4
+CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
+GRACE_MIN_S, GRACE_MAX_S = 1, 86_400
+SECOND_KILL_AFTER_S = 2.0
+"""A kill that follows sooner may be the first one, sent again because its answer was lost."""
 
 
 async def get(request: Request, kind: Kind | None = None) -> Response:
@@ -61,7 +68,7 @@ async def get(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Change priority, queue (before admission), position, hold or desired."""
+    """Change priority, queue (before admission), position, hold, desired, or the limits, also while it runs."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
@@ -70,6 +77,8 @@ async def change(request: Request) -> Response:
         return _answer(found)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
+        check_limits(given, await parts.catalog.pool(found.spec.pool))
     return _answer(await parts.changes.write(found, fields, version=version))
 
 
@@ -84,11 +93,45 @@ async def delete(request: Request) -> Response:
 
 
 async def kill(request: Request, kind: Kind | None = None) -> Response:
-    """Commit the cancel. Once ended, nothing happens and the answer is 200 all the same."""
+    """Commit the cancel; a second one, or `force`, ends the grace of its pods. Once ended, nothing happens: 200."""
     parts, found = parts_of(request), await _found(request, kind)
+    body = checked(await read_object(request, parts.settings.body_bytes_max), KillBody)
+    grace_s = _grace_of(body)
     if has_ended(found):
         return _answer(found)
-    return _answer(await parts.changes.kill(found), status=202)
+    if grace_s is None and (body.force or _is_second_kill(found, parts.clock.now())):
+        grace_s = GRACE_MIN_S
+    killed = await parts.changes.kill(found)
+    if grace_s is not None:
+        killed = await parts.changes.hurry(killed, grace_s)
+    if body.force and (lost := await _on_silent_nodes(parts, killed)):
+        killed = await parts.changes.forget(killed, lost)
+    return _answer(killed, status=202)
+
+
+def _grace_of(body: KillBody) -> int | None:
+    """Whole seconds, at least one: without any, nothing would confirm that the containers are gone."""
+    if not body.grace:
+        return None
+    try:
+        return min(GRACE_MAX_S, max(GRACE_MIN_S, math.ceil(parse_duration(body.grace))))
+    except ValueError:
+        detail = f"{body.grace!r} is no duration; write such as 5s or 1m"
+        raise InvalidError(f"grace: {detail}", fields=(FieldError("/grace", detail),)) from None
+
+
+def _is_second_kill(allocation: Allocation, now: float) -> bool:
+    """Whether it is being ended for a kill before this one, and not for a request that was sent twice."""
+    last = ring_of(allocation)[-1]
+    is_ending = allocation.status.phase is Phase.TERMINATING and allocation.spec.desired == STOPPED
+    return is_ending and now - parse_time(last.time) >= SECOND_KILL_AFTER_S
+
+
+async def _on_silent_nodes(parts: Parts, allocation: Allocation) -> set[str]:
+    """The nodes that it is on and that do not answer."""
+    on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in ENDED_RANKS}
+    nodes = (await parts.kube.list(NODES)).items if on and not has_ended(allocation) else []
+    return on & {node.metadata.name for node in nodes if not is_node_ready(node)}
 
 
 async def set_priority(request: Request, kind: Kind | None = None) -> Response:
@@ -303,8 +346,9 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/kill",
         handler=kill,
-        summary="Cancel it",
+        summary="Cancel it; a second time, or with force, at once",
         tag=TAG,
+        body=KillBody,
         answer=AllocationView,
         status=202,
         also=ONCE_ENDED,

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.change_schemas import KillBody
 from slipway.api.endpoint import Endpoint
 from slipway.api.routes import allocations, launches
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, PriorityBody
@@ -60,8 +61,9 @@ def _rows(kind: Kind) -> tuple[Endpoint, ...]:
             method="POST",
             path=f"{root}/{{id}}/kill",
             handler=_of(allocations.kill, kind),
-            summary="Cancel it",
+            summary="Cancel it; a second time, or with force, at once",
             tag=tag,
+            body=KillBody,
             answer=AllocationView,
             status=202,
             also=allocations.ONCE_ENDED,

@@ -1,0 +1,63 @@
+"""What keeps a start is told by every verb within seconds, and overcome or given up, on the whole local system."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+ENV: Json = {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "later", "key": "t"}}}]}
+MOUNT: Json = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+
+
+def body(name: str, main: Json, **more: Any) -> Json:
+    volumes = more.pop("volumes", [])
+    spec = {"containers": [{"name": "main", **main}], "volumes": volumes}
+    command = ["sh", "-c", "echo ${TOKEN:-none}"]
+    return {"kind": "command", "name": name, "command": command, "template": {"spec": spec}, **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "volumes", "said"),
+    [
+        ("no-secret", ENV, [], 'secret "later" not found'),
+        ("no-config", MOUNT, [{"name": "v", "configMap": {"name": "gone"}}], 'configmap "gone" not found'),
+        ("no-claim", MOUNT, [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}], "volume claim gone"),
+    ],
+)
+def test_what_is_missing_is_told_and_bounded(
+    stack: RunningStack, name: str, main: Json, volumes: list[Json], said: str
+) -> None:
+    """By `ps`, `describe` and `explain`, with the time at which it is given up; then the end says it too."""
+    id_ = stack.launch(body(name, main, volumes=volumes, pendingTimeout="6s"))
+    wait_until(lambda: said in stack.command("explain", id_).out, "the explanation", timeout_s=5.0)
+    told = stack.command("explain", id_).out
+    assert "what helps:" in told
+    assert "pending: ends at" in told
+    assert said in stack.command("describe", id_).out
+    assert said in stack.command("ps").out
+    view = stack.wait_for(id_, "Terminated", timeout_s=30.0)
+    assert (view["result"], view["reason"]) == ("TimedOut", "PendingTimeout")
+    assert said in view["message"]
+
+
+def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
+    """By itself, as its explanation promises."""
+    id_ = stack.launch(body("waits", ENV))
+    wait_until(lambda: "later" in stack.command("explain", id_).out, "the explanation")
+    secret = {"metadata": {"name": "later"}, "data": {"t": "aGVyZQ=="}}
+    stack.kubernetes("POST", "/api/v1/namespaces/default/secrets", secret)
+    assert stack.wait_for(id_, "Terminated")["result"] == "Succeeded"
+    wait_until(lambda: "here" in stack.command("logs", id_, "--stream", "stdout").out, "its line")
+
+
+def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack) -> None:
+    """`--force` ends at once what ignores SIGTERM for ten minutes."""
+    stubborn = ["sh", "-c", "trap '' TERM; while true; do sleep 0.2; done"]
+    spec = {"terminationGracePeriodSeconds": 600, "containers": [{"name": "main"}]}
+    id_ = stack.launch({"kind": "command", "name": "stays", "command": stubborn, "template": {"spec": spec}})
+    stack.wait_for(id_, "Running")
+    assert stack.command("kill", id_, "--force", "--wait", timeout_s=30.0).code == 0
+    assert stack.view(id_)["result"] == "Canceled"

@@ -1,0 +1,55 @@
+"""A kill can be hurried: by a second one, by `grace`, by `force`; not by one request that was sent twice."""
+
+import msgspec
+import pytest
+
+from slipway.crd.meta import Condition
+from slipway.kube.resources import NODES
+from slipway.model.lifecycle import Event
+from tests.support.api_world import ApiWorld
+
+
+async def grace_of(world: ApiWorld, name: str) -> int | None:
+    signals = (await world.stored(name)).spec.signals
+    return signals.grace_s if signals is not None else None
+
+
+async def test_a_second_kill_ends_the_grace(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is being ended; the same request sent again at once is no second kill."""
+    id_ = (await world.launch(name="a"))["id"]
+    await world.run("a")
+    assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
+    await world.step("a", Event.TERMINATING, reason="Killed")
+    assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
+    assert await grace_of(world, "a") is None
+    monkeypatch.setattr("slipway.api.routes.allocations.SECOND_KILL_AFTER_S", 0.0)
+    assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
+    assert await grace_of(world, "a") == 1
+
+
+async def test_a_grace_is_given_with_the_kill_and_only_falls(world: ApiWorld) -> None:
+    """In whole seconds, at least one; a bad one is refused before anything is ended."""
+    id_ = (await world.launch(name="a"))["id"]
+    await world.run("a")
+    refused = await world.post(f"/allocations/{id_}/kill", {"grace": "soon"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/grace")
+    assert (await world.stored("a")).spec.desired == "Running"
+    for given, kept in (("20s", 20), ("1m", 20), ("0s", 1)):
+        assert (await world.post(f"/allocations/{id_}/kill", {"grace": given})).status_code == 202
+        assert await grace_of(world, "a") == kept
+
+
+async def test_force_gives_up_what_is_on_nodes_that_do_not_answer(world: ApiWorld) -> None:
+    """And kills the rest at once; once it has ended nothing happens."""
+    id_ = (await world.launch(name="a"))["id"]
+    ranks = (await world.run("a")).status.ranks or []
+    node = await world.kube.get(NODES, ranks[0].node)
+    silent = [Condition(type="Ready", status="Unknown")]
+    status = msgspec.structs.replace(node.status, conditions=silent)
+    await world.kube.replace_status(NODES, msgspec.structs.replace(node, status=status))
+    assert (await world.post(f"/allocations/{id_}/kill", {"force": True})).status_code == 202
+    signals = (await world.stored("a")).spec.signals
+    assert signals is not None
+    assert (signals.grace_s, signals.lost_nodes) == (1, [ranks[0].node])
+    await world.step("a", Event.TERMINATED)
+    assert (await world.post(f"/allocations/{id_}/kill", {"force": True})).status_code == 200
