@@ -236,6 +236,20 @@ def _admission_policies() -> Schema:
                 "Workspaces where ranks may be more than restricted, if their pool allows it; * is all.",
                 rf"^\*$|{shapes.NAME}",
             ),
+            "protectedNamespaces": _names(
+                "Namespaces that never become workspaces, beside our own and those that begin with kube-.", shapes.NAME
+            ),
+            "tokenAudiences": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1},
+                "uniqueItems": True,
+                "description": "Whom tokens that a rank's template projects may be for, beside Slipway; such as "
+                "sts.amazonaws.com. Never name the audience of the API server.",
+            },
+            "priorityClasses": _names(
+                "Classes of priority that a rank may have, beside the cluster's default: for webhooks that set one.",
+                shapes.NAME,
+            ),
         },
         "Rules of the API server for what our accounts write.",
     )
