@@ -55,7 +55,12 @@ def scaling(service: str) -> Schema:
                 "A Secret with the records of tokens that `slipway token create` writes, for auth=token."
             )
             certificate = shapes.text("A Secret of type kubernetes.io/tls: the api speaks HTTPS with it, and no HTTP.")
-            return {"autoscaling": _autoscaling(), "tokenSecret": tokens, "tlsSecret": certificate}
+            webhooks = shapes.closed(
+                {"create": shapes.flag("Make the namespace. Without, it has to be there.")},
+                "The namespace of webhooks, which is named as the release's, with -webhooks behind it.",
+            )
+            own = {"tokenSecret": tokens, "tlsSecret": certificate, "webhookNamespace": webhooks}
+            return {"autoscaling": _autoscaling(), **own}
         case "podworker":
             return {"keda": _keda(), "once": _once()}
         case _:
