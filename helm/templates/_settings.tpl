@@ -46,7 +46,7 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 
 {{/* Where webhooks are kept. */}}
 {{- define "slipway.webhookNamespace" -}}
-{{- printf "%s-webhooks" (.Release.Namespace | trunc 54) -}}
+{{- printf "%s-webhooks" (default "default" .Release.Namespace | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
 {{/* Where the records of tokens are, in the pod of the api. */}}

@@ -121,7 +121,7 @@ class Installed:
         return failed(check, f"may not {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
 
     async def _has(self, limit: asyncio.Semaphore, account: str, right: Right, workspaces: list[str]) -> bool:
-        own = {Scope.OWN: self._namespace, Scope.WEBHOOKS: f"{self._namespace[:54]}-webhooks"}
+        own = {Scope.OWN: self._namespace, Scope.WEBHOOKS: f"{self._namespace[:54].removesuffix('-')}-webhooks"}
         where = own.get(right.scope, "")
         if await self._may(limit, account, right, where):
             return True
