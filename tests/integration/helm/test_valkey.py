@@ -199,8 +199,8 @@ def _files(documents: Sequence[Json], volume: Json) -> dict[str, bytes]:
     else:
         return {}
     (found,) = [each for each in documents if each["kind"] == kind and each["metadata"]["name"] == name]
-    plain = found.get("stringData", {}) if kind == "Secret" else found["data"]
-    encoded = found.get("data", {}) if kind == "Secret" else {}
+    plain: dict[str, str] = found.get("stringData", {}) if kind == "Secret" else found["data"]
+    encoded: dict[str, str] = found.get("data", {}) if kind == "Secret" else {}
     return {key: text.encode() for key, text in plain.items()} | {
         key: base64.b64decode(text) for key, text in encoded.items()
     }
