@@ -55,7 +55,12 @@ def scaling(service: str) -> Schema:
                 "A Secret with the records of tokens that `slipway token create` writes, for auth=token."
             )
             certificate = shapes.text("A Secret of type kubernetes.io/tls: the api speaks HTTPS with it, and no HTTP.")
-            return {"autoscaling": _autoscaling(), "tokenSecret": tokens, "tlsSecret": certificate}
+            webhooks = shapes.closed(
+                {"create": shapes.flag("Make the namespace. Without, it has to be there.")},
+                "The namespace of webhooks, which is named as the release's, with -webhooks behind it.",
+            )
+            own = {"tokenSecret": tokens, "tlsSecret": certificate, "webhookNamespace": webhooks}
+            return {"autoscaling": _autoscaling(), **own}
         case "podworker":
             return {"keda": _keda(), "once": _once()}
         case _:
@@ -235,6 +240,20 @@ def _admission_policies() -> Schema:
             "privilegedWorkspaces": _names(
                 "Workspaces where ranks may be more than restricted, if their pool allows it; * is all.",
                 rf"^\*$|{shapes.NAME}",
+            ),
+            "protectedNamespaces": _names(
+                "Namespaces that never become workspaces, beside our own and those that begin with kube-.", shapes.NAME
+            ),
+            "tokenAudiences": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1},
+                "uniqueItems": True,
+                "description": "Whom tokens that a rank's template projects may be for, beside Slipway; such as "
+                "sts.amazonaws.com. Never name the audience of the API server.",
+            },
+            "priorityClasses": _names(
+                "Classes of priority that a rank may have, beside the cluster's default: for webhooks that set one.",
+                shapes.NAME,
             ),
         },
         "Rules of the API server for what our accounts write.",

@@ -37,6 +37,7 @@ OWNED: Mapping[str, str] = {
     "redis_password": "comes from a Secret",
     "redis_ca_file": "comes from a Secret: valkey, or externalRedis.caSecret",
     "namespace": "is the pod's own",
+    "webhook_namespace": "is the release's, with -webhooks behind it",
     "kubeconfig": "in a pod there is none: its account is used",
     "metrics_token_file": "in a cluster a NetworkPolicy says who may read the metrics",
     "workload_token_file": "in a cluster a NetworkPolicy says who reaches a pod",

@@ -34,11 +34,19 @@ again at its start, and ends when it does not know one.
 {{ $name }}: {{ $text | quote }}
 {{- end -}}
 {{- end -}}
+{{- if eq .component "api" }}
+SLIPWAY_WEBHOOK_NAMESPACE: {{ include "slipway.webhookNamespace" .root | quote }}
+{{- end -}}
 {{- if and (has .component (list "podworker" "api")) (not $settings.apiUrl) }}
 {{- /* The tasks' door where there is one: the api itself listens on loopback. */}}
 {{- $api := .root.Values.api.settings }}
 SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" (default $api.listen $api.taskListen)) | quote }}
 {{- end -}}
+{{- end -}}
+
+{{/* Where webhooks are kept. */}}
+{{- define "slipway.webhookNamespace" -}}
+{{- printf "%s-webhooks" (default "default" .Release.Namespace | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
 {{/* Where the records of tokens are, in the pod of the api. */}}

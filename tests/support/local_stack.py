@@ -119,19 +119,26 @@ class RunningStack:
         finally:
             client.close()
 
-    def environment(self) -> dict[str, str]:
+    def refused_by_redis(self) -> list[str]:
+        """What a service sent that its account may not."""
+        if self.stack.valkey is None or self.stack.valkey.pid is None:
+            return []
+        with self.redis() as redis:
+            return [f"{each['username']}: {each['object']} ({each['reason']})" for each in redis.acl_log()]
+
+    def environment(self, service: str = "") -> dict[str, str]:
         """What a service of this stack is started with."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env |= {"KUBECONFIG": self.stack.kubeconfig, "SLIPWAY_NAMESPACE": "slipway-system"}
         env |= {"SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.stack.layout.workload_token)}
         if self.stack.redis_url:
             env["SLIPWAY_REDIS_URL"] = self.stack.redis_url
-        return env
+        return env | self.stack.redis_login(service)
 
     def once(self, service: str, *, timeout_s: float = 60.0) -> Ran:
         """Run a service with `--once`, to its end."""
         argv = [sys.executable, "-m", f"slipway.{service}.main", "--once"]
-        env = {**self.environment(), "SLIPWAY_LISTEN": "127.0.0.1:0"}
+        env = {**self.environment(service), "SLIPWAY_LISTEN": "127.0.0.1:0"}
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -217,11 +224,12 @@ class RunningStack:
 
 @contextmanager
 def running_stack(folder: Path, **options: Any) -> Generator[RunningStack]:
-    """A stack in `folder`, stopped at the end whatever happened."""
+    """A stack in `folder`, stopped at the end whatever happened. Its Redis has to have refused nothing of a service."""
     running = RunningStack(StackOptions(folder=folder, port=options.pop("port", 0), **options))
     try:
         running.start()
         yield running
+        assert running.refused_by_redis() == []
     finally:
         running.stop()
 

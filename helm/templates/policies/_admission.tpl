@@ -15,6 +15,10 @@ metadata:
   {{- include "slipway.clusterMetadata" $of | nindent 2 }}
 spec:
   failurePolicy: Fail
+  {{- with .parameters }}
+  paramKind:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   matchConstraints:
     resourceRules:
       {{- toYaml .rules | nindent 6 }}
@@ -37,5 +41,10 @@ metadata:
   {{- include "slipway.clusterMetadata" $of | nindent 2 }}
 spec:
   policyName: {{ include "slipway.component" $of }}
+  {{- if .parameters }}
+  paramRef:
+    selector: {}
+    parameterNotFoundAction: Allow
+  {{- end }}
   validationActions: [Deny]
 {{- end -}}

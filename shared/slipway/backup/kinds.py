@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from slipway.backup.file import Kept
-from slipway.crd.meta import API_GROUP, LABEL_LAUNCH_KEY, LABEL_WORKSPACE
+from slipway.crd.meta import LABEL_LAUNCH_KEY, LABEL_WEBHOOK, LABEL_WORKSPACE
 from slipway.crd.totals import LABEL_USAGE
 from slipway.kube.resources import (
     ALLOCATIONS,
@@ -23,7 +23,6 @@ from slipway.kube.resources import (
 from slipway.model.apitokens import SUFFIX
 from slipway.pods.archive import LABEL_CONTEXT
 
-LABEL_WEBHOOK = f"{API_GROUP}/webhook"
 """of the Secrets that hold receivers of events"""
 
 
@@ -65,7 +64,8 @@ KEPT_SECRETS = _kept(SECRETS)
 WORKSPACES = Group(resource=KEPT_NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
 USAGE = Group(resource=KEPT_MAPS, label_selector=LABEL_USAGE, is_own=True)
 CONTEXTS = Group(resource=KEPT_MAPS, label_selector=LABEL_CONTEXT)
-HOOKS = Group(resource=KEPT_SECRETS, label_selector=LABEL_WEBHOOK, is_own=True)
+HOOKS = Group(resource=KEPT_SECRETS, label_selector=LABEL_WEBHOOK)
+"""in a namespace of their own, or in that of the services"""
 ALL_SECRETS = Group(resource=KEPT_SECRETS, is_own=True)
 BEFORE: tuple[Group, ...] = (
     WORKSPACES,

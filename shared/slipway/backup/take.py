@@ -65,7 +65,7 @@ class Taker:
 
     async def _our_secrets(self) -> list[Kept]:
         hooks = await self._list(kinds.HOOKS)
-        names = {each.metadata.name for each in hooks}
+        names = {each.metadata.name for each in hooks if each.metadata.namespace == self._namespace}
         return hooks + [
             each
             for each in await self._list(kinds.ALL_SECRETS)

@@ -121,7 +121,8 @@ class Installed:
         return failed(check, f"may not {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
 
     async def _has(self, limit: asyncio.Semaphore, account: str, right: Right, workspaces: list[str]) -> bool:
-        where = self._namespace if right.scope is Scope.OWN else ""
+        own = {Scope.OWN: self._namespace, Scope.WEBHOOKS: f"{self._namespace[:54].removesuffix('-')}-webhooks"}
+        where = own.get(right.scope, "")
         if await self._may(limit, account, right, where):
             return True
         if right.scope is not Scope.WORKSPACES or not workspaces:

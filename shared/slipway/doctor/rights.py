@@ -20,6 +20,8 @@ class Scope(StrEnum):
     """in every workspace; the whole cluster will do"""
     OWN = "own"
     """in the namespace of the services"""
+    WEBHOOKS = "webhooks"
+    """in the namespace of webhooks"""
 
 
 class Right(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -52,7 +54,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("pods/log",), ("get",)),
         (_W, "", ("configmaps",), ("create", "delete", "get", "patch")),
         (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
-        (_O, "", ("secrets",), ("create", "delete", "get", "list", "update")),
+        (Scope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update")),
     ),
     "scheduler": (
         (_C, API_GROUP, ("allocations", "resourcepools"), _READ),

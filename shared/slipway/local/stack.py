@@ -110,6 +110,11 @@ class Stack:
         """The kubeconfig of the cluster in use."""
         return self.options.kubeconfig or str(self.layout.kubeconfig)
 
+    def redis_login(self, service: str) -> dict[str, str]:
+        """The account of a service on our Valkey, as its environment says it; empty where the Redis is another's."""
+        password = self._redis_logins.get(service)
+        return {redis_url.USER: service, redis_url.PASSWORD: password} if password else {}
+
     @property
     def redis_url(self) -> str:
         """The Redis in use; empty when there is none."""
@@ -220,8 +225,7 @@ class Stack:
                     "SLIPWAY_API_URL": f"http://127.0.0.1:{port}",
                     "SLIPWAY_METRICS_TOKEN_FILE": str(self.layout.token),
                 }
-                if service in self._redis_logins:
-                    env |= {redis_url.USER: service, redis_url.PASSWORD: self._redis_logins[service]}
+                env |= self.redis_login(service)
                 if service == "api":
                     env |= self._api_environment(own_port)
                     self.doors[name] = f"http://{env['SLIPWAY_TASK_LISTEN']}"

@@ -1,4 +1,4 @@
-"""Settings of the setup, the objects that are to be there; and of the trial, what it runs."""
+"""Settings of the setup, the objects that are to be there; of the trial, what it runs; of the move of webhooks."""
 
 from typing import Annotated, Any
 
@@ -41,3 +41,12 @@ class TrialSettings(CommonSettings, kw_only=True, frozen=True):
             extra={"unit": "seconds"},
         ),
     ] = 120.0
+
+
+class MoveSettings(CommonSettings, kw_only=True, frozen=True):
+    """Where webhooks of an older release go, from `SLIPWAY_*`."""
+
+    move_to: Annotated[
+        str, Meta(min_length=1, max_length=63, description="Namespace that webhooks are kept in from now on.")
+    ]
+    move_release: Annotated[str, Meta(min_length=1, description="Helm's name of the release that has that namespace.")]

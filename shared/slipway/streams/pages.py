@@ -19,8 +19,6 @@ T = TypeVar("T")
 ZERO: Id = (0, 0)
 
 
-
-
 def id_text(entry_id: Id) -> str:
     """The usual form of an id."""
     return f"{entry_id[0]}-{entry_id[1]}"

@@ -321,8 +321,10 @@ def test_an_upgrade_without_a_change_changes_nothing(ground: Ground) -> None:
         for kind in ("Deployment", "Job", "CustomResourceDefinition"):
             for item in ground.get(COLLECTIONS[kind].format(chart.NAMESPACE))["items"]:
                 found[f"{kind}/{item['metadata']['name']}"] = (item["metadata"]["uid"], item["metadata"]["generation"])
-        secret = ground.get(f"{COLLECTIONS['Secret'].format(chart.NAMESPACE)}/slipway-valkey")
-        return found | {"password": secret["data"]}
+        for name in ("slipway-valkey", "slipway-valkey-accounts", "slipway-valkey-tls"):
+            secret = ground.get(f"{COLLECTIONS['Secret'].format(chart.NAMESPACE)}/{name}")
+            found[name] = secret["data"]
+        return found
 
     before = state()
     ground.upgrade()

@@ -16,6 +16,7 @@ import httpx
 import pytest
 import redis
 
+from slipway.api.webhooks.hook import Config, Webhook, to_secret
 from slipway.local.valkey import ServerOptions
 from tests.chaos.upgrade import ASKED, OBSERVED, Copy, copy_this, make_next
 from tests.conformance.cluster.servers import RealCluster, running_cluster
@@ -251,6 +252,28 @@ def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Pla
     for name, id_ in load.ids.items():
         place.check_ended(name, id_)
     assert [item for item in place.operator.items(ALLOCATIONS) if ASKED in item["spec"]] == []
+
+
+def test_webhooks_of_an_older_release_move_at_an_upgrade(place: Place) -> None:
+    """From the release's namespace into theirs, by a hook that is there only while it runs; once is enough."""
+    if not place.is_installed:
+        place.install()
+    webhook = to_secret(Webhook(name="older", config=Config(url="https://receiver.example/"), key=b"k" * 32), "")
+    webhook["metadata"].pop("namespace")
+    old, own = (f"/api/v1/namespaces/{name}/secrets" for name in (chart.NAMESPACE, f"{chart.NAMESPACE}-webhooks"))
+    created = place.operator.create(old, webhook)["metadata"]["creationTimestamp"]
+    chart.upgrade(place.kubeconfig, values=place.values)
+    place.settle()
+    moved = place.operator.get(f"{own}/slipway-webhook-older")
+    assert moved["data"] == webhook["data"]
+    assert moved["metadata"]["annotations"]["slipway.dev/created"] == created
+    assert place.operator.find(f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts/slipway-webhooks") is None
+    assert place.operator.find("/apis/rbac.authorization.k8s.io/v1/clusterroles/slipway-webhooks") is None
+    place.operator.delete(f"{own}/slipway-webhook-older")
+    chart.upgrade(place.kubeconfig, values=place.values)
+    place.settle()
+    assert place.operator.find(f"{own}/slipway-webhook-older") is None
+    place.operator.delete(f"{old}/slipway-webhook-older")
 
 
 def test_an_uninstall_that_is_asked_to_removes_every_allocation_first(place: Place) -> None:

@@ -27,9 +27,9 @@ def told(receiver: Receiver, id_: str) -> None:
     wait_until(lambda: "terminated" in receiver.of(id_), f"the end of {id_} told", timeout_s=60)
 
 
-def test_a_webhook_is_a_secret_of_the_systems_namespace(system: System, receiver: Receiver) -> None:
+def test_a_webhook_is_a_secret_of_its_own_namespace(system: System, receiver: Receiver) -> None:
     """Added, changed and removed over REST; the API server has what a receiver checks signatures with."""
-    path = PATH.format(system.installation.namespace)
+    path = PATH.format(f"{system.installation.namespace}-webhooks")
     stored = system.operator.get(f"{path}/slipway-webhook-conformance")
     assert stored["metadata"]["labels"]["slipway.dev/webhook"] == "true"
     changed = system.ask(lambda api: api.patch("/webhooks/conformance", {"rotateSecret": True}))

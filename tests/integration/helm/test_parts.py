@@ -298,6 +298,56 @@ def test_the_users_policy_judges_everybody_but_the_api(tmp_path: Path) -> None:
     assert bound["spec"]["policyName"] == found[0]["metadata"]["name"]
 
 
+def expressions(documents: list[Json], policy: str) -> str:
+    """Everything that a policy says."""
+    return json.dumps(chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{policy}")["spec"])
+
+
+def test_nobody_is_exempt_from_being_who_they_are() -> None:
+    """A workspace that may hold privileged pods is none that may choose its accounts."""
+    documents = chart.render({"admissionPolicies": {"privilegedWorkspaces": ["*"]}})
+    conditions = {
+        name: [
+            each["name"]
+            for each in chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{name}")["spec"]["matchConditions"]
+        ]
+        for name in ("pods", "identities", "priorities", "workspaces", "secrets")
+    }
+    assert conditions == {
+        "pods": ["ours", "not-privileged"],
+        "identities": ["ours"],
+        "priorities": ["ours"],
+        "workspaces": ["ours", "no-book"],
+        "secrets": ["ours"],
+    }
+
+
+def test_what_the_policies_are_told() -> None:
+    """Our own two namespaces, and what the values add."""
+    documents = chart.render(
+        {
+            "admissionPolicies": {
+                "protectedNamespaces": ["vault"],
+                "tokenAudiences": ["sts.example"],
+                "priorityClasses": ["usual"],
+            }
+        }
+    )
+    own = [chart.NAMESPACE, f"{chart.NAMESPACE}-webhooks", "vault"]
+    for policy in ("namespaces", "quotas", "workspaces"):
+        assert json.dumps(json.dumps(own, separators=(",", ":"))) in expressions(documents, policy)
+    assert json.dumps('["slipway","sts.example"]') in expressions(documents, "identities")
+    assert json.dumps('["usual"]') in expressions(documents, "priorities")
+
+
+def test_without_tokens_of_tasks_no_token_is_projected() -> None:
+    """An empty audience would be that of the API server."""
+    documents = chart.render({service: {"settings": {"taskAudience": ""}} for service in ("api", "podworker")})
+    policy = chart.find(documents, "ValidatingAdmissionPolicy", "policy-identities")["spec"]
+    assert {"name": "audiences", "expression": "['']"} in policy["variables"]
+    assert "has(source.serviceAccountToken.audience)" in str(policy["validations"])
+
+
 def test_policies_are_left_out_where_they_are_not_wanted() -> None:
     """The rest of the chart is the same."""
     assert "ValidatingAdmissionPolicy" not in _kinds(rendered("no policies"))

@@ -19,6 +19,7 @@ CLUSTER_KINDS = {
     "CustomResourceDefinition",
     "ClusterRole",
     "ClusterRoleBinding",
+    "Namespace",
     "PriorityClass",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",

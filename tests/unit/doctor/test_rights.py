@@ -18,7 +18,8 @@ def granted(documents: list[Json], service: str) -> set[Right]:
             continue
         scope = Scope.CLUSTER
         if role["kind"] == "Role":
-            scope = Scope.WORKSPACES if role["metadata"]["namespace"] == "red" else Scope.OWN
+            places = {"red": Scope.WORKSPACES, f"{chart.NAMESPACE}-webhooks": Scope.WEBHOOKS}
+            scope = places.get(role["metadata"]["namespace"], Scope.OWN)
         found |= {
             Right(scope=scope, group=group, resource=resource, verb=verb, name=name)
             for rule in role["rules"]

@@ -156,7 +156,7 @@ def connect(
             timeout_s=settings.simulate_timeout_s,
             memory_bytes=settings.simulate_memory_bytes,
         ),
-        webhooks=Registry(kube, clock, namespace=settings.namespace),
+        webhooks=Registry(kube, clock, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=OpenStreams(settings.streams_max),

@@ -98,6 +98,15 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"check": check_domain},
         ),
     ] = ""
+    webhook_namespace: Annotated[
+        str,
+        Meta(
+            pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
+            max_length=63,
+            description="Namespace with the Secrets that hold webhooks and their keys. Best one where nothing else is: "
+            "Roles cannot tell Secrets apart. Empty: SLIPWAY_NAMESPACE.",
+        ),
+    ] = ""
     rate_per_s: Annotated[
         float,
         Meta(

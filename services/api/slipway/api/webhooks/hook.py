@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd.meta import API_GROUP, LABEL_MANAGED_BY, MANAGED_BY, RawObject
+from slipway.crd.meta import ANNOTATION_CREATED, LABEL_MANAGED_BY, LABEL_WEBHOOK, MANAGED_BY, RawObject
 from slipway.errors import InvalidError
 from slipway.kube.objects import Secret
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event
 from slipway.model.times import parse_time
 
-LABEL_WEBHOOK = f"{API_GROUP}/webhook"
 SELECTOR = f"{LABEL_WEBHOOK}=true"
 KEY_PREFIX = "whsec_"
 KEY_BYTES_MIN, KEY_BYTES_MAX, KEY_BYTES = 24, 64, 32
@@ -100,12 +99,14 @@ def of_secret(secret: Secret) -> Webhook | None:
         return None
     if not meta.name.startswith(_NAME_PREFIX) or not key:
         return None
+    # One that was moved here is as old as it was there: nothing that it has not been sent yet is lost.
+    created = meta.annotations.get(ANNOTATION_CREATED) or meta.creation_timestamp or ""
     return Webhook(
         name=meta.name.removeprefix(_NAME_PREFIX),
         config=config,
         key=key,
-        created_at=parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0,
-        created=meta.creation_timestamp or "",
+        created_at=parse_time(created) if created else 0.0,
+        created=created,
         uid=meta.uid,
         resource_version=meta.resource_version,
     )

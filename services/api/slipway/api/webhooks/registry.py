@@ -1,4 +1,4 @@
-"""Where webhooks are kept: a Secret each, in the namespace of the system.
+"""Where webhooks are kept: a Secret each, in a namespace for them.
 
 Owns reading and writing them. Must not know deliveries. `fresh` is what routing asks: a webhook that was there before
 an event must be in a list that was made after the event. `known` may be some seconds old.

@@ -1,0 +1,264 @@
+"""A service that is taken over stays what it is: with its token no other account of the cluster can be reached.
+
+Each way is tried with the account's very token on the real API server, as a dry run: what is not refused would have
+worked. What the services need is in all other tests of this folder, which run under the same roles and policies.
+"""
+
+from collections.abc import Generator
+
+import httpx
+import pytest
+
+from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.system import System
+from tests.conformance.system.test_policies import MERGE, RESTRICTED, a_pod, acting_as, refused, taken
+from tests.support import chart
+
+OURS = chart.NAMESPACE
+DRY = {"dryRun": "All"}
+AUDIENCE = "slipway"
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@pytest.fixture(scope="module")
+def owner(system: System) -> Generator[Json]:
+    """An allocation that never starts, as an owner of what is tried."""
+    template = {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}
+    made = system.operator.create(
+        f"{GROUP}/namespaces/default/allocations",
+        {
+            "apiVersion": "slipway.dev/v1alpha1",
+            "kind": "Allocation",
+            "metadata": {"name": "taken-over"},
+            "spec": {"kind": "command", "hold": True, "template": template},
+        },
+    )
+    yield made["metadata"]
+    system.operator.delete(f"{GROUP}/namespaces/default/allocations/taken-over")
+
+
+@pytest.fixture(scope="module")
+def powerful(system: System) -> Generator[str]:
+    """An account of a workspace, which somebody has given rights to."""
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    system.operator.create(accounts, {"metadata": {"name": "powerful"}})
+    yield "powerful"
+    system.operator.delete(f"{accounts}/powerful")
+
+
+def pods_of(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def with_token(*sources: Json) -> Json:
+    """A volume projected from these, and a pod's fields."""
+    return {"volumes": [{"name": "token", "projected": {"sources": list(sources)}}]}
+
+
+def a_token(audience: str | None) -> Json:
+    return {"serviceAccountToken": {"path": "token"} | ({} if audience is None else {"audience": audience})}
+
+
+# --- the podworker --------------------------------------------------------------------------------------------------
+
+
+def test_no_account_of_the_cluster_can_be_put_on(system: System, owner: Json, powerful: str) -> None:
+    """For every account that there is: no pod of the podworker's making runs as it and holds a token for Kubernetes."""
+    accounts = [
+        (item["metadata"]["namespace"], item["metadata"]["name"])
+        for item in system.operator.items("/api/v1/serviceaccounts")
+    ]
+    assert ("default", powerful) in accounts
+    assert (OURS, "slipway-api") in accounts
+    with acting_as(system, "podworker") as client:
+        made: list[str] = []
+        for namespace, name in accounts:
+            ways: tuple[Json, ...] = (with_token(a_token(None)), {"automountServiceAccountToken": True})
+            for more in ways:
+                pod = a_pod(owner, serviceAccountName=name, **more)
+                answer = client.post(pods_of(namespace), json=pod, params=DRY)
+                made += [f"{namespace}/{name}"] if answer.status_code < 300 else []
+    assert made == []
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", OURS, "kube-public", "no-workspace"])
+def test_pods_are_made_in_workspaces_only(system: System, owner: Json, namespace: str) -> None:
+    """Not beside the services, not beside Kubernetes' own, not where nobody has given a namespace to Slipway."""
+    if namespace == "no-workspace":
+        system.operator.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    with acting_as(system, "podworker") as client:
+        refused(client.post(pods_of(namespace), json=a_pod(owner), params=DRY), "workspaces", "no workspace")
+        for kind in ("configmaps", "services"):
+            labelled = {
+                "metadata": {key: a_pod(owner)["metadata"][key] for key in ("name", "labels", "ownerReferences")}
+            }
+            body = labelled | ({"spec": {"clusterIP": "None"}} if kind == "services" else {})
+            answer = client.post(f"/api/v1/namespaces/{namespace}/{kind}", json=body, params=DRY)
+            refused(answer, "workspaces", "no workspace")
+        binding = {"metadata": {"name": "any"}, "target": {"kind": "Node", "name": system.nodes.names[0]}}
+        refused(
+            client.post(f"{pods_of(namespace)}/any/binding", json=binding, params=DRY), "workspaces", "no workspace"
+        )
+    if namespace == "no-workspace":
+        system.operator.delete(f"/api/v1/namespaces/{namespace}")
+
+
+@pytest.mark.parametrize(
+    ("words", "spec"),
+    [
+        ("another account", {"serviceAccountName": "powerful"}),
+        ("token for others", with_token(a_token(None))),
+        ("token for others", with_token(a_token("https://kubernetes.default.svc.cluster.local"))),
+        ("token for others", with_token(a_token(AUDIENCE), a_token("another"))),
+        ("placed there", {"nodeName": "sim-1"}),
+    ],
+)
+def test_a_rank_is_who_it_is(system: System, owner: Json, powerful: str, words: str, spec: Json) -> None:
+    """Its workspace's default account, with a token for Slipway alone, on a node where the scheduler has put it."""
+    with acting_as(system, "podworker") as client:
+        taken(client.post(pods_of("default"), json=a_pod(owner, **with_token(a_token(AUDIENCE))), params=DRY))
+        refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "identities", words)
+
+
+def test_no_certificate_of_an_account(system: System, owner: Json) -> None:
+    """A certificate says who a pod is as a token does."""
+    source = {"podCertificate": {"signerName": "example.com/any", "keyType": "ED25519", "credentialBundlePath": "pem"}}
+    with acting_as(system, "podworker") as client:
+        answer = client.post(pods_of("default"), json=a_pod(owner, **with_token(source)), params=DRY)
+        assert answer.status_code in (403, 422), answer.text
+
+
+def test_no_class_of_priority(system: System, owner: Json) -> None:
+    """Neither those of the system nor one of others, and the cluster's default is no fault of a rank's."""
+    system.operator.create(PRIORITIES, {"metadata": {"name": "theirs"}, "value": 1000})
+    system.operator.create(PRIORITIES, {"metadata": {"name": "usual"}, "value": 10, "globalDefault": True})
+    try:
+        with acting_as(system, "podworker") as client:
+            for name in ("system-node-critical", "system-cluster-critical", "theirs"):
+                pod = a_pod(owner, priorityClassName=name)
+                refused(client.post(pods_of("default"), json=pod, params=DRY), "priorities", "class of priority")
+            answer = client.post(pods_of("default"), json=a_pod(owner), params=DRY)
+            taken(answer)
+            assert answer.json()["spec"]["priorityClassName"] == "usual"
+    finally:
+        for name in ("theirs", "usual"):
+            system.operator.delete(f"{PRIORITIES}/{name}")
+
+
+def test_the_node_is_not_reached(system: System, owner: Json) -> None:
+    """The ways of a privileged pod, once more under this heading: the policy of pods holds them."""
+    whole: Json = {**RESTRICTED, "privileged": True, "allowPrivilegeEscalation": True}
+    with acting_as(system, "podworker") as client:
+        ways: tuple[Json, ...] = (
+            {"hostPID": True},
+            {"hostNetwork": True},
+            {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+            {"context": whole},
+        )
+        for spec in ways:
+            refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "pods", "")
+
+
+# --- settings and pods of the services ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("component", ["api", "podworker", "watcher"])
+def test_settings_of_the_services_stay(system: System, component: str) -> None:
+    """No account changes or removes what another service is started with, or a pod beside it."""
+    path = f"/api/v1/namespaces/{OURS}/configmaps/slipway-scheduler"
+    settings = system.operator.get(path)
+    pod: Json = {
+        "metadata": {"name": "ours"},
+        "spec": {"schedulerName": "none", "containers": [{"name": "m", "image": "i"}]},
+    }
+    system.operator.create(pods_of(OURS), pod)
+    try:
+        with acting_as(system, component) as client:
+            changed = {**settings, "data": {**settings["data"], "SLIPWAY_LOG_LEVEL": "debug"}}
+            label = {"metadata": {"labels": {"slipway.dev/allocation-uid": "mine-now"}}}
+            for answer in (
+                client.put(path, json=changed, params=DRY),
+                client.patch(path, json={"data": changed["data"]}, headers=MERGE, params=DRY),
+                client.patch(path, json=label, headers=MERGE, params=DRY),
+                client.delete(path, params=DRY),
+                client.delete(f"{pods_of(OURS)}/ours", params=DRY),
+                client.patch(f"{pods_of(OURS)}/ours", json=label, headers=MERGE, params=DRY),
+                client.post(f"/api/v1/namespaces/{OURS}/configmaps", json={"metadata": {"name": "any"}}, params=DRY),
+            ):
+                assert answer.status_code == 403, (answer.request.method, answer.text)
+    finally:
+        system.operator.delete(f"{pods_of(OURS)}/ours")
+
+
+# --- the api --------------------------------------------------------------------------------------------------------
+
+
+def test_the_api_makes_no_namespace_of_the_system_a_workspace(system: System) -> None:
+    """Else the podworker would be let in there."""
+    label = {"metadata": {"labels": {"slipway.dev/workspace": "true"}}}
+    with acting_as(system, "api") as client:
+        for name in ("kube-system", "kube-public", OURS):
+            answer = client.patch(f"/api/v1/namespaces/{name}", json=label, headers=MERGE, params=DRY)
+            refused(answer, "namespaces", "never becomes a workspace")
+
+
+def test_the_api_writes_in_workspaces_only(system: System) -> None:
+    """No allocation and no quota where nothing of ours belongs."""
+    spec = {"kind": "command", "template": {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}}
+    typed = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "any"}, "spec": spec}
+    quota = {"metadata": {"name": "any", "labels": {"slipway.dev/workspace": "true"}}, "spec": {"hard": {"pods": "0"}}}
+    with acting_as(system, "api") as client:
+        for name in ("kube-system", OURS):
+            answer = client.post(f"{GROUP}/namespaces/{name}/allocations", json=typed, params=DRY)
+            refused(answer, "workspaces", "no workspace")
+            refused(client.post(f"/api/v1/namespaces/{name}/resourcequotas", json=quota, params=DRY), "quotas", "quota")
+
+
+# --- every account --------------------------------------------------------------------------------------------------
+
+WAYS: tuple[tuple[str, str, Json], ...] = (
+    ("POST", f"/api/v1/namespaces/{OURS}/serviceaccounts/slipway-api/token", {"spec": {}}),
+    ("GET", "/api/v1/secrets", {}),
+    ("GET", f"/api/v1/namespaces/{OURS}/secrets", {}),
+    ("GET", f"/api/v1/namespaces/{OURS}/secrets/slipway-valkey-accounts", {}),
+    ("GET", "/api/v1/namespaces/kube-system/secrets", {}),
+    ("GET", "/api/v1/namespaces/default/secrets", {}),
+    ("POST", "/api/v1/namespaces/kube-system/secrets", {"metadata": {"name": "any"}}),
+    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {"metadata": {"name": "any"}}),
+    ("POST", "/api/v1/namespaces/kube-system/pods/any/exec?command=sh", {}),
+    ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests", {"metadata": {"name": "any"}}),
+    ("DELETE", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/slipway-policy-pods", {}),
+    ("DELETE", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/slipway-policy-pods", {}),
+)
+
+
+@pytest.mark.parametrize("component", [*chart.SERVICES, chart.SETUP, chart.AUDIT])
+def test_the_short_ways_are_closed_to_every_account(system: System, component: str) -> None:
+    """Tokens of others, Secrets, roles, shells, certificates, and the policies themselves."""
+    with acting_as(system, component) as client:
+        for method, path, body in WAYS:
+            answer = client.request(method, path, json=body or None, params=None if "?" in path else DRY)
+            assert answer.status_code == 403, (method, path, answer.text)
+        headers = {"Impersonate-User": "system:admin", "Impersonate-Group": "system:masters"}
+        assert client.get("/api/v1/secrets", headers=headers).status_code == 403
+
+
+def a_secret(name: str, *, type: str = "Opaque", labels: Json | None = None, notes: Json | None = None) -> Json:
+    return {"metadata": {"name": name, "labels": labels or {}, "annotations": notes or {}}, "type": type}
+
+
+def test_no_token_is_filled_into_a_secret(system: System) -> None:
+    """A Secret that names an account would be filled with its token: the api makes none, wherever it makes Secrets."""
+    webhook = {"slipway.dev/webhook": "true"}
+    of = {"kubernetes.io/service-account.name": "slipway-podworker"}
+    token = a_secret("slipway-webhook-any", type="kubernetes.io/service-account-token", labels=webhook, notes=of)
+    with acting_as(system, "api") as client:
+        for namespace in (OURS, f"{OURS}-webhooks"):
+            path = f"/api/v1/namespaces/{namespace}/secrets"
+            answers: list[httpx.Response] = [
+                client.post(path, json=body, params=DRY)
+                for body in (token, a_secret("slipway-valkey", labels=webhook), a_secret("slipway-webhook-any"))
+            ]
+            assert [answer.status_code for answer in answers] == [403, 403, 403], [each.text for each in answers]
+        good = a_secret("slipway-webhook-any", labels=webhook)
+        taken(client.post(f"/api/v1/namespaces/{OURS}-webhooks/secrets", json=good, params=DRY))

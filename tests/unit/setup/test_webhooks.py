@@ -1,0 +1,134 @@
+"""Webhooks of an older release are brought into their own namespace, once, as old as they were."""
+
+import base64
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from slipway.api.webhooks.hook import SELECTOR, Config, Webhook, of_secret, to_secret
+from slipway.crd.meta import ANNOTATION_MOVED
+from slipway.errors import NotFoundError
+from slipway.kube.objects import Secret
+from slipway.kube.resources import NAMESPACES, SECRETS
+from slipway.setup.webhooks import move
+from tests.support.kube_core import CoreKube
+from tests.support.small_cluster import a_client, a_core
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+OLD, OWN = "slipway-system", "slipway-system-webhooks"
+CONFIG = Config(url="https://receiver.example/hook")
+
+
+class World:
+    """A cluster with the namespace of an older release."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.kube: CoreKube = a_client(a_core(self.clock.now))
+
+    async def prepare(self, *names: str) -> None:
+        await self.kube.create(NAMESPACES, {"metadata": {"name": OLD}})
+        for name in names:
+            await self.kube.create(
+                SECRETS, to_secret(Webhook(name=name, config=CONFIG, key=b"k" * 32), OLD), namespace=OLD
+            )
+        other = {"metadata": {"name": "other"}, "data": {"a": base64.b64encode(b"b").decode()}}
+        await self.kube.create(SECRETS, other, namespace=OLD)
+
+    async def move(self) -> int:
+        return await move(self.kube, source=OLD, target=OWN, release="slipway")
+
+    async def secrets(self, namespace: str) -> dict[str, Secret]:
+        listed = await self.kube.list(SECRETS, namespace=namespace)
+        return {each.metadata.name: each for each in listed.items}
+
+    async def webhooks(self, namespace: str) -> list[Webhook]:
+        listed = await self.kube.list(SECRETS, namespace=namespace, label_selector=SELECTOR)
+        return [found for found in map(of_secret, listed.items) if found is not None]
+
+
+def _run(play: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await play(World())
+
+    run_virtual(main)
+
+
+def test_they_are_what_they_were() -> None:
+    """With key, filter and age, so that what one was not sent yet is still its; other Secrets stay where they are."""
+
+    async def play(world: World) -> None:
+        await world.prepare("a", "b")
+        before = await world.webhooks(OLD)
+        await world.clock.sleep(3_600)
+        assert await world.move() == 2
+        after = await world.webhooks(OWN)
+        assert list(map(_said, after)) == list(map(_said, before))
+        assert {each.created_at for each in after} == {each.created_at for each in before}
+        assert set(await world.secrets(OWN)) == {"slipway-webhook-a", "slipway-webhook-b"}
+
+    _run(play)
+
+
+def test_the_older_release_still_has_them() -> None:
+    """Until it is replaced, and again after a rollback: they are marked and stay."""
+
+    async def play(world: World) -> None:
+        await world.prepare("a")
+        await world.move()
+        assert [each.name for each in await world.webhooks(OLD)] == ["a"]
+        marked = await world.secrets(OLD)
+        assert marked["slipway-webhook-a"].metadata.annotations[ANNOTATION_MOVED] == OWN
+        assert ANNOTATION_MOVED not in marked["other"].metadata.annotations
+
+    _run(play)
+
+
+def test_what_is_removed_does_not_come_back() -> None:
+    """A webhook that users removed after the move is not copied again by the next upgrade; nor is one overwritten."""
+
+    async def play(world: World) -> None:
+        await world.prepare("a", "b")
+        await world.move()
+        await world.kube.delete(SECRETS, "slipway-webhook-a", namespace=OWN)
+        assert await world.move() == 0
+        assert set(await world.secrets(OWN)) == {"slipway-webhook-b"}
+
+    _run(play)
+
+
+def test_a_move_that_was_cut_off_goes_on() -> None:
+    """One that was copied and not marked is found there, and is marked."""
+
+    async def play(world: World) -> None:
+        await world.prepare("a")
+        await world.move()
+        await world.kube.patch(
+            SECRETS, "slipway-webhook-a", {"metadata": {"annotations": {ANNOTATION_MOVED: None}}}, namespace=OLD
+        )
+        assert await world.move() == 1
+        assert await world.move() == 0
+
+    _run(play)
+
+
+def test_the_namespace_is_helms() -> None:
+    """So that the upgrade takes it as its own; one that is there is left as it is."""
+
+    async def play(world: World) -> None:
+        await world.prepare()
+        try:
+            await world.kube.get(NAMESPACES, OWN)
+        except NotFoundError:
+            await world.move()
+        made = (await world.kube.get(NAMESPACES, OWN)).metadata
+        assert made.labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert made.annotations["meta.helm.sh/release-name"] == "slipway"
+        assert made.annotations["meta.helm.sh/release-namespace"] == OLD
+        await world.move()
+
+    _run(play)
+
+
+def _said(webhook: Webhook) -> Webhook:
+    return msgspec.structs.replace(webhook, uid="", resource_version="")
