@@ -1,4 +1,4 @@
-"""etcd of a real control plane is put back to an older copy: what follows the cluster goes back with it, and goes on."""
+"""etcd of a real control plane is put back to an older copy: what follows the cluster goes back with it."""
 
 import asyncio
 import shutil
@@ -91,7 +91,7 @@ async def _add(kube: KubeApi, name: str) -> None:
 
 async def _until(check: Callable[[], bool]) -> None:
     async with asyncio.timeout(AGAIN_S):
-        while not check():
+        while not check():  # noqa: ASYNC110 - another process decides when
             await asyncio.sleep(0.05)
 
 

@@ -139,11 +139,11 @@ def test_our_own_write_during_a_list_is_no_other_history() -> None:
         await list_everything(kube, cluster, Specs())
         known = cluster.allocations.get("default/job0")
         assert known is not None
-        listing = asyncio.create_task(list_everything(kube, cluster, Specs()))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        cluster.allocations.put("default/written", known, kube.core.version + 5)
-        await listing
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(list_everything(kube, cluster, Specs()))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            cluster.allocations.put("default/written", known, kube.core.version + 5)
         assert cluster.allocations.get("default/written") is known
 
     on_a_long_list(test)
