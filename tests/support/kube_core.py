@@ -136,7 +136,9 @@ class CoreKube:
                 if not self.is_stalled:
                     events = self.events_since(resource, cursor, namespace, label_selector)
                     cursor = max(cursor, self.core.version)
-                    if not events and loop.time() >= heard_at + self._bookmark_s:
+                    # As on the real server, a watch from the future is told nothing before the present has come there.
+                    is_reached = cursor <= self.core.version
+                    if not events and is_reached and loop.time() >= heard_at + self._bookmark_s:
                         bookmark: WatchEvent[T] = WatchEvent(WatchType.BOOKMARK, None, str(cursor))
                         events = [bookmark]
                     if self.closes_watches:
@@ -147,11 +149,12 @@ class CoreKube:
                 elif loop.time() >= heard_at + self._silence_s:
                     raise UnavailableError(f"watch of {resource.plural} went silent")
                 quiet_s = self._silence_s if self.is_stalled else self._bookmark_s
-                await _wait(changed, min(ends_at, heard_at + quiet_s))
+                quiet_until = heard_at + quiet_s
+                await _wait(changed, min(ends_at, quiet_until) if quiet_until > loop.time() else ends_at)
             if self.is_stalled:
                 await asyncio.sleep(max(0.0, heard_at + self._silence_s - loop.time()))
                 raise UnavailableError(f"watch of {resource.plural} went silent")
-            if self._bookmark_s < float("inf"):
+            if self._bookmark_s < float("inf") and cursor <= self.core.version:
                 # As the real server does shortly before the end.
                 yield WatchEvent(WatchType.BOOKMARK, None, str(cursor))
         finally:

@@ -13,10 +13,15 @@ Promises
 - Each answer of the server is a move of the loop that runs it (`runtime/liveness.py`): an event, an end, a refusal.
 - A watch on which nothing came for the silence limit, its end included, counts as broken (the reader raises).
 - A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
+  When it is below for the third time running, the history is another one (etcd was put back to an older copy): the
+  store begins anew with that LIST.
+- After a watch that broke, or minutes on which not even a bookmark came, the history is looked at before the next
+  watch: a server that has gone back in time lets a watch from the future begin, and is silent on it.
 
 Not promised
 - Every intermediate state, or any change within a bound of time: what may not act on an old view asks the API.
-- To notice that the server lost history and counts from below: readiness goes stale, and a restart begins anew.
+- To notice that the server lost history and has since counted beyond the highest version seen: a restart of the
+  process begins anew.
 """
 
 import asyncio
@@ -49,6 +54,13 @@ AWAITED_MAX = 10_000
 """Own writes whose arrival is timed."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner and brought nothing counts as an error, so that it cannot spin."""
+
+BELOW_MAX = 3
+"""A LIST that is below the highest version seen so many times running shows that the server has gone back in time."""
+DOUBT_S = 300.0
+"""A server that has told neither a change nor a bookmark for so long may have gone back in time."""
+CAUSE_REWOUND = "rewound"
+"""The restart that begins anew on an older history."""
 
 _log = log.get_logger(__name__)
 
@@ -97,7 +109,13 @@ class Reflector(Generic[T]):
         self._label_selector = label_selector
         self._position = ""
         self._highest = 0
+        self._below = 0
+        """LISTs running that were below the highest version"""
+        self._is_doubted = False
+        """whether the last watch broke: the server may have gone back in time"""
         self._heard_at = clock.monotonic()
+        self._told_at = self._heard_at
+        """when the last change, bookmark or LIST came"""
         self._has_synced = asyncio.Event()
         plural = resource.plural
         self._seen = {type_: telemetry.WATCH_EVENTS.labels(resource=plural, type=type_) for type_ in WatchType}
@@ -135,12 +153,16 @@ class Reflector(Generic[T]):
         backoff = Backoff(self._clock, self._random)
         while True:
             try:
+                if self._is_doubted and self._position:
+                    await self._look_at_history()
+                self._is_doubted = False
                 if not self._position:
                     await self._list()
                 started = self._clock.monotonic()
                 changes = await self._watch()
                 # The server ended it as it was asked to: until now there was nothing to tell.
                 self._hear()
+                self._is_doubted = self._clock.monotonic() - self._told_at >= DOUBT_S
                 if changes or self._clock.monotonic() - started >= SHORT_WATCH_S:
                     self._restarted("ended")
                     continue
@@ -151,6 +173,7 @@ class Reflector(Generic[T]):
             except InvariantError:
                 raise
             except ControlPlaneError as error:
+                self._is_doubted = True
                 cause, wait_s = _cause_of(error), backoff.next_s()
                 if isinstance(error, TransientError) and error.retry_after_s:
                     wait_s = max(wait_s, error.retry_after_s)
@@ -162,17 +185,45 @@ class Reflector(Generic[T]):
             self._restarted(cause)
             await self._clock.sleep(wait_s)
 
+    async def _look_at_history(self) -> None:
+        """A position that the server has not reached is of a history that it has lost: LIST next."""
+        page = await self._api.list(
+            self._resource, namespace=self._namespace, label_selector=self._label_selector, limit=1
+        )
+        if 0 < _number(page.resource_version) < self._highest:
+            self._position = ""
+        self._told_at = self._clock.monotonic()
+
     async def _list(self) -> None:
         listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
-        version = int(listing.resource_version) if listing.resource_version.isdigit() else 0
+        version = _number(listing.resource_version)
         if 0 < version < self._highest:
-            raise StaleError(f"a LIST of {self._resource.plural} at {version} is below {self._highest}, seen before")
+            self._below += 1
+            if self._below < BELOW_MAX:
+                raise StaleError(
+                    f"a LIST of {self._resource.plural} at {version} is below {self._highest}, seen before"
+                )
+            self._begin_anew(version)
+        self._below = 0
         self._hear()
+        self._told_at = self._heard_at
         self._written.clear()  # what comes by a LIST says nothing of the watch
         self.store.replace(listing.items, version)
         self._held.set(len(self.store))
         self._move(listing.resource_version)
         self._has_synced.set()
+
+    def _begin_anew(self, version: int) -> None:
+        """Forget every version: the LIST that follows is the truth, whatever was newer."""
+        _log.error(
+            "the API server has gone back in time: everything is read anew",
+            resource=self._resource.plural,
+            version=version,
+            seen=self._highest,
+        )
+        self._restarted(CAUSE_REWOUND)
+        self._highest = 0
+        self.store.rewind()
 
     async def _watch(self) -> int:
         """Takes in one watch until the server ends it; the number of changes that it brought."""
@@ -190,7 +241,12 @@ class Reflector(Generic[T]):
         return changes
 
     def _take(self, event: WatchEvent[T]) -> None:
+        if 0 < _number(event.resource_version) < self._highest:
+            raise StaleError(
+                f"a watch of {self._resource.plural} is at {event.resource_version}, below {self._highest}, seen before"
+            )
         self._hear()
+        self._told_at = self._heard_at
         if event.object is not None:
             if event.type is WatchType.DELETED:
                 self.store.remove(event.object)
@@ -232,6 +288,10 @@ def _is_answered(error: ControlPlaneError) -> bool:
     """Whether the server has refused, in its own words, or has said when to come again: another process would hear
     the same."""
     return not isinstance(error, TransientError) or isinstance(error, ThrottledError) or bool(error.retry_after_s)
+
+
+def _number(resource_version: str) -> int:
+    return int(resource_version) if resource_version.isdigit() else 0
 
 
 def _cause_of(error: ControlPlaneError) -> str:

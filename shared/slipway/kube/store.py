@@ -9,6 +9,7 @@ Promises
   older object never removes a newer one of the same name.
 - A name taken over by another uid is told as a deletion followed by a creation.
 - Listeners run at once, in order of registration, after the indexes; they must not change the store.
+  `rewind` ends this once: the next `replace` counts, whatever is held.
 - After `expect(uid, version)`, `is_current(uid)` is False until the store has seen that version or passed it.
 
 Not promised
@@ -75,6 +76,8 @@ class Store(Generic[T]):
         self._indexes: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._indexers}
         self._listeners: list[Listener[T]] = []
         self._expected: dict[str, int] = {}
+        self._is_rewound = False
+        """whether the versions of what is held are of a history that is lost"""
         self.on_expected: Callable[[str], object] = lambda _: None
         """Told of the uid of each own write that is waited for, and below of its arrival as a change."""
         self.on_observed: Callable[[str], object] = lambda _: None
@@ -172,10 +175,24 @@ class Store(Generic[T]):
         keys = {key_of(obj) for obj in listed}
         for key in [key for key in self._objects if key not in keys]:
             self._drop(key, self._objects[key])
-        for obj in listed:
-            self.put(obj)
+        if self._is_rewound:
+            self._is_rewound = False
+            for obj in listed:
+                self._put_over(obj)
+        else:
+            for obj in listed:
+                self.put(obj)
         self.synced = True
         self.advance(version)
+
+    def rewind(self) -> None:
+        """The server has gone back in time: what is held, and what was expected, is of a history that is lost.
+
+        It is held until the next `replace`, which takes its place; listeners are told of what that changes.
+        """
+        self._is_rewound = True
+        self.version = 0
+        self._expected.clear()
 
     def advance(self, version: int) -> None:
         """Every change up to `version` has been taken in."""
@@ -184,6 +201,19 @@ class Store(Generic[T]):
         self.version = version
         if self._expected:
             self._expected = {uid: wanted for uid, wanted in self._expected.items() if wanted > version}
+
+    def _put_over(self, obj: T) -> None:
+        """Take in an object although a newer version of it, or a newer object of its name, is held."""
+        key = key_of(obj)
+        old = self._objects.get(key)
+        if old is None or metadata_of(old).uid != metadata_of(obj).uid:
+            if old is not None:
+                self._drop(key, old)
+            self.put(obj)
+        elif metadata_of(old).resource_version != metadata_of(obj).resource_version or old != obj:
+            self._objects[key] = obj
+            self._reindex(key, old, obj)
+            self._tell(old, obj)
 
     def _drop(self, key: Key, old: T) -> None:
         uid = metadata_of(old).uid

@@ -1,14 +1,17 @@
 """The reflector keeps its promises over faults: expiry, silence, lag, errors, all on virtual time."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 from itertools import count, pairwise
 from typing import Any
 
+import pytest
+
 from slipway.errors import ControlPlaneError, DeniedError, ExpiredError, ThrottledError, UnavailableError
 from slipway.kube.answers import Verb
 from slipway.kube.objects import ConfigMap
-from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, Backoff, Reflector
+from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, BELOW_MAX, DOUBT_S, Backoff, Reflector
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.kube.rest import WATCH_S_MAX, WATCH_S_MIN
 from slipway.kube.store import Store
@@ -56,6 +59,15 @@ class World:
 
     def add(self, name: str) -> dict[str, Any]:
         return self.core.create("configmaps", "default", {"metadata": {"name": name}})
+
+    async def until(self, check: Callable[[], bool]) -> None:
+        """Looks after every call of the reflector."""
+        for _ in range(1_000_000):
+            if check():
+                return
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+        raise AssertionError("it did not come to that")
 
     def times(self, verb: Verb) -> list[float]:
         return [moment for moment, asked in self.calls if asked is verb]
@@ -117,7 +129,7 @@ def test_a_server_that_sends_no_bookmarks() -> None:
             await asyncio.sleep(1)
             assert world.reflector.silent_s <= WATCH_S_MAX + 1
         assert world.reflector.restarts.keys() == {"ended"}
-        assert len(world.times(Verb.LIST)) == 1
+        assert len(world.times(Verb.LIST)) <= 1 + 600 / DOUBT_S, "looks at the history, each a LIST of one item"
 
     in_world(check, bookmark_s=float("inf"))
 
@@ -160,7 +172,7 @@ def test_a_silent_watch_is_given_up() -> None:
 
 
 def test_a_stalled_watch_counts_as_unavailable() -> None:
-    """While the silence lasts, watches are opened again and again, with backoff, and without a LIST."""
+    """While the silence lasts, watches are opened again and again, with backoff, each after a LIST of one item."""
 
     async def check(world: World) -> None:
         await world.reflector.wait_synced()
@@ -168,7 +180,7 @@ def test_a_stalled_watch_counts_as_unavailable() -> None:
         world.kube.is_stalled = True
         await asyncio.sleep(600)
         assert 8 <= world.reflector.restarts["unavailable"] <= 16
-        assert len(world.times(Verb.LIST)) == 1
+        assert len(world.times(Verb.LIST)) == 1 + world.reflector.restarts["unavailable"]
 
     in_world(check)
 
@@ -213,13 +225,47 @@ def test_a_list_from_the_past_is_refused() -> None:
         world.kube.lists_at = lagging
         world.fail(Verb.WATCH, ExpiredError("relist"))
         world.core.create("namespaces", "", {"metadata": {"name": "other"}})
-        await asyncio.sleep(700)
-        assert world.reflector.restarts["stale"] > 3
+        lists = len(world.times(Verb.LIST))
+        await world.until(lambda: len(world.times(Verb.LIST)) == lists + BELOW_MAX - 1)
         assert world.heard == ["+a"]
         world.kube.lists_at = None
         world.add("b")
         await asyncio.sleep(60)
         assert world.heard == ["+a", "+b"]
+        assert world.reflector.restarts["rewound"] == 0
+
+    in_world(check)
+
+
+@pytest.mark.parametrize("breaks", [True, False], ids=["the watch breaks", "the watch ends quietly"])
+def test_a_server_that_went_back_in_time_is_read_anew(breaks: bool) -> None:
+    """etcd was put back to an older copy: the store becomes what the server holds now, and follows it from there."""
+
+    async def check(world: World) -> None:
+        world.add("kept")
+        world.add("deleted-later")
+        await world.reflector.wait_synced()
+        older = copy.deepcopy(world.core)
+        world.add("lost")
+        world.core.delete("configmaps", "default", "deleted-later")
+        for _ in range(50):
+            world.core.patch("configmaps", "default", "kept", {"data": {"n": str(_)}})
+        await asyncio.sleep(1)
+        assert world.heard[-1] == "~kept"
+        world.heard.clear()
+        world.core = world.kube.core = older
+        if breaks:
+            world.fail(Verb.WATCH, UnavailableError("the server starts"))
+        await asyncio.sleep(60 + (0 if breaks else DOUBT_S + 60))
+        assert sorted(world.heard) == ["+deleted-later", "-lost", "~kept"]
+        assert world.reflector.restarts["rewound"] == 1
+        assert world.store.version == older.version
+        world.add("new")
+        await asyncio.sleep(1)
+        assert world.heard[-1] == "+new"
+        kept = world.store.get("kept", "default")
+        assert kept is not None
+        assert kept.data == {}
 
     in_world(check)
 

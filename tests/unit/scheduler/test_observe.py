@@ -1,6 +1,7 @@
 """The LIST of everything: page by page, and all of it at once in the tables."""
 
 import asyncio
+import copy
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -105,5 +106,44 @@ def test_a_list_again_keeps_what_has_not_changed() -> None:
         await list_everything(kube, cluster, Specs())
         assert cluster.generation == generation
         assert all(before[fact.key] is fact for fact in cluster.allocations.values())
+
+    on_a_long_list(test)
+
+
+def test_a_list_of_a_server_that_went_back_in_time_is_the_truth() -> None:
+    """etcd was put back to an older copy: what was newer, and what had been deleted, is as the server says now."""
+
+    async def test(kube: CoreKube) -> None:
+        cluster = Cluster()
+        older = copy.deepcopy(kube.core)
+        for number in range(3):
+            await kube.delete(ALLOCATIONS, f"job{number}", namespace="default")
+        await kube.create(ALLOCATIONS, a_manifest("lost"))
+        await list_everything(kube, cluster, Specs())
+        assert cluster.allocations.get("default/lost") is not None
+        cluster.allocations.drop("default/job3", cluster.allocations.newest + 1)
+
+        kube.core = older
+        assert await list_everything(kube, cluster, Specs()) == older.version
+        assert len(cluster.allocations) == COUNT
+        assert cluster.allocations.get("default/lost") is None
+
+    on_a_long_list(test)
+
+
+def test_our_own_write_during_a_list_is_no_other_history() -> None:
+    """What was written after the LIST began is newer than it, and stays."""
+
+    async def test(kube: CoreKube) -> None:
+        cluster = Cluster()
+        await list_everything(kube, cluster, Specs())
+        known = cluster.allocations.get("default/job0")
+        assert known is not None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(list_everything(kube, cluster, Specs()))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            cluster.allocations.put("default/written", known, kube.core.version + 5)
+        assert cluster.allocations.get("default/written") is known
 
     on_a_long_list(test)

@@ -6,12 +6,15 @@ stand.
 
 Promises: no pod is bound before the release that lists its uid is committed; the release lists exactly the pods of all
 placed ranks; a pod that exists already is adopted only when it is ours, of the same content, unbound and not on its
-way out. Not promised: that a pod of a failed launch is gone (the teardown sees to it; unbound, it runs nowhere).
+way out; a launch that its quota refuses gives back the pods that it has made before it waits, so that gangs that each
+hold a part of a quota do not keep it from one another.
+Not promised: that a pod of a failed launch is gone (the teardown sees to it; unbound, it runs nowhere).
 
 The Service is asked for after the pods, which need it once they run: for each pod that comes to one that is there
 already, two controllers of the cluster go through all of its pods.
 """
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +28,7 @@ from slipway.errors import (
     BoundError,
     InvalidError,
     NotFoundError,
+    QuotaExceededError,
     StaleError,
     UnavailableError,
 )
@@ -128,7 +132,11 @@ class Launcher:
             made.fresh_until_s = self._clock.monotonic() + FRESH_S
         if creates:
             with step("pods", self._clock, count=len(missing)):
-                await self._lanes.all(creates, Stage.RANKS)
+                try:
+                    await self._lanes.all(creates, Stage.RANKS)
+                except QuotaExceededError:
+                    await self._give_back(allocation, made)
+                    raise
         uids = [made.pod_uids[pod.position] for pod in manifests.pods]
         with step("release", self._clock):
             try:
@@ -224,6 +232,24 @@ class Launcher:
         found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         if (found.metadata.uid, found.metadata.resource_version) != (meta.uid, meta.resource_version):
             raise StaleError(f"{meta.name} has changed since it was read")
+
+    async def _give_back(self, allocation: Allocation, made: Made) -> None:
+        """Deletes what there is of an attempt that its quota cannot hold; nothing of a release, by whoever made it.
+
+        Raises:
+            StaleError: the allocation, or a pod of it, has changed since it was read.
+        """
+        made.pod_uids.clear()
+        pods = [pod.metadata for pod in await self._pods(allocation) if pod.metadata.deletion_timestamp is None]
+        if pods:
+            await self._check_unreleased(allocation)
+            await self._lanes.all([partial(self._delete_pod, meta) for meta in pods])
+
+    async def _delete_pod(self, meta: ObjectMeta) -> None:
+        with contextlib.suppress(NotFoundError):
+            await self._kube.delete(
+                PODS, meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
 
     async def _pods(self, allocation: Allocation) -> list[Pod]:
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid},{LABEL_ATTEMPT}={allocation.status.attempt}"

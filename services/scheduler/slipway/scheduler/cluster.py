@@ -1,8 +1,8 @@
 """What the leader knows of the cluster: tables of facts, each with the version it was seen at.
 
 Owns the merge of LISTs, feed deltas and our own writes into one view that never goes back: an older version
-of an object is ignored, and a deleted object stays deleted for every version up to its deletion. Must not
-know where the facts came from. No IO.
+of an object is ignored, and a deleted object stays deleted for every version up to its deletion. Only `rewind` goes
+back, with a server that has lost its history. Must not know where the facts came from. No IO.
 """
 
 import math
@@ -95,6 +95,12 @@ class Table(Generic[T]):
         for key, (fact, at) in facts.items():
             self.put(key, fact, at)
 
+    def rewind(self, facts: Mapping[str, tuple[T, int]]) -> None:
+        """Take a LIST of a server that has gone back in time: it is the truth, whatever was newer."""
+        self._versions.clear()
+        self._gone.clear()
+        self.replace(facts, 0)
+
     def take_changes(self) -> list[tuple[T | None, T | None]]:
         """(before, after) of every key that has changed since the last call; None: not there."""
         changed, self._changed = self._changed, {}
@@ -118,6 +124,11 @@ class Table(Generic[T]):
     def newest(self) -> int:
         """The highest version of any object in it."""
         return max(self._versions.values(), default=0)
+
+    @property
+    def seen(self) -> int:
+        """The highest version of anything that was ever told of it, deletions included."""
+        return max(self.newest, max(self._gone.values(), default=0))
 
     def values(self) -> Iterable[T]:
         """All facts, in the order of their keys' first arrival."""

@@ -19,11 +19,14 @@ from slipway.kube.scope import only
 from slipway.kube.wire import metadata_of
 from slipway.model.facts import PodFact
 from slipway.model.ids import split_allocation_id
+from slipway.runtime import log, telemetry
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.ports import Kube
 from slipway.streams.feed import Delta
 from slipway.streams.ports import FeedOp
+
+_log = log.get_logger(__name__)
 
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, NODES, PODS, ALLOCATIONS)
 
@@ -35,6 +38,7 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     next page is on its way: a cluster of any size neither holds up the loop, by which a lease is kept, nor is ever in
     memory as a whole. The tables take all of it in one step, so that nobody sees half of a LIST.
     """
+    pools_seen = cluster.pools.seen
     pools = await kube.list(RESOURCE_POOLS)
     by_name = {pool.metadata.name: pool for pool in pools.items}
     # Else every fact of an allocation is made anew, also at the version that the table has.
@@ -42,6 +46,7 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     taken = [_Taken(cluster, each, by_name, specs, keeps=are_same or each is not ALLOCATIONS) for each in LISTED]
     await asyncio.gather(*(each.read(kube) for each in taken))
     of_pools = _Taken(cluster, RESOURCE_POOLS, by_name, specs, keeps=True)
+    of_pools.floor = pools_seen
     of_pools.take(pools.items, pools.resource_version)
     for each in (of_pools, *taken):
         each.replace()
@@ -104,8 +109,10 @@ class _Taken:
     ) -> None:
         """`keeps`: a fact that the table has at an object's version stands."""
         self.version = 0
-        self._keeps = keeps
         self._table = cluster.table(resource.plural)
+        # A consistent LIST is never below what was seen before it began, unless the server has gone back in time.
+        self.floor = self._table.seen if self._table is not None else 0
+        self._keeps = keeps
         self._resource = resource
         self._pools = pools
         self._specs = specs
@@ -138,14 +145,29 @@ class _Taken:
         for item in items:
             meta = metadata_of(item)
             key, version = object_key(meta), meta.version
-            is_known = self._keeps and version and table.version(key) == version
+            is_known = self._keeps and version and table.version(key) == version and not self._is_rewound
             known = table.get(key) if is_known else None
             self._facts[key] = (known or fact_of(item, self._pools, self._specs), version)
 
     def replace(self) -> None:
         """The table is as the LIST says."""
-        if self._table is not None:
+        if self._table is None:
+            return
+        if self._is_rewound:
+            _log.error(
+                "the API server has gone back in time: the table is read anew",
+                resource=self._resource.plural,
+                version=self.version,
+                seen=self.floor,
+            )
+            telemetry.WATCH_RESTARTS.labels(resource=self._resource.plural, reason="rewound").inc()
+            self._table.rewind(self._facts)
+        else:
             self._table.replace(self._facts, self.version)
+
+    @property
+    def _is_rewound(self) -> bool:
+        return 0 < self.version < self.floor
 
     async def _pages(self, kube: Kube) -> None:
         async with TaskGroup() as tasks:

@@ -19,7 +19,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.kube.lease import LeaseElector, LeaseTiming
 from slipway.kube.ports import KubeApi
-from slipway.kube.reflector import Reflector
+from slipway.kube.reflector import CAUSE_REWOUND, Reflector
 from slipway.kube.scope import StopSignal, run_until
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Phase
@@ -283,7 +283,9 @@ class Watcher:
                 parts.streams.feed,
                 self.world,
                 clock,
-                gaps=lambda: sum(reflector.restarts["expired"] for reflector in self.reflectors),
+                gaps=lambda: sum(
+                    reflector.restarts["expired"] + reflector.restarts[CAUSE_REWOUND] for reflector in self.reflectors
+                ),
                 is_stale=self._is_stale,
                 lost=self._streams_lost,
                 snapshot_objects=settings.snapshot_objects,

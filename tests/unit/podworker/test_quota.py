@@ -1,0 +1,111 @@
+"""Gangs in a workspace with a quota: none of them keeps a part of it while it waits."""
+
+import asyncio
+from collections import Counter
+
+from slipway.errors import QuotaExceededError
+from slipway.kube.answers import Verb
+from tests.support.podworker_desk import Desk, at_a_desk, ended_with, hint_for
+from tests.support.small_cluster import look
+
+READ = (Verb.GET, "allocations")
+LOOKS_AGAIN = 2
+"""The read before anything is given back."""
+MADE = 3
+ROUNDS = 20
+"""of hints: ten minutes"""
+NODES = tuple(f"n{number}" for number in range(7))
+
+
+def a_quota(desk: Desk, hard: dict[str, str]) -> None:
+    desk.core.create("resourcequotas", "default", {"metadata": {"name": "team"}, "spec": {"hard": hard}})
+
+
+async def living(desk: Desk) -> int:
+    """Pods that nobody has deleted."""
+    return sum(pod.metadata.deletion_timestamp is None for pod in await desk.pods())
+
+
+def test_a_gang_that_its_quota_refuses_holds_no_pods_while_it_waits() -> None:
+    """What it has made is given back, so that a smaller gang beside it starts."""
+
+    async def story(desk: Desk) -> None:
+        a_quota(desk, {"pods": "5"})
+        await desk.assign(*NODES)
+        refused = await ended_with(desk.worker.handle(hint_for(await look(desk.kube)), is_patient=False))
+        assert isinstance(refused, QuotaExceededError)
+        assert await living(desk) == 0
+        await desk.finish_deletes()
+        await desk.assign("n0", "n1", "n2", "n3", "n4", name="small")
+        await desk.handle("small")
+        assert (await look(desk.kube, "small")).status.release is not None
+
+    at_a_desk(story)
+
+
+def test_a_gang_starts_once_its_quota_was_raised() -> None:
+    """It goes on by itself with the next hint."""
+
+    async def story(desk: Desk) -> None:
+        a_quota(desk, {"pods": "5"})
+        await desk.assign(*NODES)
+        await ended_with(desk.worker.handle(hint_for(await look(desk.kube)), is_patient=False))
+        await desk.finish_deletes()
+        desk.core.patch("resourcequotas", "default", "team", {"spec": {"hard": {"pods": "7"}}})
+        await desk.handle()
+        assert (await look(desk.kube)).status.release is not None
+        assert await living(desk) == 7
+
+    at_a_desk(story)
+
+
+def test_nothing_of_a_release_is_given_back() -> None:
+    """Another worker releases while the quota refuses this one: those pods are the attempt, and stay."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign(*NODES)
+        late, calls = desk.another_worker()
+        asked: Counter[tuple[Verb, str]] = Counter()
+
+        async def release_first(verb: Verb, plural: str) -> None:
+            asked[verb, plural] += 1
+            if asked[Verb.CREATE, "pods"] > MADE and (verb, plural) == (Verb.CREATE, "pods"):
+                raise QuotaExceededError("exceeded quota: team")
+            if (verb, plural) == READ and asked[READ] == LOOKS_AGAIN:
+                await desk.handle()
+
+        calls.hook = release_first
+        await ended_with(late.handle(hint_for(await look(desk.kube)), is_patient=False))
+        assert asked[READ] >= LOOKS_AGAIN
+        assert (await look(desk.kube)).status.release is not None
+        assert await living(desk) == len(NODES)
+
+    at_a_desk(story)
+
+
+def test_gangs_that_meet_at_one_quota_all_start_one_after_the_other() -> None:
+    """Four gangs of seven against nine pods: each tries with every hint, and one that has started ends after a while."""
+
+    async def story(desk: Desk) -> None:
+        a_quota(desk, {"pods": "9"})
+        names = [f"gang{number}" for number in range(4)]
+        for name in names:
+            await desk.assign(*NODES, name=name)
+        workers = {name: desk.another_worker()[0] for name in names}
+        started: list[str] = []
+        for _ in range(ROUNDS):
+            async with asyncio.TaskGroup() as tasks:
+                for name in names:
+                    if name not in started:
+                        tasks.create_task(ended_with(desk.handle(name, workers[name])))
+            await desk.finish_deletes()
+            for name in names:
+                if name not in started and (await look(desk.kube, name)).status.release is not None:
+                    started.append(name)
+                    await desk.cancel(name)
+                    await desk.handle(name)
+            await desk.finish_deletes()
+            await desk.clock.sleep(30)
+        assert sorted(started) == names
+
+    at_a_desk(story)
