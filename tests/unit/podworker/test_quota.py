@@ -84,7 +84,7 @@ def test_nothing_of_a_release_is_given_back() -> None:
 
 
 def test_gangs_that_meet_at_one_quota_all_start_one_after_the_other() -> None:
-    """Four gangs of seven against nine pods: each tries with every hint, and one that has started ends after a while."""
+    """Four gangs of seven against nine pods: each tries with every hint; one that has started ends after a while."""
 
     async def story(desk: Desk) -> None:
         a_quota(desk, {"pods": "9"})
