@@ -151,3 +151,33 @@ async def refusal(url: str, *, follows: bool = True) -> Any:
         async with (connect if follows else Once)(url, proxy=None):
             pass
     return refused.value.response
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
+async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool) -> None:
+    """The client gets the workload's 413, though most of its body was never taken."""
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Much\r\nContent-Length: 8\r\nX-Own: 1\r\n\r\ntoo much")
+        await writer.drain()
+        if stays:
+            await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=4096)
+    try:
+        async with served(world.app) as api:
+            id_ = await a_workload(world, int(server.sockets[0].getsockname()[1]))
+            reader, writer = await asyncio.open_connection("127.0.0.1", api)
+            head = f"POST /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n"
+            writer.write(head.encode() + b"x" * 20_000_000)
+            async with asyncio.timeout(15):
+                answer = await reader.readuntil(b"too much")
+            writer.transport.abort()
+            over.set()
+    finally:
+        server.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"x-own: 1" in answer

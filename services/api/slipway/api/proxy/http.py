@@ -134,6 +134,8 @@ class HttpForwarder:
         if self._client is None:
             import httpx
 
+            from slipway.api.proxy.early import EarlyBackend
+
             limits = httpx.Limits(
                 max_connections=CONNECTIONS_MAX,
                 max_keepalive_connections=IDLE_CONNECTIONS_MAX,
@@ -141,6 +143,8 @@ class HttpForwarder:
             )
             # Certificates of workloads are their own: inside the cluster there is no name to check.
             transport = httpx.AsyncHTTPTransport(limits=limits, verify=False, trust_env=False)
+            # httpx has no way to choose how its pool connects.
+            transport._pool._network_backend = EarlyBackend()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
             self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=self._timeout())
         return self._client
 
