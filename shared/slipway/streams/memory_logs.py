@@ -103,9 +103,8 @@ class MemoryLogs:
             newest = server.hash_get(states_key).get("last")
             # When the hash was lost and the stream was not, its ids go on.
             last_ms, last_seq = pages.start_of(newest.decode()) if newest is not None else server.end(stream)
-            if last_ms:
-                if last_ms >= ms:
-                    ms, seq = last_ms, last_seq + 1
+            if last_ms >= ms:
+                ms, seq = last_ms, last_seq + 1
             entry = (ms, seq + len(pack.lines) - 1)
             server.add(stream, fields, entry_id=entry)
             server.hash_set(states_key, {"last": b"%d-%d" % entry})
