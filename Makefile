@@ -32,7 +32,7 @@ MODEL ?= all
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
-.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz clean
+.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz node clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing lin
 test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
 	@$(call PYTEST,$$(($(WORKERS) + 1))) tests $(ARGS)
 
+node: $(VENV)/.dev ## A cluster with real nodes (kubelet, containerd, runc) until Ctrl-C; ARGS=--test runs its tests
+	@$(BIN)/python -m tests.node $(ARGS)
+
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
@@ -92,6 +95,7 @@ generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
 	@$(BIN)/python -m tools.chart_schema helm/values.schema.json
 	@$(BIN)/python -m tools.dashboards helm/files/dashboards
+	@$(BIN)/python -m tools.reference.redis_accounts helm/files/redis/accounts
 	@$(BIN)/python -m tools.generate docs
 	@$(BIN)/python -m bench.page
 	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"

@@ -4,6 +4,10 @@ Owns which files the image has. Must not know what the services do; needs only t
 becomes the image's own, and the package index.
 
     python3 image/build.py libraries|program|system|seal [--root root]
+    python3 image/build.py archive [--root root] [--output FILE] [--name NAME:TAG]
+
+The last one writes the image as one file (an OCI archive) where there is no Docker. It is for the kind of machine that
+it was made on: amd64 on amd64, arm64 on arm64.
 
 Promises: every package is of the lock, by its hash; there is no shell, no package tool and no file that runs as
 somebody else; the same sources on the same base give the same files, wherever and whenever they are built.
@@ -12,6 +16,7 @@ somebody else; the same sources on the same base give the same files, wherever a
 import argparse
 import configparser
 import os
+import platform
 import re
 import shutil
 import stat
@@ -23,6 +28,8 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import oci
 
 HERE = Path(__file__).resolve().parent.parent
 TOOLS = Path("build-tools")
@@ -56,6 +63,30 @@ FILES = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
     "etc/ld.so.conf": "/usr/local/lib\n",
 }
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""{what a kernel calls a machine: what images call it}"""
+VERSION = "0.1.0"
+CONFIG: dict[str, Any] = {
+    "Env": [
+        "PATH=/usr/local/bin",
+        "LANG=C.UTF-8",
+        "HOME=/tmp",
+        "PYTHONDONTWRITEBYTECODE=1",
+        "PYTHONSAFEPATH=1",
+        "PYTHONUNBUFFERED=1",
+        "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
+    ],
+    "WorkingDir": "/",
+    "User": f"{USER}:{USER}",
+    "Cmd": ["slipway", "--help"],
+    "Labels": {
+        "org.opencontainers.image.title": "slipway",
+        "org.opencontainers.image.description": "A stateless control plane that launches AI workloads on Kubernetes",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.version": VERSION,
+    },
+}
+"""how a container of it starts: as the Dockerfile says"""
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
 LICENSES = "usr/share/doc/slipway"
 
@@ -111,17 +142,29 @@ def seal(root: Path) -> None:
     (root / "tmp").chmod(0o1777)
 
 
+def archive(root: Path, file: Path, name: str) -> None:
+    """The image as one file, which starts as a container of the Dockerfile's last stage does."""
+    machine = platform.machine()
+    digest = oci.write_archive(file, [root], name=name, config=CONFIG, architecture=ARCHITECTURES.get(machine, machine))
+    sys.stdout.write(f"{file}: {name} {digest}\n")
+
+
 STEPS = {step.__name__: step for step in (libraries, program, system, seal)}
 
 
 def main() -> int:
     """0, or an exception of what failed."""
     parser = argparse.ArgumentParser(prog="python3 image/build.py", description=__doc__)
-    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("step", choices=[*STEPS, "archive"])
     parser.add_argument("--root", type=Path, default=Path("root"), help="the folder that becomes the image's root")
+    parser.add_argument("--output", type=Path, default=Path("slipway.tar"), help="of `archive`: the file")
+    parser.add_argument("--name", default=f"slipway:{VERSION}", help="of `archive`: what the image is called")
     words = parser.parse_args()
     words.root.mkdir(parents=True, exist_ok=True)
-    STEPS[words.step](words.root.resolve())
+    if words.step == "archive":
+        archive(words.root.resolve(), words.output, words.name)
+    else:
+        STEPS[words.step](words.root.resolve())
     return 0
 
 

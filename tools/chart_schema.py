@@ -33,6 +33,9 @@ SERVICES: Mapping[str, type[CommonSettings]] = {
 }
 OWNED: Mapping[str, str] = {
     "redis_url": "comes from a Secret: valkey, or externalRedis",
+    "redis_user": "the account of each service: valkey, or externalRedis.accounts",
+    "redis_password": "comes from a Secret",
+    "redis_ca_file": "comes from a Secret: valkey, or externalRedis.caSecret",
     "namespace": "is the pod's own",
     "kubeconfig": "in a pod there is none: its account is used",
     "metrics_token_file": "in a cluster a NetworkPolicy says who may read the metrics",
@@ -86,8 +89,16 @@ def schema() -> Schema:
                     ),
                     "existingSecret": shapes.text("A Secret of the release's namespace that holds the URL."),
                     "existingSecretKey": shapes.text("Its key."),
-                    "caSecret": shapes.text(
-                        "A Secret with ca.crt, for TLS; a URL in existingSecret names /etc/slipway/redis/ca.crt."
+                    "caSecret": shapes.text("A Secret with ca.crt, for TLS: who signed the certificate of the server."),
+                    "accounts": shapes.closed(
+                        {
+                            "existingSecret": shapes.text(
+                                "A Secret with the keys api, scheduler, podworker and watcher (and audit): the "
+                                "password of each one's account. Empty: the URL holds one login for all."
+                            ),
+                            "userPrefix": shapes.text("The user of a service is this and its name."),
+                        },
+                        "An account for each service, as docs/reference/redis-accounts.md has them.",
                     ),
                 },
                 "A Redis that is there already.",
@@ -193,9 +204,23 @@ def _valkey() -> Schema:
             "auth": shapes.closed(
                 {
                     "password": shapes.text("Empty: made up at the install and kept.", pattern=r'^[^"\\\s]*$'),
-                    "existingSecret": shapes.text("A Secret with the keys password and url, instead of one of ours."),
+                    "existingSecret": shapes.text("A Secret with the key password, instead of one of ours."),
+                    "accountsSecret": shapes.text(
+                        "A Secret with the keys api, scheduler, podworker, watcher, audit, scaler and reader: the "
+                        "password of each one's account, instead of one of ours."
+                    ),
                 },
-                "How the services authenticate.",
+                "The passwords: of the administrator, which no service has, and of each service's account.",
+            ),
+            "tls": shapes.closed(
+                {
+                    "enabled": shapes.flag("Answer over TLS only."),
+                    "existingSecret": shapes.text(
+                        "A Secret with ca.crt, tls.crt and tls.key, as cert-manager makes them, instead of one of "
+                        "ours, which is valid for ten years."
+                    ),
+                },
+                "Its certificate.",
             ),
             "resources": shapes.resources(),
             **shapes.placement(),

@@ -53,7 +53,7 @@ spec:
           valueFrom:
             fieldRef:
               fieldPath: metadata.namespace
-        {{- include "slipway.redisVariable" .root | nindent 8 }}
+        {{- include "slipway.redisVariables" . | nindent 8 }}
         {{- with $values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -143,19 +143,39 @@ readinessProbe:
   failureThreshold: 2
 {{- end -}}
 
-{{/* Where Redis is, as an item of `env`; and the authority that signed its certificate, as a mount and a volume. */}}
-{{- define "slipway.redisVariable" -}}
-{{- with include "slipway.redisSecret" . | fromYaml }}
+{{/*
+Where Redis is and our login, as items of `env`; and the authority that signed its certificate, as a mount and a volume.
+Takes (dict "root" $ "component" "api"): each has an account of its own.
+*/}}
+{{- define "slipway.redisVariables" -}}
+{{- $secret := include "slipway.redisSecret" .root | fromYaml -}}
+{{- if .root.Values.valkey.enabled }}
+- name: SLIPWAY_REDIS_URL
+  value: {{ include "slipway.valkeyAddress" .root | quote }}
+{{- else if $secret }}
 - name: SLIPWAY_REDIS_URL
   valueFrom:
     secretKeyRef:
-      name: {{ .name }}
-      key: {{ .key }}
+      name: {{ $secret.name }}
+      key: {{ $secret.key }}
+{{- end }}
+{{- with include "slipway.accountsSecret" .root }}
+- name: SLIPWAY_REDIS_USER
+  value: {{ printf "%s%s" ($.root.Values.valkey.enabled | ternary "slipway-" $.root.Values.externalRedis.accounts.userPrefix) $.component | quote }}
+- name: SLIPWAY_REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.component }}
+{{- end }}
+{{- if include "slipway.redisAuthority" .root }}
+- name: SLIPWAY_REDIS_CA_FILE
+  value: {{ include "slipway.redisFolder" .root }}/ca.crt
 {{- end }}
 {{- end -}}
 
 {{- define "slipway.redisMount" -}}
-{{- if and .Values.externalRedis.caSecret (not .Values.valkey.enabled) }}
+{{- if include "slipway.redisAuthority" . }}
 - name: redis-ca
   mountPath: {{ include "slipway.redisFolder" . }}
   readOnly: true
@@ -163,7 +183,7 @@ readinessProbe:
 {{- end -}}
 
 {{- define "slipway.redisVolume" -}}
-{{- with and (not .Values.valkey.enabled) .Values.externalRedis.caSecret }}
+{{- with include "slipway.redisAuthority" . }}
 - name: redis-ca
   secret:
     secretName: {{ . }}

@@ -62,7 +62,7 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{- include "slipway.port" (default $settings.listen $settings.healthListen) -}}
 {{- end -}}
 
-{{/* The Secret with the URL of Redis, as a map of YAML; empty: no Redis. */}}
+{{/* The Secret with the URL of Redis, as a map of YAML; empty: no Redis. Of the Valkey it is for administrators. */}}
 {{- define "slipway.redisSecret" -}}
 {{- $external := .Values.externalRedis -}}
 {{- if and .Values.valkey.enabled (or $external.url $external.existingSecret) -}}
@@ -77,6 +77,9 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{- if and $external.url $external.existingSecret -}}
 {{- fail "externalRedis: give url or existingSecret, not both" -}}
 {{- end -}}
+{{- if and $external.accounts.existingSecret (not (or $external.url $external.existingSecret)) -}}
+{{- fail "externalRedis.accounts.existingSecret needs externalRedis.url or externalRedis.existingSecret" -}}
+{{- end -}}
 {{- if .Values.valkey.enabled }}
 name: {{ default (include "slipway.component" (dict "root" . "component" "valkey")) .Values.valkey.auth.existingSecret }}
 key: url
@@ -87,6 +90,33 @@ key: {{ $external.existingSecretKey }}
 name: {{ include "slipway.component" (dict "root" . "component" "redis") }}
 key: url
 {{- end -}}
+{{- end -}}
+
+{{/* The Secret with the passwords of the accounts on Redis, a key for each; empty: the URL holds the login of all. */}}
+{{- define "slipway.accountsSecret" -}}
+{{- if .Values.valkey.enabled -}}
+{{- default (include "slipway.component" (dict "root" . "component" "valkey-accounts")) .Values.valkey.auth.accountsSecret -}}
+{{- else -}}
+{{- .Values.externalRedis.accounts.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret whose key ca.crt signed the certificate of Redis; empty: no TLS, or an authority that all know. */}}
+{{- define "slipway.redisAuthority" -}}
+{{- if not .Values.valkey.enabled -}}
+{{- .Values.externalRedis.caSecret -}}
+{{- else if .Values.valkey.tls.enabled -}}
+{{- default (include "slipway.component" (dict "root" . "component" "valkey-tls")) .Values.valkey.tls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The chart's Valkey, without a login. */}}
+{{- define "slipway.valkeyAddress" -}}
+{{ .Values.valkey.tls.enabled | ternary "rediss" "redis" }}://{{ include "slipway.valkeyHost" . }}:6379/0
+{{- end -}}
+
+{{- define "slipway.valkeyHost" -}}
+{{ include "slipway.component" (dict "root" . "component" "valkey") }}.{{ .Release.Namespace }}.svc
 {{- end -}}
 
 {{/* What the setup is given: the objects to make, as JSON. */}}

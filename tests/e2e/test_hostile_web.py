@@ -3,10 +3,10 @@
 import http.client
 import select
 import socket
+import ssl
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +15,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
+from tests.support.listeners import Listener, listeners_below
+from tests.support.listeners import rss_mib as rss_of
 from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
 
 MIB = 1024 * 1024
 GROWTH_MIB_MAX = 48
@@ -24,8 +27,7 @@ SLEEPS = {"kind": "shell", "image": "local", "command": ["sleep", "300"]}
 
 def rss_mib(stack: RunningStack) -> int:
     """The memory of the api."""
-    lines = Path(f"/proc/{stack.pid('api')}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+    return rss_of(stack.pid("api"))
 
 
 @contextmanager
@@ -166,3 +168,82 @@ def test_a_header_that_never_ends(stack: RunningStack) -> None:
     finally:
         for connection in idle:
             connection.close()
+
+
+FLOOD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+HEADS = {
+    "fields": (FLOOD, b"a:b\r\n" * (MIB // 5)),
+    "one field": (FLOOD + b"a: ", b"x" * MIB),
+    "target": (b"GET /", b"x" * MIB),
+    "trailers": (b"POST /livez HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a:b\r\n" * (MIB // 5)),
+    "requests": (b"", (FLOOD + b"\r\n") * (MIB // len(FLOOD))),
+}
+
+
+@pytest.fixture(scope="module")
+def terminal(stack: RunningStack) -> str:
+    """A shell with the server of terminals."""
+    id_ = stack.launch({"kind": "shell", "image": "local"})
+    wait_until(lambda: any("terminal" in each.words for each in all_listeners(stack)), "the terminal to listen")
+    return id_
+
+
+def all_listeners(stack: RunningStack) -> list[Listener]:
+    """Every HTTP listener of the stack and of what runs in its pods."""
+    found = listeners_below([child.pid for child in stack.stack.children.values()])
+    return [each for each in found if any("slipway" in word for word in each.words)]
+
+
+def dialled(stack: RunningStack, each: Listener) -> socket.socket:
+    """A connection to it, over TLS where it speaks that."""
+    connection = socket.create_connection((each.host, each.port), timeout=20)
+    if each.pid != stack.pid("cluster"):
+        return connection
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(connection)
+
+
+def is_over(connection: socket.socket) -> bool:
+    """Whether nothing can come any more."""
+    try:
+        return not connection.recv(1)
+    except OSError as error:
+        return isinstance(error, ConnectionError)
+
+
+@pytest.mark.parametrize("what", HEADS)
+def test_heads_without_an_end_on_every_listener(stack: RunningStack, terminal: str, what: str) -> None:
+    """64 MiB of one request's head, without a token: no process of the system or of a pod keeps them."""
+    start, piece = HEADS[what]
+    listeners = all_listeners(stack)
+    names = {name for name, child in stack.stack.children.items() if child.pid in {each.pid for each in listeners}}
+    assert {"api", "scheduler", "podworker", "watcher", "cluster", "nodes"} <= names
+    for each in listeners:
+        before = rss_of(each.pid)
+        with suppress(OSError), dialled(stack, each) as connection:
+            connection.sendall(start)
+            for _ in range(64):
+                connection.sendall(piece)
+        assert rss_of(each.pid, "VmHWM") - before < GROWTH_MIB_MAX, each
+
+
+def test_half_open_heads_on_every_listener(stack: RunningStack, terminal: str) -> None:
+    """300 connections of one address with 15 KiB of a head that is not whole are not all kept; others come in."""
+    for each in all_listeners(stack):
+        held: list[socket.socket] = []
+        try:
+            for _ in range(300):
+                with suppress(OSError):
+                    held.append(dialled(stack, each))
+                    held[-1].sendall(FLOOD + b"a: " + b"x" * 15_000)
+            with dialled(stack, each) as connection:
+                connection.sendall(FLOOD + b"Connection: close\r\n\r\n")
+                assert status_of(connection) > 0, each
+            told, _, _ = select.select(held, [], [], 1)
+            for connection in told:
+                connection.settimeout(0)
+            assert sum(is_over(connection) for connection in told) >= 150, each
+        finally:
+            for connection in held:
+                connection.close()

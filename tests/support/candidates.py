@@ -12,6 +12,7 @@ from slipway.kube.objects import Lease
 from slipway.kube.resources import LEASES
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
+from slipway.runtime.health import Health
 from tests.support.kube_core import CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
 
@@ -25,8 +26,17 @@ class Candidate:
     def __init__(self, world: "World", name: str, clock: VirtualClock, timing: LeaseTiming | None = None) -> None:
         self.kube = CoreKube(world.core, random=SeededRandom(name))
         self.clock = clock
+        self.exits: list[int] = []
+        self.health = Health(clock, exit_process=self.exits.append)
         self.elector = LeaseElector(
-            self.kube, "lease", name, namespace="default", clock=clock, random=SeededRandom(name), timing=timing
+            self.kube,
+            "lease",
+            name,
+            namespace="default",
+            clock=clock,
+            random=SeededRandom(name),
+            timing=timing,
+            health=self.health,
         )
         self.terms: list[tuple[float, float]] = []
         self.stop = asyncio.Event()

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slipway.runtime.health import AsgiApp, HttpServer
+from slipway.runtime.http_server import AsgiApp, HttpServer
 
 Answer = Callable[[Request], Awaitable[Response]]
 

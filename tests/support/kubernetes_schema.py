@@ -110,7 +110,9 @@ def _kinds() -> Iterator[tuple[str, str, Json]]:
     fallback = _closed({"failureThreshold": _COUNT, "replicas": _COUNT})
     job = _closed({"template": {"type": "object"}}, {"backoffLimit": _COUNT, "activeDeadlineSeconds": _COUNT})
     limits = {"successfulJobsHistoryLimit": _COUNT, "failedJobsHistoryLimit": _COUNT}
-    secrets = _listed(_closed({"parameter": {"enum": ["password", "username"]}, "name": _TEXT, "key": _TEXT}))
+    secrets = _listed(
+        _closed({"parameter": {"enum": ["ca", "password", "tls", "username"]}, "name": _TEXT, "key": _TEXT})
+    )
     selector = _closed({"matchLabels": _map(_TEXT)})
     yield (
         "keda.sh/v1alpha1",

@@ -105,9 +105,13 @@ class RedisBackend:
         """Any command, as an operator would type it."""
         return await self._operator.run(Command(key, args))
 
-    async def flush(self) -> None:
+    async def everywhere(self, *args: str | bytes | int) -> None:
+        """Any command without a key, to each node."""
         for node in self._nodes:
-            await node.run(Command("", ("FLUSHALL",)))
+            await node.run(Command("", args))
+
+    async def flush(self) -> None:
+        await self.everywhere("FLUSHALL")
 
     async def keys(self) -> set[str]:
         return {key.decode() for node in self._nodes for key in await node.run(Command("", ("KEYS", "*")))}

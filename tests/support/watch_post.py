@@ -29,6 +29,7 @@ from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Parts, Watcher
 from tests.support.podworker_desk import Desk, hint_for
 from tests.support.small_cluster import a_client, furnish, look
+from tests.support.stepping import over_and_over
 from tests.support.virtual_time import run_virtual
 
 STEP_S = 0.05
@@ -187,7 +188,9 @@ class Post:
         """The story beside everybody else."""
         stop = Stop()
         async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(work) for work in (self._work(), self.kubelet.run(), self.behind.run())]
+            others = [
+                tasks.create_task(work) for work in (self._work(), self.kubelet.run(), over_and_over(self.behind.step))
+            ]
             watching = tasks.create_task(self.run(self.watcher, stop)) if watches else None
             await story
             stop.set()

@@ -8,6 +8,7 @@ every container, and what the client was promised. Must not know any scenario.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -64,6 +65,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """{plural: how late the watchers' watches of it are}"""
     watcher: dict[str, Any] = {}
     """settings of the watcher that differ from the defaults"""
+    api: dict[str, Any] = {}
+    """the same, of the api"""
     skew_s: dict[str, float] = {}
     """{role: how far its wall clock is ahead}"""
     binding: str = "direct"
@@ -119,6 +122,8 @@ class World:
         self.canaries: list[Canary] = []
         self.restarts: list[Restarted] = []
         """In which all of us went and came back, and the work stayed as it was."""
+        self.healths: dict[str, Health] = {}
+        """{role: what its process says of its loops}"""
         self._stops: dict[str, Stop] = {}
         self._changed = asyncio.Event()
         self._generations: dict[str, int] = {}
@@ -223,7 +228,7 @@ class World:
                     once=False,
                     clock=process.clock,
                     random=SeededRandom(f"{process.name}-{self.seed}"),
-                    health=Health(process.clock),
+                    health=Health(process.clock, exit_process=partial(self._exited, process)),
                     stop=Stop(),
                     tasks=tasks,
                     resources=AsyncExitStack(),
@@ -239,10 +244,14 @@ class World:
                     case _:
                         watcher_main.compose(context, kube, streams, BestEffort(streams, process.clock, NoTally()))
                 self._stops[process.role] = context.stop
+                self.healths[process.role] = context.health
                 await context.stop.wait()
             process.has_ended = True
         except Exception as error:  # noqa: BLE001 - whatever ends a process that nobody killed is a finding
             self.end(process, f"{process.name} ended: {error!r} {getattr(error, 'exceptions', '')}")
+
+    def _exited(self, process: Process, code: int) -> None:
+        self.end(process, f"{process.name} exited with {code}: its work does not end")
 
     def _serve(self, process: Process, context: Context[Any], kube: ProcessKube, streams: Any) -> None:
         from slipway.api import main as api_main  # most runs have no api, and it is much to import
@@ -263,7 +272,7 @@ class World:
             case "api":
                 from slipway.api.settings import Settings as ApiSettings
 
-                return ApiSettings(namespace=NAMESPACE)
+                return ApiSettings(namespace=NAMESPACE, **self.setup.api)
             case "podworker":
                 return PodworkerSettings(redis_url=redis_url, namespace=NAMESPACE, worker_identity=identity)
             case _:
@@ -355,10 +364,15 @@ class World:
 
 
 def run_world(
-    play: Callable[[World], Awaitable[Any]], setup: Setup, *, seed: int = 0, faults: tuple[Fault, ...] = ()
+    play: Callable[[World], Awaitable[Any]],
+    setup: Setup,
+    *,
+    seed: int = 0,
+    faults: tuple[Fault, ...] = (),
+    loop: SimLoop | None = None,
 ) -> Any:
-    """Runs one play from its start."""
-    loop = SimLoop(seed)
+    """Runs one play from its start, on `loop` if one is given."""
+    loop = loop or SimLoop(seed)
 
     async def main() -> Any:
         world = World(setup, seed=seed, faults=faults)

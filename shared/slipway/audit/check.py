@@ -20,6 +20,7 @@ from slipway.audit import (
     hints,
     ledgers,
     lives,
+    logs,
     preemptions,
     quiet,
     rest,
@@ -226,6 +227,16 @@ INVARIANTS: tuple[Invariant, ...] = (
         "I26",
         "the daily totals hold each ended allocation once, to the millisecond",
         (Check(usage.usage_is_exact, (_N.REST, _N.BEGINNING, _N.EVERY_VERSION)),),
+    ),
+    Invariant(
+        "I27",
+        "each line that a rank prints is stored once, or counted in a marked hole; its last line is never missing",
+        (
+            Check(logs.lines_come_once, (_N.LOGS,)),
+            Check(logs.holes_are_counted, (_N.LOGS, _N.PRINTED)),
+            Check(logs.holes_are_marked, (_N.LOGS,)),
+            Check(logs.logs_are_whole, (_N.LOGS, _N.PRINTED, _N.REST)),
+        ),
     ),
     Invariant(
         "ACK",

@@ -33,8 +33,11 @@ from slipway.audit.records import (
     Canary,
     Consumer,
     Delivered,
+    Logged,
     Measured,
+    Passage,
     PodVersion,
+    Printed,
     Promised,
     Ran,
     Request,
@@ -89,6 +92,11 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
     """how often anything came between us and our work: a process that died or slept, a call that failed"""
     restarts: Sequence[Restarted] = ()
     measures: Sequence[Measured] = ()
+    logs: Sequence[Logged] | None = None
+    """every log that the store holds, and what was read through the api; None: not known"""
+    printed: Sequence[Printed] = ()
+    store_lost_at: float = 0.0
+    """when the store last lost something, or was last away: what ended before that may be gone"""
     crd_rules: Sequence[str] | None = None
     """the validation rules that the API server holds for allocations; None: not known"""
 
@@ -198,8 +206,11 @@ __all__ = [
     "Consumer",
     "Delivered",
     "Evidence",
+    "Logged",
     "Measured",
+    "Passage",
     "PodVersion",
+    "Printed",
     "Promised",
     "Ran",
     "Request",

@@ -25,6 +25,8 @@ class Need(StrEnum):
     SPOKEN = "what left us as text"
     SIZES = "samples of sizes"
     RESTARTS = "when all of us were restarted"
+    LOGS = "the stored logs"
+    PRINTED = "what each rank printed"
     RULES = "the rules that the API server holds"
     SILENCE = "since when there was nothing left to do"
 
@@ -49,6 +51,8 @@ def lacking(evidence: Evidence) -> frozenset[Need]:
         Need.SPOKEN: bool(evidence.spoken),
         Need.SIZES: bool(evidence.measures),
         Need.RESTARTS: bool(evidence.restarts),
+        Need.LOGS: evidence.logs is not None,
+        Need.PRINTED: bool(evidence.printed),
         Need.RULES: evidence.crd_rules is not None,
         Need.SILENCE: evidence.rest_from is not None,
     }

@@ -3,7 +3,7 @@
 Pure data; `evidence.py` holds them together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -189,6 +189,58 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     at: float
     value: float
+
+
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
+    """Stored lines of one log that follow each other without a hole. `printed` is the number that the rank itself gave
+    the first of them (0: these lines carry none); `is_state` one line that goes on with carriage returns."""
+
+    number: int
+    printed: int = 0
+    count: int = 1
+    is_state: bool = False
+
+    @property
+    def last_number(self) -> int:
+        """Of its last line, in its log."""
+        return self.number + self.count - 1
+
+    @property
+    def last_printed(self) -> int:
+        """Of its last line, as the rank has it."""
+        return self.printed + self.count - 1 if self.printed else 0
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of one log; `end` is the number that its position has."""
+
+    allocation: str
+    """its AllocationID"""
+    attempt: int
+    rank: int
+    container: str = ""
+    passages: Sequence[Passage]
+    end: int
+    is_ended: bool
+    is_unread: bool = False
+    """readers are told that its end could not be read from its node"""
+    marks: Sequence[tuple[int, int]] | None = None
+    """(first number, how many) of each gap that a reader of the api was shown; None: it was read from the store"""
+
+
+class Printed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one start of a rank's main container printed, as the machine itself knows it: lines numbered from 1."""
+
+    allocation: str
+    allocation_uid: str
+    attempt: int
+    rank: int
+    lines: int
+    ended_at: float | None
+    is_lost: bool = False
+    """its machine was gone before all could be read"""
+    fits: bool = True
+    """it is small enough for nothing of it to be left out"""
 
 
 REDIS, CONFIG, EVENT, LOG, URL, METRIC = "redis", "configmap", "event", "log", "url", "metric"

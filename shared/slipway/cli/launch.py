@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slipway.cli import packing, upload
+from slipway.crd.expansion import literal
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -140,7 +141,7 @@ def _role(arguments: argparse.Namespace) -> Json:
 
 
 def _variables(items: list[str], here: Mapping[str, str]) -> dict[str, str]:
-    """`NAME=VALUE`, and `NAME` for the value that the variable has `here`."""
+    """`NAME=VALUE`, and `NAME` for the value that the variable has `here`, where `$` has no meaning."""
     found: dict[str, str] = {}
     for item in items:
         name, has_value, value = item.partition("=")
@@ -148,7 +149,7 @@ def _variables(items: list[str], here: Mapping[str, str]) -> dict[str, str]:
             raise InvalidError(f"--env: {item!r} is not NAME=VALUE or NAME")
         if not has_value and name not in here:
             raise InvalidError(f"--env: {name} is not set here; set it, or write {name}=VALUE")
-        found[name] = value if has_value else here[name]
+        found[name] = value if has_value else literal(here[name])
     return found
 
 

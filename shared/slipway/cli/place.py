@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipway.local.layout import Layout, default_folder, is_alive
+from slipway.runtime import redis_url
 
 
 class Whereabouts(NamedTuple):
@@ -21,14 +22,14 @@ class Whereabouts(NamedTuple):
 def find_place(kubeconfig: str) -> Whereabouts:
     """What was named, else what the environment says, else the stack that runs on this machine, else kubectl's."""
     named = kubeconfig or os.environ.get("KUBECONFIG", "")
-    redis_url = os.environ.get("SLIPWAY_REDIS_URL", "")
+    redis = redis_url.from_environment(os.environ)
     state = Layout(default_folder()).read_state()
     if state is not None and any(is_alive(member) for member in state.members):
         if not named and "KUBERNETES_SERVICE_HOST" not in os.environ:
-            return Whereabouts(state.kubeconfig, redis_url or state.redis_url, is_local=True)
+            return Whereabouts(state.kubeconfig, redis or state.redis_url, is_local=True)
         if named == state.kubeconfig:
-            return Whereabouts(named, redis_url or state.redis_url, is_local=True)
-    return Whereabouts(named, redis_url)
+            return Whereabouts(named, redis or state.redis_url, is_local=True)
+    return Whereabouts(named, redis)
 
 
 def has_cluster(place: Whereabouts) -> bool:

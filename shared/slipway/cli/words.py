@@ -3,12 +3,16 @@
 Reads the JSON of the REST API (`AllocationView`); knows nothing of how it is shown.
 """
 
+import re
 from typing import Any, cast
+
+from slipway.model.exitcodes import signal_name
 
 Json = dict[str, Any]
 
 PENDING, TERMINATED = "Pending", "Terminated"
 WAITS = ("Pending", "Assigned")
+STARTING = ("Assigned", "Pulling", "Starting")
 
 
 def state_of(view: Json) -> str:
@@ -70,6 +74,18 @@ def waits_for(view: Json) -> str:
     return f"{condition.get('reason', '')}: {condition.get('message', '')}"
 
 
+def blocked_by(view: Json) -> str:
+    """What keeps it from starting although it has its nodes; empty when nothing does, or that is not known."""
+    if view["phase"] not in STARTING:
+        return ""
+    for type_ in ("StartBlocked", "Stuck"):
+        found = condition_of(view, type_)
+        is_current = found.get("observedGeneration") == view.get("attempt")
+        if is_current and found.get("status") != "False":
+            return f"{found.get('reason', '')}: {found.get('message', '')}"
+    return ""
+
+
 SHOWN_MAX = 3
 """Ranks that are named in one line."""
 
@@ -84,13 +100,40 @@ def failures_of(view: Json) -> list[str]:
     for number, rank in enumerate(ranks_of(view)):
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
-            how = f"exited with {code}" if code is not None else str(rank.get("reason") or "failed")
             is_cause = bool(rank.get("reason")) and rank.get("reason") == view.get("reason")
-            (causes if is_cause else others).append(f"rank {number} {how}")
+            (causes if is_cause else others).append(f"rank {number} {_how(rank)}")
+    causes = _with_words(causes, str(view.get("message") or ""))
     if not causes or not others:
         return causes or others
     stopped = "1 other rank was" if len(others) == 1 else f"{len(others)} other ranks were"
     return [*causes[:SHOWN_MAX], f"{stopped} stopped for it"]
+
+
+def _how(rank: Json) -> str:
+    """How a rank ended, in short."""
+    code = rank.get("exitCode")
+    if code is None:
+        return str(rank.get("reason") or "failed")
+    name = "out of memory" if rank.get("reason") == "OutOfMemory" else signal_name(int(code))
+    return f"exited with {code}" + (f" ({name})" if name else "")
+
+
+def _with_words(causes: list[str], message: str) -> list[str]:
+    """The causes, the rank that failed first in front and in the words that were recorded of it, if they say more."""
+    found = _CAUSE.match(message)
+    if found is None:
+        return causes
+    rank, said = f"rank {found.group(1)} ", found.group(3)
+    first = [text for text in causes if text.startswith(rank)]
+    rest = [text for text in causes if not text.startswith(rank)]
+    if first and not _CODE_ALONE.fullmatch(said):
+        first = [message]
+    return [*first, *rest]
+
+
+_CAUSE = re.compile(r"rank (\d+)( on [^:]+)?: (.*)", re.DOTALL)
+"""The sentence of the watcher about the rank that ended an attempt."""
+_CODE_ALONE = re.compile(r"exit code \d+( \([^)]*\))?")
 
 
 def note_of(view: Json) -> str:
@@ -102,7 +145,7 @@ def note_of(view: Json) -> str:
         if failed and not has_succeeded(view):
             return "; ".join(failed[:3])
         return "" if has_succeeded(view) else str(view.get("message") or view.get("reason") or "")
-    return str(view["status"].get("nodes") or "")
+    return blocked_by(view) or str(view["status"].get("nodes") or "")
 
 
 def summary_of(view: Json) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway.crd.v1alpha1 import CONDITIONS_MAX, RANKS_MAX, RING_LENGTH
+from slipway.model.quantity import LENGTH_MAX
 
 STRING_MAX = 1024
 LIST_MAX = 256
@@ -20,17 +21,21 @@ TIME_MAX = 40
 DAYS_MAX = 4096
 """of one allocation: eleven years"""
 NODES_MAX = 16 * 1024
+ENV_MAX = 512
+LABELS_MAX = 256
+"""of one launch; the server has no limit of its own"""
+OPAQUE_MAX = 64
 EXTENDERS_MAX = 8
 """of one pool: each is asked before anything that it manages is placed"""
 
 QUANTITY: Mapping[str, Any] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "x-kubernetes-int-or-string": True,
-    "maxLength": 64,
+    "maxLength": LENGTH_MAX,
     "pattern": r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?$",
 }
 _OPAQUE: Mapping[str, Any] = {
-    "maxProperties": 64,
+    "maxProperties": OPAQUE_MAX,
     "additionalProperties": {"x-kubernetes-preserve-unknown-fields": True},
 }
 """An object of anything, compared by the server key by key to its full depth; `validate.py` looks into it."""
@@ -60,8 +65,8 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "ResourcePoolSpec.args": {"maxProperties": 32, "additionalProperties": {"type": "object", **_OPAQUE}},
     "RoleSpec.topologySpreadConstraints": {"items": {"type": "object", **_OPAQUE}},
     "KindDefaults.resources": _OPAQUE,
-    "AllocationSpec.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
-    "KindDefaults.env": {"maxProperties": 512, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
+    "AllocationSpec.env": {"maxProperties": ENV_MAX, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
+    "KindDefaults.env": {"maxProperties": ENV_MAX, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
     "KindDefaults.command": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
     "KindDefaults.args": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
     "Signals.acks": {"maxProperties": RANKS_MAX},

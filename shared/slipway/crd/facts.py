@@ -10,7 +10,7 @@ import msgspec
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
 from slipway.crd.roleresources import object_of, objects_of
-from slipway.crd.transitions import is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
+from slipway.crd.transitions import held_up_since, is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
 from slipway.crd.v1alpha1 import (
     Allocation,
     AllocationStatus,
@@ -341,12 +341,15 @@ def _checkpoint_at(allocation: Allocation) -> float:
 def deadlines_of(allocation: Allocation) -> dict[str, float]:
     """The stored deadlines, and while it waits the pending timeout, which follows from the object itself.
 
-    What is held does not wait: its time begins again when it is resumed.
+    What is held does not wait: its time begins again when it is resumed. A start that something keeps from going on
+    waits too, from its admission on; one that goes on, however slowly, does not.
     """
     status = allocation.status
     known = {name: _epoch(at) for name, at in status.deadlines.items()}
     timeout = allocation.spec.pending_timeout
-    if timeout and (since := waiting_since(allocation)) is not None:
+    since = waiting_since(allocation)
+    since = held_up_since(allocation) if since is None else since
+    if timeout and since is not None:
         known["pending"] = since + parse_duration(timeout)
     return known
 

@@ -10,6 +10,7 @@ from slipway.errors import FieldError
 
 ERRORS_MAX = 50
 """An answer names so many at most."""
+POINTER_MAX = 1024
 
 
 def pointer(*steps: str | int) -> str:
@@ -27,20 +28,27 @@ class Findings:
     @property
     def errors(self) -> tuple[FieldError, ...]:
         """The errors, each once, bounded."""
-        return tuple(self._errors)[:ERRORS_MAX]
+        return tuple(self._errors)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings, each once, bounded."""
-        return tuple(self._warnings)[:ERRORS_MAX]
+        return tuple(self._warnings)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more errors are noted: whoever looks for them may stop."""
+        return len(self._errors) >= ERRORS_MAX
 
     def refuse(self, at: str, detail: str) -> None:
         """Notes an error at the JSON pointer `at`."""
-        self._errors[FieldError(at, detail)] = None
+        if not self.is_full:
+            self._errors[FieldError(_bounded(at), detail)] = None
 
     def warn(self, text: str) -> None:
         """Notes something that is no reason to refuse."""
-        self._warnings[text] = None
+        if len(self._warnings) < ERRORS_MAX:
+            self._warnings[text] = None
 
     def mapping(self, value: Any, at: str) -> Mapping[str, Any]:
         """`value` as an object; an error and an empty one when it is something else. Absent is empty."""
@@ -59,3 +67,8 @@ class Findings:
             return cast("list[Any]", value)
         self.refuse(at, "must be a list")
         return []
+
+
+def _bounded(at: str) -> str:
+    """The pointer, as far as an answer shows it: a name of a client may be as long as its body."""
+    return at if len(at) <= POINTER_MAX else f"{at[:POINTER_MAX]}..."

@@ -23,6 +23,10 @@ from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
 
 FIRST_SEQ = 1
+CONDITION_BLOCKED = "StartBlocked"
+"""Written by the watcher: what keeps the ranks that have their nodes from starting."""
+CONDITION_STUCK = "Stuck"
+"""Written by the pod worker: what keeps the pods from being made or bound."""
 HELD = "held"
 """In the data of `updated`: whether it is held from now on; told of what has a pending timeout."""
 
@@ -226,6 +230,19 @@ def waiting_since(allocation: Allocation) -> float | None:
             stamp = entry.time
             break
     return parse_time(stamp) if stamp else None
+
+
+def held_up_since(allocation: Allocation) -> float | None:
+    """When this attempt was admitted (epoch seconds), while something is known to keep it from starting; else None."""
+    status = allocation.status
+    if status.phase not in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING):
+        return None
+    known = [each for each in status.conditions if each.type in (CONDITION_BLOCKED, CONDITION_STUCK)]
+    is_held_up = any(each.observed_generation == status.attempt and each.status != "False" for each in known)
+    admission = status.admission
+    if not is_held_up or admission is None or admission.attempt != status.attempt or not admission.at:
+        return None
+    return parse_time(admission.at)
 
 
 def _spent(admission: Admission | None) -> Admission | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.bounds import OPAQUE_MAX
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.kinds import RESERVED_ENV_PREFIX
 from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_extended, is_nested
@@ -177,6 +178,9 @@ def _check_requests_and_limits(parts: Mapping[str, Any], at: str, findings: Find
 
 def _check_quantities(quantities: Mapping[str, Any], at: str, findings: Findings) -> dict[str, int]:
     amounts: dict[str, int] = {}
+    if len(quantities) > OPAQUE_MAX:
+        findings.refuse(at, f"has {len(quantities)} resources; at most {OPAQUE_MAX} are taken")
+        return amounts
     for name, value in quantities.items():
         here = at + pointer(name)
         _check_resource_name(name, here, findings)

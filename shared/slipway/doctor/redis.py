@@ -1,16 +1,18 @@
 """What the condition of a Redis server means: findings over facts. Pure."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from slipway.doctor.clocks import judge_skew
 from slipway.doctor.finding import Finding, failed, ok, skipped, warning
+from slipway.streams.accounts import BY_NAME
 from slipway.streams.condition import STALE_S, Condition
 
 FLOOR = (7, 0)
 HEADROOM = 0.15
 """Less of maxmemory than this should not be free."""
-ACL = "~slipway:* +@read +@write +@stream +@hash +@scripting +@connection"
+REFUSED_SHOWN = 5
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -81,17 +83,28 @@ def _persistence(facts: Condition) -> Iterator[Finding]:
 
 def _account(facts: Condition) -> Iterator[Finding]:
     if facts.refused:
-        yield failed("redis account", f"may not: {', '.join(facts.refused)}", f"redis-cli ACL SETUSER USER {ACL}")
+        account = BY_NAME[facts.account]
+        shown = "; ".join(facts.refused[:REFUSED_SHOWN])
+        more = f" and {len(facts.refused) - REFUSED_SHOWN} more" if len(facts.refused) > REFUSED_SHOWN else ""
+        yield failed(
+            "redis account",
+            f"as the {account.name} it may not: {shown}{more}",
+            f"redis-cli ACL SETUSER USER {shlex.join(account.arguments())}",
+        )
     else:
-        yield ok("redis account", "may do all that is needed")
+        yield ok("redis account", f"may do all that the {facts.account} needs")
 
 
 def _backlog(facts: Condition) -> Iterator[Finding]:
-    if facts.dead:
+    if facts.dead is None:
+        yield skipped("dead letters", "the login may not count them", "let the api look: unset SLIPWAY_REDIS_URL")
+    elif facts.dead:
         yield warning("dead letters", f"{facts.dead}", "slipway dead ls; then slipway dead replay ID, or drop ID")
     else:
         yield ok("dead letters", "none")
-    if facts.stale_consumers:
+    if facts.stale_consumers is None:
+        yield skipped("consumers", "the login may not look at them", "let the api look: unset SLIPWAY_REDIS_URL")
+    elif facts.stale_consumers:
         yield failed(
             "consumers",
             f"{facts.stale_consumers} hold hints for over {STALE_S:.0f} s that nobody takes over",

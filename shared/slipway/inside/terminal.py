@@ -11,7 +11,7 @@ with a byte for the stream, then output. Texts of the client: `resize`, `eof`, `
 `session` (its `offset` is that of the next output byte, its `received` the bytes of input that this client need not
 send again), `received`, `exit`, `error`.
 
-Invariants: sessions and connections are counted and limited; a foreign web page reaches nothing.
+Invariants: sessions, connections and heads of requests are counted and limited; a foreign web page reaches nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PORT = 7681
 ENV_TOKEN = "SLIPWAY_WORKLOAD_TOKEN"  # noqa: S105 - the name of a variable
 _UNKNOWN = b"only the proxy of the API may do this: slipway shell open\n"
 PROTOCOL = "terminal.v1.slipway.dev"
-HEAD_BYTES_MAX = 32 * 1024
+HEAD_BYTES_MAX, HEAD_FIELDS_MAX, HEADS_MAX = 16 * 1024, 100, 64
 SESSIONS_MAX = 32
 CONNECTIONS_MAX = 64
 HEAD_S, PING_S = 10.0, 20.0
@@ -75,14 +75,25 @@ class Server:
         self._prefix, self._env, self._program = prefix.rstrip("/"), env, program
         self.sessions: dict[str, Session] = {}
         self._connections = 0
+        self._heads: dict[asyncio.StreamWriter, None] = {}
         self._reaped = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """One connection. Of too many whose head is not whole the oldest goes: an honest one is whole at once."""
+        self._heads[writer] = None
+        if len(self._heads) > HEADS_MAX:
+            oldest = next(iter(self._heads))
+            del self._heads[oldest]
+            oldest.transport.abort()
         self._connections += 1
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
-            first, *lines = head.decode("latin-1").split("\r\n")
+            try:
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
+            finally:
+                self._heads.pop(writer, None)
+            first, *lines = head[:-4].decode("latin-1").split("\r\n")
+            if len(lines) > HEAD_FIELDS_MAX:
+                return _respond(writer, 431, "text/plain", b"too many fields\n")
             method, _, rest = first.partition(" ")
             fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             path = urlsplit(rest.partition(" ")[0]).path
@@ -180,7 +191,7 @@ class Server:
             return _respond(writer, 401, "text/plain", _UNKNOWN)
         if not key or fields.get("sec-websocket-version") != "13" or PROTOCOL not in offered:
             return _respond(writer, 400, "text/plain", f"speak WebSocket 13, subprotocol {PROTOCOL}\n".encode())
-        if self._connections > CONNECTIONS_MAX:
+        if self._connections - len(self._heads) > CONNECTIONS_MAX:
             return _respond(writer, 503, "text/plain", b"too many connections\n")
         writer.write(
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -372,6 +383,7 @@ def _respond(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes, 
         401: "Unauthorized",
         403: "Forbidden",
         404: "Not Found",
+        431: "Request Header Fields Too Large",
     }
     fields = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"), *more]
     fields += [("X-Content-Type-Options", "nosniff"), ("Connection", "close")]

@@ -16,6 +16,10 @@ Promises
   dies is replaced at most its duration and one look later; one that ends releases, and is replaced within a look, or
   at a `nudge`.
 - Every write is a compare-and-swap; the Lease is created when it is missing.
+- A process whose loops stand still neither takes a lease nor keeps one (`health`): the lease is released at the next
+  renewal, and another process leads. Renewals and looks are moves of the loop that runs the elector.
+- Work that does not end within `END_S` of its cancellation ends the process: until then it could come back to life
+  beside the next leader.
 
 Not promised: a fence. Two processes may believe that they lead for an instant; what a leader writes must carry an
 epoch that the server compares.
@@ -40,11 +44,14 @@ from slipway.kube.ports import KubeApi
 from slipway.kube.resources import LEASES
 from slipway.kube.scope import StopSignal, only
 from slipway.model.times import format_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.health import Health
 from slipway.runtime.tasks import TaskGroup
 
 RELEASE_TIMEOUT_S = 2.0
+END_S = 30.0
+"""Within so much the work of a term that is over has to end."""
 JITTER = 0.2
 """The part of a period that chance may take away."""
 _INSTANT_S = 0.001
@@ -108,6 +115,7 @@ class LeaseElector:
         clock: Clock,
         random: Random,
         timing: LeaseTiming | None = None,
+        health: Health | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -117,6 +125,9 @@ class LeaseElector:
         self._namespace = namespace
         self._clock = clock
         self._random = random
+        self._health = health
+        self._was_still = False
+        self._answers_since: float | None = None
         self._lease: Lease | None = None
         self._seen_at = 0.0
         self._confirmed_at: float | None = None
@@ -144,6 +155,11 @@ class LeaseElector:
         """Seconds since the lease was last seen to change; 0.0 before it was ever read."""
         return self._clock.monotonic() - self._seen_at if self._lease is not None else 0.0
 
+    @property
+    def answered_since(self) -> float:
+        """From when on the API server has answered each of our calls, monotonic; `inf` when it does not."""
+        return math.inf if self._answers_since is None else self._answers_since
+
     def nudge(self) -> None:
         """Somebody says that the lease is free: who waits looks now."""
         self._nudged.set()
@@ -159,8 +175,9 @@ class LeaseElector:
             async with TaskGroup() as tasks:
                 stopping = tasks.create_task(self._nudge_at(stop))
                 while not stop.is_set():
-                    if await self._attempt():
+                    if not self._is_still() and await self._attempt():
                         await self._lead(lead, stop, drain_s)
+                    liveness.beat()
                     if not stop.is_set():
                         await self._rest()
                 stopping.cancel()
@@ -188,6 +205,7 @@ class LeaseElector:
         telemetry.LEADER.labels(lease=self.name).set(1)
         telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
         _log.info("lease acquired", lease=self.name, identity=self.identity, term=leadership.term)
+        overdue: asyncio.TimerHandle | None = None
         try:
             async with TaskGroup() as tasks:
                 leading = tasks.create_task(_call(lead, leadership))
@@ -195,12 +213,18 @@ class LeaseElector:
                 waits: list[asyncio.Task[None]] = [leading, keeping]
                 if stop is not None:
                     waits.append(tasks.create_task(self._drain(stop, drain_s)))
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for task in waits:
-                    task.cancel()
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in waits:
+                        task.cancel()
+                    if self._health is not None:
+                        overdue = asyncio.get_running_loop().call_later(END_S, self._end_process, self._health)
         except BaseExceptionGroup as group:
             raise only(group) from None
         finally:
+            if overdue is not None:
+                overdue.cancel()
             self.leadership = None
             telemetry.LEADER.labels(lease=self.name).set(0)
             telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
@@ -211,7 +235,7 @@ class LeaseElector:
         pause_s = renew_s = self.timing.renew_s or self.timing.retry_s
         while True:
             await self._clock.sleep(min(self._jittered(pause_s), self.remaining_s()))
-            if not self.is_leader():
+            if not self.is_leader() or self._is_still():
                 break
             pause_s = self.timing.retry_s
             try:
@@ -219,11 +243,14 @@ class LeaseElector:
                     if await self._acquire():
                         pause_s = renew_s
             except TimeoutError:
+                self._answers_since = None
                 break
             except InvariantError:
                 raise
             except ControlPlaneError as error:
+                self._answers_since = None
                 _log.warning("lease not renewed", lease=self.name, error=str(error), left_s=self.remaining_s())
+            liveness.beat()
             if not self.is_leader() or self._term() != leadership.term:
                 break
         _log.warning("lease lost", lease=self.name, identity=self.identity, holder=self.holder)
@@ -261,10 +288,12 @@ class LeaseElector:
             async with asyncio.timeout(self.timing.renew_deadline_s):
                 return await self._acquire()
         except TimeoutError:
+            self._answers_since = None
             _log.warning("lease not read in time", lease=self.name)
         except InvariantError:
             raise
         except ControlPlaneError as error:
+            self._answers_since = None
             _log.warning("lease not acquired", lease=self.name, error=str(error))
         return False
 
@@ -289,6 +318,7 @@ class LeaseElector:
 
     def _confirm(self, started: float, lease: Lease) -> bool:
         """The server has our write: it counts from when we sent it."""
+        self._answered()
         self._observe(lease)
         self._confirmed_at = started
         return True
@@ -297,10 +327,29 @@ class LeaseElector:
         try:
             lease = await self._api.get(LEASES, self.name, namespace=self._namespace)
         except NotFoundError:
+            self._answered()
             self._lease = None
             return None
+        self._answered()
         self._observe(lease)
         return lease
+
+    def _answered(self) -> None:
+        if self._answers_since is None:
+            self._answers_since = self._clock.monotonic()
+
+    def _is_still(self) -> bool:
+        """Whether loops of this process stand still: it says so once, and again that they move."""
+        why = self._health.standstill() if self._health is not None else None
+        if why is not None and not self._was_still:
+            _log.error("no leader while loops stand still", lease=self.name, leads=self.leadership is not None, why=why)
+        elif why is None and self._was_still:
+            _log.info("may lead again: its loops move", lease=self.name)
+        self._was_still = why is not None
+        return self._was_still
+
+    def _end_process(self, health: Health) -> None:
+        health.end_process(f"the work of the term of lease {self.name} did not end within {END_S:g} s of its end")
 
     def _observe(self, lease: Lease) -> None:
         if self._lease is None or _changed(self._lease, lease):

@@ -10,6 +10,7 @@ Promises
 - A watch that ends is opened again from the position; an expired position (410) means LIST again, and what the LIST
   no longer holds is told as deleted, its final state unknown.
 - It never gives up. Errors back off from 0.8 s to 30 s with jitter; two good minutes reset that.
+- Each answer of the server is a move of the loop that runs it (`runtime/liveness.py`): an event, an end, a refusal.
 - A watch on which nothing came for the silence limit, its end included, counts as broken (the reader raises).
 - A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
 
@@ -24,12 +25,19 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar, cast
 
-from slipway.errors import ControlPlaneError, ExpiredError, InvariantError, StaleError, TransientError
+from slipway.errors import (
+    ControlPlaneError,
+    ExpiredError,
+    InvariantError,
+    StaleError,
+    ThrottledError,
+    TransientError,
+)
 from slipway.kube.ports import KubeReader, WatchEvent, WatchType
 from slipway.kube.resources import Resource
 from slipway.kube.scope import StopSignal, run_until
 from slipway.kube.store import Store
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
 
 T = TypeVar("T")
@@ -101,6 +109,11 @@ class Reflector(Generic[T]):
         store.on_expected, store.on_observed = self._await, self._arrived
 
     @property
+    def plural(self) -> str:
+        """Of the resource."""
+        return self._resource.plural
+
+    @property
     def synced(self) -> bool:
         """Whether a first LIST has been taken in."""
         return self._has_synced.is_set()
@@ -141,6 +154,8 @@ class Reflector(Generic[T]):
                 cause, wait_s = _cause_of(error), backoff.next_s()
                 if isinstance(error, TransientError) and error.retry_after_s:
                     wait_s = max(wait_s, error.retry_after_s)
+                if _is_answered(error):
+                    liveness.beat(wait_s)
                 _log.warning(
                     "watch interrupted", resource=self._resource.plural, cause=cause, error=str(error), retry_s=wait_s
                 )
@@ -196,6 +211,7 @@ class Reflector(Generic[T]):
     def _hear(self) -> None:
         self._heard_at = self._clock.monotonic()
         self._heard.set(self._clock.now())
+        liveness.beat()
 
     def _await(self, uid: str) -> None:
         if len(self._written) >= AWAITED_MAX:
@@ -210,6 +226,12 @@ class Reflector(Generic[T]):
     def _restarted(self, cause: str) -> None:
         self.restarts[cause] += 1
         telemetry.WATCH_RESTARTS.labels(resource=self._resource.plural, reason=cause).inc()
+
+
+def _is_answered(error: ControlPlaneError) -> bool:
+    """Whether the server has refused, in its own words, or has said when to come again: another process would hear
+    the same."""
+    return not isinstance(error, TransientError) or isinstance(error, ThrottledError) or bool(error.retry_after_s)
 
 
 def _cause_of(error: ControlPlaneError) -> str:

@@ -20,6 +20,7 @@ from slipway.kube import wire
 from slipway.kube.answers import Verb
 from slipway.kube.ports import Listed, PatchType, WatchEvent
 from slipway.kube.resources import PODS, Resource
+from slipway.runtime import liveness
 from slipway.runtime.clock import Random
 
 T = TypeVar("T")
@@ -239,7 +240,9 @@ class RestApi:
         request = Request(
             verb=Verb.LIST, resource=resource.plural, method="GET", target=_target(path, query), accept=accept
         )
-        return wire.codec_of(resource).decode_list(await self._transport.send(request, timeout_s=self._timeouts.list_s))
+        body = await self._transport.send(request, timeout_s=self._timeouts.list_s)
+        liveness.beat()  # a large LIST takes many of them
+        return wire.codec_of(resource).decode_list(body)
 
     async def _send(
         self,

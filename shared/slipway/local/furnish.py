@@ -60,15 +60,17 @@ def kind_defaults(workload_domain: str = "") -> RawObject:
 
     A notebook is JupyterLab when it is installed beside us, else a small page of our own. On a loopback address
     JupyterLab serves loopback names only, which keeps pages of other sites out; under `workload_domain` browsers reach
-    it by `<AllocationID>.<workload_domain>`.
+    it by `<AllocationID>.<workload_domain>`. Its kernels listen on socket files in a folder of the pod: from a loopback
+    port they would send what cells print to every account that connects.
     """
     page = [sys.executable, "-m", "slipway.local.pages"]
     defaults: RawObject = {kind: {"image": LOCAL_IMAGE} for kind in ("command", "training", "shell")}
     if not _has("jupyterlab", "jupyter-lab"):
         defaults["notebook"] = {"image": LOCAL_IMAGE, "command": [*page, "notebook"], "port": 8888}
-    elif workload_domain:
-        names = ("localhost", f"$(SLIPWAY_ALLOCATION_ID).{workload_domain}")
+    else:
+        names = ("localhost", f"$(SLIPWAY_ALLOCATION_ID).{workload_domain}") if workload_domain else ()
         command = [*KIND_DEFAULTS[Kind.NOTEBOOK].command, *(f"--ServerApp.local_hostnames={name}" for name in names)]
+        command.append("--KernelManager.transport=ipc")
         defaults["notebook"] = {"image": LOCAL_IMAGE, "command": command}
     if not _has("tensorboard", "tensorboard"):
         defaults["tensorboard"] = {"image": LOCAL_IMAGE, "command": [*page, "tensorboard"], "port": 6006}

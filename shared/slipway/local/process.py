@@ -18,6 +18,7 @@ from slipway.runtime.clock import Clock
 
 POLL_S = 0.03
 TAIL_LINES = 15
+ANSWER_BYTES = 4096
 
 
 class Child:
@@ -110,7 +111,7 @@ class Child:
             UnavailableError: it ended, or did not answer in time; the message has the end of its log.
         """
         until = self._clock.monotonic() + deadline_s
-        while not await self._is_ok(path):
+        while await self.why_not(path, 1.0) is not None:
             if not self.is_running:
                 raise UnavailableError(f"{self.name} ended at its start; the end of {self.log}:\n{self.tail()}")
             if self._clock.monotonic() > until:
@@ -119,17 +120,24 @@ class Child:
                 )
             await self._clock.sleep(POLL_S)
 
-    async def _is_ok(self, path: str) -> bool:
+    async def why_not(self, path: str, timeout_s: float) -> str | None:
+        """None when `path` of its address answers 200 in time, else what it answers instead."""
         host, _, port = self.url.partition("://")[2].rpartition(":")
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, int(port), ssl=self._tls)
                 try:
                     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
                     writer.write(request.encode())
                     await writer.drain()
-                    return b" 200 " in await reader.readline()
+                    status = await reader.readline()
+                    if b" 200 " in status:
+                        return None
+                    _, _, body = (await reader.read(ANSWER_BYTES)).partition(b"\r\n\r\n")
+                    return body.decode(errors="replace").strip() or status.decode(errors="replace").strip()
                 finally:
                     writer.close()
-        except (OSError, TimeoutError):
-            return False
+        except TimeoutError:
+            return f"no answer in {timeout_s:g} s"
+        except OSError as error:
+            return f"cannot be reached: {error.strerror or error}"

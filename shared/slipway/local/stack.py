@@ -2,15 +2,18 @@
 
 Owns what is started, in which order, with which environment, and that nothing of it is left. The services are exactly
 the ones that are deployed; given a kubeconfig and a Redis URL they run against those, and nothing else is started.
-Every listener asks for the token of the stack, which is in files that this account alone can read (`access.py`).
+Every listener asks for the token of the stack, which is in files that this account alone can read (`access.py`). Each
+service has the account on the Valkey that it has in a cluster, so that what it may not do there fails here too.
 
 Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
-runs; a service that dies is started again; after `stop` no process of the stack runs, and its folder is gone unless
-it is to be kept.
+runs; a service that dies, or is not alive any more (`watchdog.py`), is started again; after `stop` no process of the
+stack runs, and its folder is gone unless it is to be kept.
 """
 
 import asyncio
+import hashlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -26,11 +29,14 @@ from slipway.kube import client
 from slipway.local import access, certificate
 from slipway.local.furnish import furnish
 from slipway.local.layout import Layout, Member, StackState, is_alive, register, unregister
+from slipway.local.node.disk import remove_sockets
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
-from slipway.runtime import private_files
+from slipway.local.watchdog import PERIOD_S, Watchdog
+from slipway.runtime import private_files, redis_url
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.listen import LOCALHOST, Address, bind_all
+from slipway.streams.accounts import OF_SERVICES
 
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 READY_S = 30.0
@@ -80,6 +86,8 @@ class Stack:
         self.doors: dict[str, str] = {}
         """the tasks' door of each process of the api"""
         self.valkey: ValkeyProcess | None = None
+        self._redis_logins: dict[str, str] = {}
+        """{account of our Valkey: password}"""
         self._say = say
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
@@ -146,6 +154,7 @@ class Stack:
         self.layout.state.unlink(missing_ok=True)
         if "api" in self.children:
             unregister(self.api_url, self.layout.folder)
+        await asyncio.to_thread(remove_sockets, self.layout.nodes)
         if not self.options.keep:
             await asyncio.to_thread(shutil.rmtree, self.layout.folder, ignore_errors=True)
 
@@ -173,7 +182,15 @@ class Stack:
 
     async def _start_cluster(self) -> None:
         if not self.options.redis_url and self.options.redis:
-            self.valkey = ValkeyProcess(self.layout.redis, ServerOptions(appendonly=self.options.keep))
+            self._redis_logins = {account.name: secrets.token_hex(32) for account in OF_SERVICES}
+            users = tuple(
+                f"{account.name} on #{hashlib.sha256(self._redis_logins[account.name].encode()).hexdigest()} "
+                f"{account.rules()}"
+                for account in OF_SERVICES
+            )
+            self.valkey = ValkeyProcess(
+                self.layout.redis, ServerOptions(appendonly=self.options.keep, users=users), clock=self._clock
+            )
         if self.options.kubeconfig:
             self._kubernetes = self.options.kubeconfig
         else:
@@ -203,6 +220,8 @@ class Stack:
                     "SLIPWAY_API_URL": f"http://127.0.0.1:{port}",
                     "SLIPWAY_METRICS_TOKEN_FILE": str(self.layout.token),
                 }
+                if service in self._redis_logins:
+                    env |= {redis_url.USER: service, redis_url.PASSWORD: self._redis_logins[service]}
                 if service == "api":
                     env |= self._api_environment(own_port)
                     self.doors[name] = f"http://{env['SLIPWAY_TASK_LISTEN']}"
@@ -279,9 +298,21 @@ class Stack:
     # --- watching -------------------------------------------------------------------------------------------------
 
     def _watch(self, child: Child) -> None:
-        task = asyncio.ensure_future(self._keep(child))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        works = [self._keep(child)]
+        if child.name not in ("cluster", "nodes"):
+            works.append(self._probe(child))
+        for work in works:
+            task = asyncio.ensure_future(work)
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
+
+    async def _probe(self, child: Child) -> None:
+        """End a service that stands still, so that it is started again; one that is halted is left alone."""
+        watchdog = Watchdog(child, self._clock, self._say)
+        while child.name not in self._resting:
+            await self._clock.sleep(PERIOD_S)
+            if child.name not in self._resting:
+                await watchdog.look()
 
     async def _keep(self, child: Child) -> None:
         """Start a child again whenever it ends, with a growing pause."""

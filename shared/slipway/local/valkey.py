@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from slipway.errors import NotFoundError, UnavailableError
+from slipway.runtime import private_files
 from slipway.runtime.clock import Clock, SystemClock
 
 _READY_S: Final = 10.0
@@ -36,6 +37,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     appendonly: bool = False
     maxmemory_mb: int = 0
     cluster: bool = False
+    users: tuple[str, ...] = ()
+    """accounts beside `default`, each as a line `user ...` of its configuration says it; in a file of its own"""
     extra: tuple[str, ...] = ()
 
 
@@ -110,7 +113,7 @@ class ValkeyProcess:
         self.socket.unlink(missing_ok=True)
         # A new session: Ctrl-C in the terminal must reach us, not the server, so that we can end it in order.
         self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - the binary we found, no shell
-            [str(self._binary), *self._arguments()],
+            [str(self._binary), *self._configuration(), *self._arguments()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -131,6 +134,14 @@ class ValkeyProcess:
     async def kill(self) -> None:
         """End it without a chance to save anything."""
         await self._end(signal.SIGKILL)
+
+    def _configuration(self) -> list[str]:
+        """The file with the accounts: arguments would show what is in it to every account of the machine."""
+        if not self._options.users:
+            return []
+        path = self._folder / "users.conf"
+        private_files.write(path, "".join(f"user {user}\n" for user in self._options.users).encode())
+        return [str(path)]
 
     def _arguments(self) -> list[str]:
         options = self._options

@@ -32,6 +32,8 @@ _SUFFIX: dict[str, Decimal] = {
     "Ei": Decimal(2) ** 60,
 }
 QUANTITY_MAX = 2**63 - 1
+LENGTH_MAX = 64
+"""Characters of a quantity, as in the schemas: to parse a number takes time by the square of its length."""
 
 QuantityValue = str | int | float
 
@@ -44,6 +46,8 @@ def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
         ValueError: not a quantity, negative, or beyond 2**63 - 1; the message says which.
     """
     text = str(value).strip()
+    if len(text) > LENGTH_MAX:
+        raise ValueError(f"{text[:LENGTH_MAX]!r}... has {len(text)} characters; a quantity has at most {LENGTH_MAX}")
     match = _PATTERN.match(text)
     if match is None:
         raise ValueError(f"{value!r} is not a quantity; write a number with an optional suffix such as 500m, 2 or 16Gi")

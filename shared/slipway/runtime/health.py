@@ -1,6 +1,6 @@
-"""Health: is this process alive, is it ready, and the tiny HTTP server that says so.
+"""Health: is this process alive, is it ready, and the tiny application that says so over HTTP.
 
-Owns `/livez` (every registered loop made progress within its deadline), `/readyz` (every check passes and the process
+Owns `/livez` (every loop keeps its promise, see `liveness.py`), `/readyz` (every check passes and the process
 is not draining) and `/metrics`. The app is bare ASGI, so that services without a web framework stay small; the api
 mounts it beside its own routes.
 
@@ -11,42 +11,26 @@ Invariants: liveness looks at the monotonic clock only; a dependency that is awa
 restart would not bring it back; each refusal says what and why.
 """
 
-import asyncio
 import contextlib
 import hmac
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
-from typing import Any
+import os
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
 
 import msgspec
-import uvicorn
 
-from slipway.runtime import telemetry, web_guard
+from slipway.runtime import log, stacks, telemetry, web_guard
 from slipway.runtime.clock import Clock
-from slipway.runtime.listen import Address, bind, parse_listen
-from slipway.runtime.redaction import redact_text
-from slipway.runtime.tasks import TaskGroup
+from slipway.runtime.http_server import Receive, Scope, Send
+from slipway.runtime.liveness import CURRENT, Loop, Pulse
 
-__all__ = ["Address", "Health", "HealthApp", "HttpServer", "Report", "bind", "parse_listen"]
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Check = Callable[[], str | None]
 
-_KEEP_ALIVE_S = 30
 _JSON = b"application/json"
+EXIT_STANDSTILL = 71
 
-
-class _Loop(msgspec.Struct):
-    deadline_s: float
-    required: bool
-    due_s: float
-    failures: int = 0
-    last_error: str = ""
+_log = log.get_logger(__name__)
+T = TypeVar("T")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -57,30 +41,45 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Health:
-    """What the loops and checks of one process say about it."""
+    """What the loops and checks of one process say about it. `exit_process` ends it on the spot."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, exit_process: Callable[[int], object] = os._exit) -> None:
         self._clock = clock
-        self._loops: dict[str, _Loop] = {}
+        self._exit_process = exit_process
+        self._pulses: dict[Pulse, None] = {}
         self._checks: dict[str, Check] = {}
         self._draining = False
 
-    def register_loop(self, name: str, *, deadline_s: float, required: bool = False) -> None:
-        """The loop promises progress every `deadline_s`; a required one that keeps failing makes us not ready."""
-        self._loops[name] = _Loop(deadline_s, required, self._clock.monotonic() + deadline_s)
+    @contextlib.contextmanager
+    def watch(
+        self, loop: Loop, *, required: bool = False, since: Callable[[], float] = lambda: 0.0, part: bool = False
+    ) -> Generator[Pulse]:
+        """The caller runs `loop`, inside: it keeps the promise of the loop, or liveness fails.
 
-    def remove_loop(self, name: str) -> None:
-        """The loop ended on purpose."""
-        self._loops.pop(name, None)
+        A required one that keeps failing makes us not ready. Silence counts from `since()` on at the earliest. A `part`
+        belongs to the loop that it is begun in, which moves with it.
+        """
+        whole = CURRENT.get() if part else None
+        pulse = Pulse(loop, self._clock, required=required, since=since, whole=whole)
+        self._pulses[pulse] = None
+        before = CURRENT.set(pulse)
+        try:
+            yield pulse
+        finally:
+            CURRENT.reset(before)
+            del self._pulses[pulse]
 
-    def progress(self, name: str, *, next_in_s: float = 0.0) -> None:
-        """The loop's step succeeded; the next one starts after `next_in_s`. A long step calls it on its way, too."""
-        self._turn(name, next_in_s, failures=0, error="")
+    async def supervise(
+        self, loop: Loop, work: Callable[[], Awaitable[T]], *, since: Callable[[], float] = lambda: 0.0
+    ) -> T:
+        """Runs `work`, which is a loop by itself, under its promise."""
+        with self.watch(loop, since=since):
+            return await work()
 
-    def failed(self, name: str, error: str, *, next_in_s: float = 0.0) -> None:
-        """The loop's step failed, and the loop lives on."""
-        loop = self._loops.get(name)
-        self._turn(name, next_in_s, failures=loop.failures + 1 if loop else 1, error=error)
+    @property
+    def loops(self) -> list[Loop]:
+        """What runs now."""
+        return [pulse.loop for pulse in self._pulses]
 
     def add_check(self, name: str, check: Check) -> None:
         """`check` answers None when ready, else the reason; it must be quick and do no IO."""
@@ -94,19 +93,23 @@ class Health:
         self._draining = True
 
     def liveness(self) -> Report:
-        now_s = self._clock.monotonic()
         problems = {
-            name: f"no progress for {now_s - loop.due_s + loop.deadline_s:.0f} s, allowed {loop.deadline_s:.0f} s"
-            for name, loop in self._loops.items()
-            if now_s > loop.due_s
+            pulse.loop.name: f"no progress for {still_s:.0f} s, allowed {pulse.loop.bound_s:.0f} s"
+            for pulse in self._pulses
+            if (still_s := pulse.still_s()) > pulse.loop.bound_s
         }
         return Report(not problems, problems)
 
+    def standstill(self) -> str | None:
+        """Which loops stand still and for how long, if any does: then this process should lead nothing."""
+        problems = self.liveness().problems
+        return "; ".join(f"loop {name}: {why}" for name, why in sorted(problems.items())) or None
+
     def readiness(self) -> Report:
         problems = {name: f"loop {why}" for name, why in self.liveness().problems.items()}
-        for name, loop in self._loops.items():
-            if loop.required and loop.failures:
-                problems[name] = f"failed {loop.failures} times in a row: {loop.last_error}"
+        for pulse in self._pulses:
+            if pulse.required and pulse.failures:
+                problems[pulse.loop.name] = f"failed {pulse.failures} times in a row: {pulse.last_error}"
         for name, check in self._checks.items():
             reason = check()
             if reason:
@@ -115,11 +118,11 @@ class Health:
             problems["drain"] = "the process is stopping"
         return Report(not problems, problems)
 
-    def _turn(self, name: str, next_in_s: float, *, failures: int, error: str) -> None:
-        loop = self._loops.get(name)
-        if loop is not None:
-            loop.due_s = self._clock.monotonic() + loop.deadline_s + next_in_s
-            loop.failures, loop.last_error = failures, redact_text(error)
+    def end_process(self, why: str) -> None:
+        """End the process now, because it cannot be brought to an end in order; it is started again."""
+        _log.critical("process ended: its work cannot be stopped", why=why)
+        stacks.log_stacks(why)
+        self._exit_process(EXIT_STANDSTILL)
 
 
 class HealthApp:
@@ -162,62 +165,3 @@ class HealthApp:
     def _is_known(self, given: str) -> bool:
         scheme, _, token = given.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._token)
-
-
-class HttpServer:
-    """uvicorn on sockets that are already bound, without signals, banners or logs of its own."""
-
-    def __init__(
-        self,
-        app: AsgiApp,
-        listeners: Sequence[socket.socket],
-        *,
-        drain_timeout_s: float,
-        websockets: bool,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._listeners = list(listeners)
-        config = uvicorn.Config(
-            app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
-            http="httptools",
-            ws="websockets-sansio" if websockets else "none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(drain_timeout_s) - 1),
-        )
-        config.load()
-        config.ssl = tls
-        self._server = _QuietServer(config)
-
-    async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
-        """Answers until `until` returns, then finishes open requests within the drain time."""
-        try:
-            async with TaskGroup() as tasks:
-                tasks.create_task(self._server.serve(sockets=self._listeners), name="http")
-                await until()
-                self._server.should_exit = True
-        finally:
-            self._server.abandon()
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves the signals to the service runner."""
-
-    servers: list[asyncio.Server]
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    def abandon(self) -> None:
-        """Drops what a cancelled shutdown left open: closing the event loop would wait for it for ever."""
-        for server in getattr(self, "servers", ()):
-            server.close()
-        for connection in list(self.server_state.connections):
-            transport: asyncio.Transport | None = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()

@@ -15,7 +15,7 @@ import msgspec
 import tenacity
 
 from slipway.errors import ControlPlaneError, TransientError
-from slipway.runtime import telemetry
+from slipway.runtime import liveness, telemetry
 from slipway.runtime.clock import Clock, Random
 
 T = TypeVar("T")
@@ -79,6 +79,7 @@ async def call(
     def before_sleep(state: tenacity.RetryCallState) -> None:
         retry = Retry(policy=policy, attempt=state.attempt_number, delay_s=state.upcoming_sleep, error=_error(state))
         _record(retry)
+        liveness.beat(retry.delay_s)
         if on_retry is not None:
             on_retry(retry)
 

@@ -4,13 +4,15 @@ Owns the process. A service's `main.py` gives its name, its settings and `build`
 the loops. Nothing else in the product catches every exception, handles signals or ends the process.
 
 Promises: settings are checked before anything starts (exit 2); the first SIGTERM or SIGINT stops claiming and drains
-within `drain_timeout_s`, the second ends at once; an InvariantError ends the process with 70, so that it is started
-again; a failure is exit 1; `--once` does what there is to do and exits 0, or 1 when the API server cannot be reached.
+within `drain_timeout_s`, the second ends at once; SIGUSR1 logs where every task stands, and also where an event loop
+hangs; an InvariantError ends the process with 70, so that it is started again; a failure is exit 1; `--once` does what
+there is to do and exits 0, or 1 when the API server cannot be reached.
 """
 
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import importlib.metadata
 import os
 import signal
@@ -22,10 +24,13 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
-from slipway.runtime import log, memory, settings, telemetry
+from slipway.runtime import log, memory, settings, stacks, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
-from slipway.runtime.health import AsgiApp, Health, HealthApp, HttpServer, Receive, Scope, Send
+from slipway.runtime.connections import Limits
+from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.http_server import AsgiApp, HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import Address, bind_all, parse_listen
+from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.runtime.tls import Certificate
 
@@ -34,7 +39,9 @@ EXIT_FAILED = 1
 EXIT_SETTINGS = 2
 EXIT_INVARIANT = 70
 
-_LOOP_DEADLINE_S = 120.0
+CERTIFICATE = Loop(name="certificate", bound_s=120.0, moves="each look at the files of the certificate")
+LOOPS = (CERTIFICATE,)
+"""What every service with a certificate runs."""
 CERTIFICATE_S = 10.0
 """How often a certificate is looked at again."""
 _BACKOFF_FIRST_S = 0.1
@@ -99,30 +106,29 @@ class Context(Generic[SettingsT]):
     """Where the HTTP server really listens; port 0 with `--once`."""
     metrics_token: str = ""
     """What `/metrics` asks for; empty: nothing."""
+    limits: Limits = field(init=False)
+    """of each listener"""
     probes: HealthApp = field(init=False)
     """`/livez`, `/readyz` and `/metrics`."""
     app: AsgiApp = field(init=False)
 
     def __post_init__(self) -> None:
         self.app = self.probes = HealthApp(self.health, self.metrics_token)
+        self.limits = Limits(
+            connections=self.settings.connections_max,
+            connections_per_address=self.settings.connections_per_address_max,
+        )
 
     def serve(self, app: AsgiApp) -> None:
         """Answers HTTP with `app` from now on; it must route `/livez`, `/readyz` and `/metrics` to `probes`."""
         self.app = app
 
     def loop(
-        self,
-        name: str,
-        step: Step,
-        *,
-        min_interval_s: float,
-        max_backoff_s: float,
-        deadline_s: float = _LOOP_DEADLINE_S,
-        required: bool = False,
+        self, what: Loop, step: Step, *, min_interval_s: float, max_backoff_s: float, required: bool = False
     ) -> None:
         """Starts `loop` as a task of this service."""
         running = loop(
-            name,
+            what,
             step,
             clock=self.clock,
             random=self.random,
@@ -130,10 +136,9 @@ class Context(Generic[SettingsT]):
             stop=self.stop,
             min_interval_s=min_interval_s,
             max_backoff_s=max_backoff_s,
-            deadline_s=deadline_s,
             required=required,
         )
-        self.tasks.create_task(running, name=f"loop:{name}")
+        self.tasks.create_task(running, name=f"loop:{what.name}")
 
 
 Build = Callable[[Context[SettingsT]], Awaitable[None]]
@@ -174,7 +179,7 @@ def run(
 
 
 async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a loop
-    name: str,
+    what: Loop,
     step: Step,
     *,
     clock: Clock,
@@ -183,7 +188,6 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
     min_interval_s: float,
     max_backoff_s: float,
     random: Random | None = None,
-    deadline_s: float = _LOOP_DEADLINE_S,
     required: bool = False,
     exit_process: Callable[[int], object] = os._exit,
 ) -> None:
@@ -192,13 +196,12 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
 
     After a step it waits `min_interval_s`, or the longer time that the step returned. After an error it waits twice
     as long each time, with jitter, up to `max_backoff_s`, or what `retry_after_s` asks for. An InvariantError ends
-    the process. `deadline_s` is how long one step may go without progress before liveness fails; `required` makes
-    errors show in readiness.
+    the process. Each end of a step is a move of the loop; a step that is long, or waits for work, says so on its way
+    (`liveness.beat`, `liveness.rest`). `required` makes errors show in readiness.
     """
-    chance = random or SystemRandom()
-    health.register_loop(name, deadline_s=deadline_s, required=required)
+    chance, name = random or SystemRandom(), what.name
     failures, cancelled_before = 0, _cancel_requests()
-    try:
+    with health.watch(what, required=required) as pulse:
         while not stop.is_set():
             try:
                 wanted_s = await step()
@@ -216,15 +219,13 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
                 _log.warning(
                     "loop step failed", exc_info=error, loop=name, failures=failures, retry_in_s=round(delay_s, 3)
                 )
-                health.failed(name, f"{type(error).__name__}: {error}", next_in_s=delay_s)
+                pulse.failed(f"{type(error).__name__}: {error}", next_in_s=delay_s)
             else:
                 failures = 0
                 delay_s = max(min_interval_s, wanted_s or 0.0)
                 telemetry.LOOP_STEPS.labels(loop=name).inc()
-                health.progress(name, next_in_s=delay_s)
+                pulse.progress(next_in_s=delay_s)
             await pause(delay_s, clock=clock, stop=stop)
-    finally:
-        health.remove_loop(name)
 
 
 async def guarded(name: str, work: Awaitable[None]) -> bool:
@@ -338,7 +339,7 @@ def _follow(context: Context[SettingsT], certificate: Certificate) -> None:
         if certificate.look():
             _log.info("another certificate counts")
 
-    context.loop("certificate", look, min_interval_s=CERTIFICATE_S, max_backoff_s=CERTIFICATE_S)
+    context.loop(CERTIFICATE, look, min_interval_s=CERTIFICATE_S, max_backoff_s=CERTIFICATE_S)
 
 
 async def _http(
@@ -353,6 +354,7 @@ async def _http(
         drain_timeout_s=context.settings.drain_timeout_s,
         websockets=websockets,
         tls=certificate.context if certificate is not None else None,
+        limits=context.limits,
     )
     await server.serve(context.stop.wait)
 
@@ -374,10 +376,15 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         running.add_signal_handler(number, on_signal, number)
+    running.add_signal_handler(signal.SIGUSR1, stacks.log_stacks, "asked for by SIGUSR1")
+    # Of an event loop that hangs only the thread's own stack can be had: it is written by the handler itself.
+    with contextlib.suppress(ValueError, OSError):
+        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True, chain=True)
     try:
         yield
     finally:
-        for number in handled:
+        faulthandler.unregister(signal.SIGUSR1)
+        for number in (*handled, signal.SIGUSR1):
             running.remove_signal_handler(number)
 
 

@@ -26,8 +26,10 @@ import msgspec
 from msgspec import Meta
 
 from slipway.errors import FieldError, InvalidError
+from slipway.runtime.connections import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.redaction import HIDDEN, is_secret_key, redact_text
+from slipway.runtime.redis_url import whole_url
 
 PREFIX = "SLIPWAY_"
 ALL_SETTINGS = (
@@ -78,6 +80,27 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
             description="Where Redis or Valkey is: redis://, rediss:// (TLS) or unix:// for one server, "
             "redis+cluster:// or redis+sentinel:// (rediss+... with TLS) with comma-separated nodes for many. Empty: "
             "no Redis; everything still works from consistent LISTs every few seconds, only slower."
+        ),
+    ] = ""
+    redis_user: Annotated[
+        str,
+        Meta(
+            description="The account of this service on Redis, in the place of the one in the URL. What it has to be "
+            "allowed: docs/reference/redis-accounts.md."
+        ),
+    ] = ""
+    redis_password: Annotated[
+        str,
+        Meta(
+            description="Its password. Without a user it is the one of the user `default`.",
+            extra={"secret": True},
+        ),
+    ] = ""
+    redis_ca_file: Annotated[
+        str,
+        Meta(
+            description="File with the certificates of the authorities that may have signed the server's; for "
+            "rediss:// and the like. Empty: those of the system."
         ),
     ] = ""
     listen: Annotated[
@@ -136,6 +159,23 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "OTEL_EXPORTER_OTLP_PROTOCOL"},
         ),
     ] = "http/protobuf"
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Connections to one listener. What is above is closed at once, before its TLS handshake.",
+        ),
+    ] = CONNECTIONS_MAX
+    connections_per_address_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Those of one IPv4 address, or of one IPv6 network of 64 bits. Behind an Ingress all users "
+            "have the addresses of its pods.",
+        ),
+    ] = CONNECTIONS_PER_ADDRESS_MAX
     trace_ratio: Annotated[
         float,
         Meta(
@@ -153,6 +193,10 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
             "reach it. Empty: it asks for none, as in a cluster, where a NetworkPolicy says who may."
         ),
     ] = ""
+
+    def whole_redis_url(self) -> str:
+        """Where Redis is, with our login. Raises InvalidError when its parts do not fit together."""
+        return whole_url(self.redis_url, user=self.redis_user, password=self.redis_password, ca_file=self.redis_ca_file)
 
     def read_metrics_token(self) -> str:
         """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""

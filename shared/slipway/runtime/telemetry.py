@@ -350,6 +350,13 @@ def _histogram(
 # extenders, as far as `instruments.py` admits them. Never the id of anything.
 HTTP_REQUESTS = _counter("http_requests", "requests", ("route", "method", "code"), "HTTP requests answered.")
 HTTP_DURATION = _histogram("http_request_duration_seconds", "seconds", ("route", "method"), "Time to answer a request.")
+HTTP_REFUSED = _counter(
+    "http_refused",
+    "connections",
+    ("reason",),
+    "Connections ended before a request was understood: too many in all (connections) or of one address (address), too "
+    "many half open (heads), a head that is too large (head) or takes too long (late).",
+)
 HTTP_STREAMS = _gauge("http_streams", "connections", ("kind",), "Open event streams, log streams and proxied sockets.")
 
 LAUNCHES = _counter("launches", "allocations", ("kind", "outcome"), "Launch requests by kind and outcome.")

@@ -35,15 +35,17 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """whether snapshots are taken"""
     is_persisting: bool | None = None
     """whether the last snapshot and the last write of the log went well"""
+    account: str = ""
+    """the service whose needs the login was compared with; of several, the one that it meets best"""
     refused: list[str] = []
-    """commands that we need and the account may not use"""
+    """commands, and the keys they are for, that this service needs and the login may not use"""
     unread: list[str] = []
     """questions of this look that the account may not ask"""
-    dead: int = 0
+    dead: int | None = 0
     """dead letters"""
-    waiting: int = 0
+    waiting: int | None = 0
     """hints that were handed out and not acknowledged"""
-    stale_consumers: int = 0
+    stale_consumers: int | None = 0
     """consumers that have left a hint alone for `STALE_S`, and nobody took it over"""
 
 

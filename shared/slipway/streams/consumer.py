@@ -18,15 +18,19 @@ Not promised: that the handler runs once per hint (it must be idempotent), or in
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
 from slipway.errors import InvariantError, PermanentError, StaleError, TransientError
 from slipway.model.ids import AllocationId
+from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
+from slipway.runtime.health import Health
+from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
 from slipway.streams.ports import Claimed, NoTally, Tally, WorkHint, WorkQueue
@@ -44,6 +48,16 @@ _LAST_CLAIM_S: Final = 1.0
 """A claim that waits when the stop comes goes on for so long, then it is cancelled. What the server delivers in that
 very moment is claimed by another after its idle time; while hints come often, a claim ends before."""
 
+_STILL_S: Final = 120.0
+CLAIM = Loop(
+    name="consumer", bound_s=_STILL_S, moves="each claim of hints, also of none", rests="a free place, all being taken"
+)
+HEARTBEATS = Loop(name="consumer-heartbeats", bound_s=_STILL_S, moves="each heartbeat of the hints in hand")
+SWEEPS = Loop(name="consumer-sweeps", bound_s=_STILL_S, moves="each look for hints that others have abandoned")
+ACKNOWLEDGEMENTS = Loop(
+    name="consumer-acknowledgements", bound_s=_STILL_S, moves="each batch of acknowledgements", rests="a handled hint"
+)
+LOOPS: Final = (CLAIM, HEARTBEATS, SWEEPS, ACKNOWLEDGEMENTS)
 
 _received: ContextVar[Claimed | None] = ContextVar("slipway_received", default=None)
 
@@ -78,13 +92,12 @@ class WorkConsumer:
         settings: ConsumerSettings | None = None,
         tally: Tally | None = None,
         troubled: Callable[[], object] = lambda: None,
-        moved: Callable[[], object] = lambda: None,
+        health: Health | None = None,
     ) -> None:
-        """`troubled` is told whenever the queue can not be reached; `moved` whenever a run ended, and whenever hints
-        are asked for while none is in hand. So who hears nothing of it for long knows a consumer that stands still from
-        one that rests."""
+        """`troubled` is told whenever the queue can not be reached. `LOOPS` run under `health`, where one is given; a
+        handler that can stand still is the caller's to watch."""
         self._queue, self._handler, self._clock = queue, handler, clock
-        self._troubled, self._moved = troubled, moved
+        self._troubled, self._health = troubled, health
         self._claiming: asyncio.Timeout | None = None
         self._settings = settings if settings is not None else ConsumerSettings()
         self._tally: Tally = tally if tally is not None else NoTally()
@@ -108,16 +121,19 @@ class WorkConsumer:
         """Work until `stop` is set, then finish what is in hand and return. Cancel to leave it to others."""
         async with TaskGroup() as group:
             chores = [
-                group.create_task(self._heartbeats()),
-                group.create_task(self._sweeps(group, stop)),
-                group.create_task(self._acknowledgements()),
+                group.create_task(self._watched(HEARTBEATS, self._heartbeats)),
+                group.create_task(self._watched(SWEEPS, partial(self._sweeps, group, stop))),
+                group.create_task(self._watched(ACKNOWLEDGEMENTS, self._acknowledgements)),
                 group.create_task(self._end_claim(stop)),
             ]
-            await self._take_in(group, stop)
+            await self._watched(CLAIM, partial(self._take_in, group, stop))
             await self._until_done()
             for chore in chores:
                 chore.cancel()
         await self._acknowledge()
+
+    def _watched(self, loop: Loop, work: Callable[[], Coroutine[Any, Any, None]]) -> Coroutine[Any, Any, None]:
+        return self._health.supervise(loop, work) if self._health is not None else work()
 
     async def drain_once(self) -> int:
         """Work off what is there now, including what others abandoned; answers how many runs ended well.
@@ -142,12 +158,12 @@ class WorkConsumer:
     async def _take_in(self, group: TaskGroup, stop: asyncio.Event) -> None:
         failures = 0
         while not stop.is_set():
-            if not self._running:
-                self._moved()
+            liveness.beat()
             room = self._settings.concurrency - len(self._running)
             if room <= 0:
                 self._changed.clear()
-                await self._changed.wait()
+                with liveness.rest():
+                    await self._changed.wait()
                 continue
             try:
                 claimed = await self._claim(room)
@@ -183,6 +199,7 @@ class WorkConsumer:
         Who has acknowledged something trims; the others seldom, in case it died before.
         """
         for number in itertools.count():
+            liveness.beat()
             if stop.is_set():
                 return
             is_full = number % _FULL_SWEEP == 0
@@ -203,6 +220,7 @@ class WorkConsumer:
 
     async def _heartbeats(self) -> None:
         while True:
+            liveness.beat(self._settings.heartbeat_s)
             await self._clock.sleep(self._settings.heartbeat_s)
             held = (*self._running.values(), *self._waiting.values())
             if held:
@@ -211,7 +229,8 @@ class WorkConsumer:
     async def _acknowledgements(self) -> None:
         """What is done together is acknowledged together."""
         while True:
-            await self._settled.wait()
+            with liveness.rest(lambda: self._done):
+                await self._settled.wait()
             await self._acknowledge()
             await self._clock.sleep(keys.GATHER_S)
 
@@ -245,6 +264,8 @@ class WorkConsumer:
         self._settled.set()
 
     async def _work(self, hint: WorkHint, claimed: Claimed) -> None:
+        # It is the handler that moves from now on, and not the loop that has claimed the hint.
+        liveness.leave()
         try:
             async with self._slots:
                 _received.set(claimed)
@@ -267,7 +288,6 @@ class WorkConsumer:
                 break
             await self._clock.sleep(_STALE_PAUSE_S * run)
         self._tally.took(self._clock.monotonic() - started_s, hint.traceparent)
-        self._moved()
         return ended
 
     async def _settle(self, claimed: Claimed, ended: BaseException | None) -> None:

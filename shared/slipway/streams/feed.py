@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from slipway.errors import ExpiredError, InvalidError, InvariantError, StaleError, TransientError
+from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.streams import codec, keys, snapshot
 from slipway.streams.ports import Feed, FeedEntry, FeedOp
@@ -102,6 +103,7 @@ class FeedPublisher:
         """
         while goes_on():
             has_news = bool(self._buffer or self._in_flight)
+            liveness.beat()
             try:
                 await self.step()
             except TransientError:

@@ -58,7 +58,8 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line. `time` is RFC 3339 as the container runtime gave it; `number` is its place in its log, from 1; 0
     for what Kubernetes says of a pod, which has no place among the lines.
 
-    With `missing` it is the mark of a gap: that many lines, from `number` on, are not kept; `text` says so.
+    With `missing` it is the mark of a gap: that many lines, from `number` on, are not kept; `text` says so. Where its
+    writer left lines out before it, `follows` is the number of the stored line before them (0: none); else it is -1.
     """
 
     attempt: int
@@ -69,6 +70,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""
     number: int = 0
     missing: int = 0
+    follows: int = -1
 
     @property
     def source(self) -> LogSource:
@@ -150,7 +152,9 @@ def older_name(source: LogSource) -> str:
 def encode_pack(pack: LogPack) -> dict[str, bytes]:
     """The fields of the entry."""
     source = pack.source
+    left_out = {"p": b"%d" % pack.after} if not pack.key and pack.first > pack.after + 1 else {}
     return {
+        **left_out,
         "a": b"%d" % source.attempt,
         "r": b"%d" % source.rank,
         "c": source.container.encode(),
@@ -170,6 +174,7 @@ def decode_pack(fields: Fields) -> list[LogLine]:
     lines = _unpacked(fields.get("z", b"")).split(b"\n")
     if len(lines) != count:
         raise InvalidError("not a pack of log lines: z")
+    follows = _number(fields, "p") if "p" in fields else -1
     found: list[LogLine] = []
     for place, raw in enumerate(lines, first):
         number = place if stream == STDOUT else 0
@@ -178,6 +183,8 @@ def decode_pack(fields: Fields) -> list[LogLine]:
             attempt=attempt, rank=rank, stream=stream, time=time, text=text, container=container, number=number
         )
         found.append(line)
+    if follows >= 0:
+        found[0] = msgspec.structs.replace(found[0], follows=follows)
     return found
 
 
@@ -227,7 +234,7 @@ class Gaps:
     """Finds the gaps in lines as they are read, of any number of logs.
 
     `positions` is what the store says of each log at the start. A reader that begins in the middle of a log
-    (`is_whole` False) knows of no gap before the first line that it sees, but for the one that the store has made.
+    (`is_whole` False) knows of the gap before the first line that it sees by that line itself or by the store.
     """
 
     def __init__(self, positions: Mapping[LogSource, LogPosition], *, is_whole: bool) -> None:
@@ -242,7 +249,7 @@ class Gaps:
         source = line.source
         last = self._last.get(source)
         if last is None:
-            last = self._start(source, line.number)
+            last = self._start(source, line)
         self._last[source] = max(last, line.number)
         missing = line.number - last - 1
         return gap(line, last + 1, missing) if missing > 0 else None
@@ -251,18 +258,20 @@ class Gaps:
         """Whether the line, or a later one of its log, was seen already."""
         return 0 < line.number <= self._last.get(line.source, 0)
 
-    def _start(self, source: LogSource, number: int) -> int:
+    def _start(self, source: LogSource, line: LogLine) -> int:
         if self._is_whole:
             return 0
         position = self._positions.get(source)
-        return position.first_end if position is not None and position.kept_from == number else number - 1
+        if position is not None and position.kept_from == line.number:
+            return position.first_end
+        return line.follows if line.follows >= 0 else line.number - 1
 
 
 def gap(line: LogLine, number: int, missing: int) -> LogLine:
     """The mark of a gap before a line."""
     lines = "1 line is" if missing == 1 else f"{missing} lines are"
     text = f"{lines} missing here: this rank printed more than is kept, or faster than it could be stored"
-    return msgspec.structs.replace(line, number=number, missing=missing, text=text)
+    return msgspec.structs.replace(line, number=number, missing=missing, text=text, follows=-1)
 
 
 def _unpacked(data: bytes) -> bytes:

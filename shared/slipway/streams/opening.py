@@ -4,19 +4,21 @@ Owns the choice between a server and none (R0 mode: every call raises `Unavailab
 away), and the adapters from telemetry to the streams and back.
 """
 
-import asyncio
-from typing import Any, Protocol
+from typing import Any
 
 from slipway.model.ids import AllocationId
-from slipway.runtime import telemetry
+from slipway.runtime import service, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.service import Context
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams import redis_streams
 from slipway.streams.client import RedisSettings
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import SpanRecord, Streams
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import WRITE_BEHIND, BestEffort
 
+_BACKOFF_MAX_S = 5.0
 _DELIVERIES = {
     "hints_done": ("work", "ok"),
     "hints_retried": ("work", "retry"),
@@ -42,22 +44,23 @@ def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Stream
     return MemoryStreams(nobody)
 
 
-class StopSignal(Protocol):
-    """Set once; then it ends."""
-
-    def is_set(self) -> bool: ...
-
-    async def wait(self) -> object: ...
-
-
-async def write_behind(behind: BestEffort, stop: StopSignal) -> None:
-    """Run the buffered writers until `stop`, then write what is left."""
-    writing = asyncio.ensure_future(behind.run())
-    try:
-        await stop.wait()
-    finally:
+async def write_behind(behind: BestEffort, context: Context[Any]) -> None:
+    """Run the buffered writers until the process stops, then write what is left."""
+    async with TaskGroup() as tasks:
+        writing = tasks.create_task(
+            service.loop(
+                WRITE_BEHIND,
+                behind.step,
+                clock=context.clock,
+                random=context.random,
+                health=context.health,
+                stop=context.stop,
+                min_interval_s=0.0,
+                max_backoff_s=_BACKOFF_MAX_S,
+            )
+        )
+        await context.stop.wait()
         writing.cancel()
-        await asyncio.wait({writing})
     await behind.flush()
 
 

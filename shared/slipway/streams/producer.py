@@ -17,10 +17,17 @@ import msgspec
 from slipway.errors import InvalidError, PermanentError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
+from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
+from slipway.runtime.liveness import Loop
 from slipway.streams.ports import Activity, Entry, EventLog, Outcome, SpanRecord, Tally, TraceLog
 
 T = TypeVar("T")
+
+WRITE_BEHIND: Final = Loop(
+    name="write-behind", bound_s=120.0, moves="each batch of spans and activity", rests="a span or an activity"
+)
+"""The loop that runs `BestEffort.step`."""
 
 _GAP_ROUNDS_MAX: Final = 4
 _SPANS_EVERY_S: Final = 0.6
@@ -125,6 +132,7 @@ class _Offers(Generic[T]):
                 await write(groups)
             except (TransientError, PermanentError):
                 self._tally.count(self._counter, count)
+            liveness.beat()
 
 
 class _Touches:
@@ -136,6 +144,9 @@ class _Touches:
     def __init__(self, size: int, tally: Tally) -> None:
         self._size, self._tally = size, tally
         self._newest: dict[AllocationId, dict[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
 
     def offer(self, allocation: AllocationId, source: str, at_s: float) -> bool:
         if allocation not in self._newest and len(self._newest) >= self._size:
@@ -160,6 +171,7 @@ class _Touches:
                 return False
             except PermanentError:
                 self._tally.count("activity_dropped", len(batch))
+            liveness.beat()
         return True
 
 
@@ -173,7 +185,7 @@ class LossySinks(Protocol):
 
 
 class BestEffort:
-    """Spans and activity, buffered and written behind; run `run` in the service's task group."""
+    """Spans and activity, buffered and written behind: `step` is a loop of the service."""
 
     def __init__(
         self, sinks: LossySinks, clock: Clock, tally: Tally, *, size: int = 10_000, every_s: float = 0.2
@@ -194,19 +206,19 @@ class BestEffort:
         self._something.set()
         return self._touches.offer(allocation, source, at_s)
 
-    async def run(self) -> None:
-        """Write behind until cancelled; call `flush` once more when draining."""
-        while True:
+    async def step(self) -> None:
+        """Wait for something, then write it; call `flush` once more when draining."""
+        with liveness.rest(lambda: len(self._spans) or len(self._touches)):
             await self._something.wait()
-            self._something.clear()
-            is_away = not await self._write()
-            if self._clock.monotonic() >= self._spans_at_s:
-                await self._spans.flush(self._sinks.traces.append)
-                self._spans_at_s = self._clock.monotonic() + _SPANS_EVERY_S
-            # Gather what comes meanwhile: fewer, larger writes.
-            await self._clock.sleep(_AWAY_S if is_away else self._every_s)
-            if len(self._spans) or is_away:
-                self._something.set()
+        self._something.clear()
+        is_away = not await self._write()
+        if self._clock.monotonic() >= self._spans_at_s:
+            await self._spans.flush(self._sinks.traces.append)
+            self._spans_at_s = self._clock.monotonic() + _SPANS_EVERY_S
+        # Gather what comes meanwhile: fewer, larger writes.
+        await self._clock.sleep(_AWAY_S if is_away else self._every_s)
+        if len(self._spans) or is_away:
+            self._something.set()
 
     async def flush(self) -> None:
         """Write what is buffered now; never raises for an absent server."""

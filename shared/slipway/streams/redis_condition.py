@@ -1,34 +1,20 @@
 """The condition of a real server.
 
-Owns the questions and the reading of their answers. Every question is read-only: what our account may do is tried on a
-key that does not exist, in forms that make none.
+Owns the questions and the reading of their answers; `probes.py` tries what our account may do. Nothing is changed.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from slipway.errors import ControlPlaneError, DeniedError
-from slipway.streams import keys
-from slipway.streams.client import Argument, Command, RedisClient
+from slipway.streams import keys, probes
+from slipway.streams.accounts import OF_SERVICES, Account
+from slipway.streams.client import Argument, Command, RedisClient, command
 from slipway.streams.condition import STALE_S, Condition
 from slipway.streams.routes import Reply
 
 _KEY: Final = "slipway:probe"
 _STALE_MAX: Final = 100
-_PROBES: Final[tuple[tuple[Argument, ...], ...]] = (
-    ("XADD", _KEY, "NOMKSTREAM", "*", "v", "1"),
-    ("XRANGE", _KEY, "-", "+", "COUNT", 1),
-    ("XTRIM", _KEY, "MAXLEN", 0),
-    ("XGROUP", "CREATE", _KEY, keys.WORK_GROUP, "0"),
-    ("XACK", _KEY, keys.WORK_GROUP, "0-1"),
-    ("XAUTOCLAIM", _KEY, keys.WORK_GROUP, "probe", 0, "0"),
-    ("XINFO", "GROUPS", _KEY),
-    ("HGETALL", _KEY),
-    ("HDEL", _KEY, "v"),
-    ("EXPIRE", _KEY, 1),
-    ("DEL", _KEY),
-    ("EVAL", "return 1", 1, _KEY),
-)
 _SECTIONS: Final = ("server", "memory", "persistence", "stats", "replication")
 _CONFIG: Final = ("maxmemory", "maxmemory-policy", "appendonly", "save")
 
@@ -36,11 +22,13 @@ _CONFIG: Final = ("maxmemory", "maxmemory-policy", "appendonly", "save")
 class RedisConditions:
     """The `Conditions` of Redis."""
 
-    def __init__(self, client: RedisClient) -> None:
+    def __init__(self, client: RedisClient, account: Account | None = None) -> None:
+        """`account` is whose needs the login has to meet; None: it is the login of any service, or one for all."""
         self._client = client
+        self._accounts = OF_SERVICES if account is None else (account,)
 
     async def look(self) -> Condition:
-        refused = await self._refused()
+        account, refused = await probes.try_accounts(self._client, self._accounts)
         unread: list[str] = []
         asked_at = self._client.clock.now()
         moment = await self._ask(("TIME",), unread)
@@ -53,7 +41,7 @@ class RedisConditions:
         config: dict[str, str] = {}
         for name in _CONFIG:
             config |= _pairs(await self._ask(("CONFIG", "GET", name), unread))
-        waiting, stale = await self._groups()
+        waiting, stale = await self._groups(unread)
         return Condition(
             product=_product(said, hello),
             version=said.get("redis_version") or hello.get("version", ""),
@@ -67,17 +55,13 @@ class RedisConditions:
             appendonly=_flag(said.get("aof_enabled"), config.get("appendonly")),
             saves=bool(config["save"]) if "save" in config else None,
             is_persisting=_persisting(said),
+            account=account.name,
             refused=refused,
+            dead=await self._dead(unread),
             unread=sorted(set(unread)),
-            dead=int(await self._client.run(Command(keys.DEAD.prefix, ("XLEN", keys.DEAD.prefix))) or 0),
             waiting=waiting,
             stale_consumers=stale,
         )
-
-    async def _refused(self) -> list[str]:
-        answers = await self._client.pipeline([Command(_KEY, args) for args in _PROBES])
-        pairs = zip(_PROBES, answers, strict=True)
-        return sorted({_called(args) for args, answer in pairs if isinstance(answer, DeniedError)})
 
     async def _ask(self, args: Sequence[Argument], unread: list[str]) -> Reply:
         """The answer; None, and noted, when the account may not ask."""
@@ -87,15 +71,25 @@ class RedisConditions:
             return None
         return None if isinstance(answer, ControlPlaneError) else answer
 
-    async def _groups(self) -> tuple[int, int]:
+    async def _dead(self, unread: list[str]) -> int | None:
+        [answer] = await self._client.pipeline([command("XLEN", keys.DEAD.prefix)])
+        if isinstance(answer, DeniedError):
+            unread.append("xlen")
+            return None
+        if isinstance(answer, ControlPlaneError):
+            raise answer
+        return int(answer or 0)
+
+    async def _groups(self, unread: list[str]) -> tuple[int | None, int | None]:
         """(hints that are held, consumers that have left one alone for `STALE_S`)."""
         held = [Command(key, ("XPENDING", key, keys.WORK_GROUP)) for key in keys.WORK_KEYS]
         old = ("IDLE", int(STALE_S * 1_000), "-", "+", _STALE_MAX)
         left = [Command(key, ("XPENDING", key, keys.WORK_GROUP, *old)) for key in keys.WORK_KEYS]
-        answers = [
-            None if isinstance(answer, ControlPlaneError) else answer
-            for answer in await self._client.pipeline([*held, *left])
-        ]
+        replies = await self._client.pipeline([*held, *left])
+        if any(isinstance(reply, DeniedError) for reply in replies):
+            unread.append("xpending")
+            return None, None
+        answers = [None if isinstance(reply, ControlPlaneError) else reply for reply in replies]
         waiting = sum(int(answer[0]) for answer in answers[: len(held)] if answer)
         return waiting, len({_text(row[1]) for answer in answers[len(held) :] for row in answer or ()})
 

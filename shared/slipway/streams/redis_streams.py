@@ -4,6 +4,7 @@ Owns the wiring. Nothing connects before the first call.
 """
 
 from slipway.runtime.clock import Clock, Random
+from slipway.streams.accounts import BY_NAME, Account
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.ports import NoTally, Tally
 from slipway.streams.redis_condition import RedisConditions
@@ -27,12 +28,12 @@ from slipway.streams.tail import Tail
 class RedisStreams:
     """All ports on Redis."""
 
-    def __init__(self, client: RedisClient, tally: Tally | None = None) -> None:
+    def __init__(self, client: RedisClient, tally: Tally | None = None, *, account: Account | None = None) -> None:
         counts = tally if tally is not None else NoTally()
         tail = Tail(client)
         self._client = client
         self.health = RedisHealth(client)
-        self.conditions = RedisConditions(client)
+        self.conditions = RedisConditions(client, account)
         self.events = RedisEvents(client, tail, counts)
         self.firehose = RedisFirehose(client, counts)
         self.hints = RedisHints(client, counts)
@@ -60,4 +61,4 @@ class RedisStreams:
 
 def connect(settings: RedisSettings, *, clock: Clock, random: Random, tally: Tally | None = None) -> RedisStreams:
     """The streams of a Redis URL; does no IO. Raises `InvalidError` when the URL is not one."""
-    return RedisStreams(RedisClient(settings, clock, random), tally)
+    return RedisStreams(RedisClient(settings, clock, random), tally, account=BY_NAME.get(settings.name))

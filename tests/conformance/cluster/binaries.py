@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,15 @@ import msgspec
 MODULE = Path(__file__).parent.parent / "kubernetes"
 ETCD = Path(__file__).parent.parent / "etcd"
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-DEBIAN = {"chromium": "chromium", "faketime": "faketime", "redis-server": "redis-server"}
+DEBIAN = {
+    "chromium": "chromium",
+    "faketime": "faketime",
+    "busybox": "busybox-static",
+    "iptables": "iptables",
+    "redis-cli": "redis-tools",
+    "redis-server": "redis-server",
+    "runc": "runc",
+}
 FLAGS = ("-trimpath", "-mod=readonly")
 INSTALL_S = 600
 
@@ -50,7 +58,7 @@ def ensure_binaries() -> Binaries:
         subprocess.CalledProcessError: the build failed; its output was printed.
     """
     version = kubernetes_version()
-    folder = _cache() / _key()
+    folder = cache() / _key()
     if not all((folder / name).exists() for name in BUILT):
         _build(folder, version)
     return Binaries(
@@ -82,9 +90,22 @@ def ensure_debian(program: str) -> str:
     if found:
         return found
     package = DEBIAN[program]
+    install_debian(package)
+    found = shutil.which(program)
+    if not found:
+        raise MissingProgramError(f"{package} was installed, but {program} is not on the PATH")
+    return found
+
+
+def install_debian(package: str) -> None:
+    """Install a package of Debian.
+
+    Raises:
+        MissingProgramError: we cannot.
+    """
     apt = shutil.which("apt-get")
     if not apt or os.geteuid() != 0:
-        raise MissingProgramError(f"{program} is not on the PATH; install it (Debian: apt-get install {package})")
+        raise MissingProgramError(f"{package} is not installed; install it (Debian: apt-get install {package})")
     _say(f"installing {package}")
     # A server that starts by itself when it is installed is not wanted: this environment says "no run level".
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
@@ -92,10 +113,6 @@ def ensure_debian(program: str) -> str:
         done = subprocess.run([apt, *words], env=env, capture_output=True, text=True, timeout=INSTALL_S, check=False)
         if done.returncode:
             raise MissingProgramError(f"apt-get {' '.join(words)} failed:\n{done.stdout}{done.stderr}")
-    found = shutil.which(program)
-    if not found:
-        raise MissingProgramError(f"{package} was installed, but {program} is not on the PATH")
-    return found
 
 
 def go_toolchain() -> str:
@@ -128,7 +145,7 @@ def build_program(module: Path) -> str:
     digest = hashlib.sha256()
     for source in sorted(path for path in module.iterdir() if path.is_file()):
         digest.update(source.name.encode() + source.read_bytes())
-    folder = _cache() / f"{module.name}-{digest.hexdigest()[:16]}"
+    folder = cache() / f"{module.name}-{digest.hexdigest()[:16]}"
     program = folder / module.name
     if not program.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +157,31 @@ def build_program(module: Path) -> str:
     return str(program)
 
 
-def _cache() -> Path:
+def build_tools(module: Path, packages: Sequence[str]) -> Path:
+    """The folder with the programs of these packages of a Go module (`tool`: all that it names), built into the cache.
+
+    Raises:
+        MissingProgramError: there is no Go toolchain.
+        subprocess.CalledProcessError: the build failed; its output was printed.
+    """
+    digest = hashlib.sha256(repr((packages, FLAGS)).encode())
+    for part in ("go.mod", "go.sum"):
+        digest.update((module / part).read_bytes())
+    digest.update(subprocess.run([go_toolchain(), "version"], capture_output=True, check=True).stdout)
+    folder = cache() / f"{module.name}-{digest.hexdigest()[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent / f"{module.name}.lock"):
+        if not folder.exists():
+            _say(f"building {' '.join(name.rpartition('/')[2] for name in packages)} of {module.name} (once)")
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                argv = [go_toolchain(), "build", *FLAGS, "-ldflags", "-s -w", "-o", f"{scratch}/made/", *packages]
+                subprocess.run(argv, cwd=module, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+                Path(scratch, "made").rename(folder)
+    return folder
+
+
+def cache() -> Path:
+    """Where what was built is kept."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("SLIPWAY_CONFORMANCE_CACHE") or Path(base) / "slipway" / "conformance")
 

@@ -6,6 +6,7 @@ clients; service accounts' tokens are signed with a key of their own.
 
 import base64
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,9 @@ import yaml
 ADMIN = ("slipway-admin", "system:masters")
 CONTROLLER_MANAGER = ("system:kube-controller-manager", "")
 SCHEDULER = ("system:kube-scheduler", "")
+PROXY = ("system:kube-proxy", "")
+SERVICE_ADDRESS = "10.96.0.1"
+"""of the service `kubernetes`, by which pods reach the API server"""
 KUBELET_CLIENT = ("kube-apiserver-kubelet-client", "system:masters")
 
 
@@ -40,12 +44,18 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
     def kubeconfig(self, name: str) -> Path:
-        """Where the kubeconfig of `admin`, `controller-manager` or `scheduler` is."""
+        """Where the kubeconfig of `admin`, `controller-manager`, `scheduler`, `proxy` or a node is."""
         return self.folder / f"{name}.kubeconfig"
 
+    def serving(self, node: str) -> Path:
+        """Certificate and key of a node's kubelet, one file."""
+        return self.folder / f"{node}.pem"
 
-def make_credentials(folder: Path, url: str) -> Credentials:
-    """Write them all; `url` is where the API server will be."""
+
+def make_credentials(
+    folder: Path, url: str, address: str = "127.0.0.1", nodes: Mapping[str, str] | None = None
+) -> Credentials:
+    """Write them all; `url` and `address` are where the API server will be, `nodes` are {name: address}."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     made = Credentials(
@@ -58,13 +68,22 @@ def make_credentials(folder: Path, url: str) -> Credentials:
         accounts_key=folder / "accounts.key",
     )
     authority.cert_pem.write_to_path(made.ca)
-    names = ("127.0.0.1", "localhost", "kubernetes.default.svc")
-    _write(made.server, authority.issue_cert(*names, common_name="kube-apiserver"))
-    _write(made.kubelet, authority.issue_cert(*names, common_name="system:node"))
+    names = {"127.0.0.1", address, SERVICE_ADDRESS, "localhost", "kubernetes.default.svc"}
+    _write(made.server, authority.issue_cert(*sorted(names), common_name="kube-apiserver"))
+    _write(made.kubelet, authority.issue_cert(*sorted(names), common_name="system:node"))
     _write(made.kubelet_client, _client(authority, KUBELET_CLIENT))
     made.accounts_key.touch(mode=0o600)
     authority.issue_cert("accounts").private_key_pem.write_to_path(made.accounts_key)
-    for name, account in (("admin", ADMIN), ("controller-manager", CONTROLLER_MANAGER), ("scheduler", SCHEDULER)):
+    accounts: dict[str, tuple[str, str]] = {
+        "admin": ADMIN,
+        "controller-manager": CONTROLLER_MANAGER,
+        "scheduler": SCHEDULER,
+        "proxy": PROXY,
+    }
+    for name, where in (nodes or {}).items():
+        _write(made.serving(name), authority.issue_cert(where, name, common_name=f"system:node:{name}"))
+        accounts[name] = (f"system:node:{name}", "system:nodes")
+    for name, account in accounts.items():
         certificate = _client(authority, account)
         if name == "admin":
             _write(made.admin, certificate)

@@ -52,6 +52,10 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """whether requests of service accounts are written to the audit log; costs the API server some time"""
     node_monitor_grace_s: int = 40
     """a node whose lease is older is NotReady"""
+    address: str = "127.0.0.1"
+    """where the API server listens; pods in networks of their own reach it only where it is no loopback address"""
+    nodes: Mapping[str, str] = {}
+    """{name: address} of real nodes, which get keys and certificates"""
     more: Mapping[str, Sequence[str]] = {}
     """{part: more flags}"""
 
@@ -66,7 +70,7 @@ class RealCluster:
         self.audit_log = folder / "audit.log"
         names = ["etcd", "peer", "api", "controller-manager", "scheduler"]
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
-        self.url = f"https://127.0.0.1:{self._ports['api']}"
+        self.url = f"https://{options.address}:{self._ports['api']}"
         self._credentials: Credentials | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -98,7 +102,7 @@ class RealCluster:
             RuntimeError: a part ended or was not ready in time; the message has the end of its log.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._credentials = make_credentials(self.folder, self.url)
+        self._credentials = make_credentials(self.folder, self.url, self.options.address, self.options.nodes)
         try:
             self.start_part("etcd")
             self.start_part("apiserver")
@@ -196,11 +200,11 @@ class RealCluster:
         made = self.credentials
         flags = [
             f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            f"--bind-address={self.options.address}",
+            f"--advertise-address={self.options.address}",
             f"--secure-port={self._ports['api']}",
             # An Endpoints object may not hold a loopback address.
-            "--endpoint-reconciler-type=none",
+            f"--endpoint-reconciler-type={'none' if self.options.address == '127.0.0.1' else 'lease'}",
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             f"--tls-cert-file={made.server}",
             f"--tls-private-key-file={made.server}",

@@ -1,5 +1,6 @@
 """What the doctor says of a real server when one thing after another is wrong with it."""
 
+import shlex
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,10 +12,9 @@ from slipway.doctor.finding import Finding, State
 from slipway.local.valkey import ServerOptions
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams import keys
+from slipway.streams.accounts import OF_SERVICES, WATCHER, Account
 from slipway.streams.ports import WorkHint
 from tests.support.redis import RedisBackend, an_id, server_binary, server_process
-
-ACCOUNT = "+@read +@write +@stream +@hash +@scripting +@connection"
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
@@ -79,20 +79,36 @@ async def test_memory(name: str) -> None:
         assert found["redis memory"].mend.startswith("redis-cli CONFIG SET maxmemory ")
 
 
-async def test_an_account_that_may_not(name: str) -> None:
-    """What it lacks is named; what it can not see of the server is skipped, with the right that would show it."""
+@pytest.mark.parametrize("account", OF_SERVICES, ids=[each.name for each in OF_SERVICES])
+async def test_an_account_that_may_not(name: str, account: Account) -> None:
+    """The login of any service will do; what it lacks is named, and the command that is said makes it right."""
     async with a_server(name) as (url, operator):
-        await operator.command("ACL", "SETUSER", "slipway", "on", ">s3cret", "~slipway:*", "-@all", *ACCOUNT.split())
-        mine = url.replace("://", "://slipway:s3cret@")
+        set_user = ("ACL", "SETUSER", "ours")
+        await operator.command(*set_user, "on", ">s3cret", *account.arguments())
+        mine = url.replace("://", "://ours:s3cret@")
         found = await findings(mine)
         assert found["redis account"].state is State.OK
+        assert found["redis account"].found == f"may do all that the {account.name} needs"
+        await operator.command(*set_user, "clearselectors", "(~slipway:* +@all -xadd)")
+        found = await findings(mine)
+        assert found["redis account"].state is State.FAILED
+        assert "may not: xadd slipway:" in found["redis account"].found
+        said = shlex.split(found["redis account"].mend)
+        assert said[:4] == ["redis-cli", *set_user[:2], "USER"]
+        await operator.command(*set_user, *said[4:])
+        assert (await findings(mine))["redis account"].state is State.OK
+
+
+async def test_an_account_that_sees_little(name: str) -> None:
+    """What it can not see of the server is skipped, with the right that would show it."""
+    async with a_server(name) as (url, operator):
+        await operator.command("ACL", "SETUSER", "ours", "on", ">s3cret", *WATCHER.arguments())
+        mine = url.replace("://", "://ours:s3cret@")
+        found = await findings(mine)
         assert found["redis eviction"].state is State.SKIPPED
         assert "+info" in found["redis eviction"].mend
-        await operator.command("ACL", "SETUSER", "slipway", "-eval", "-hdel", "+info", "+time")
-        found = await findings(mine)
-        assert found["redis account"].found == "may not: eval, hdel"
-        assert "+@scripting" in found["redis account"].mend
-        assert found["redis eviction"].state is State.OK
+        await operator.command("ACL", "SETUSER", "ours", "+info", "+time")
+        assert (await findings(mine))["redis eviction"].state is State.OK
 
 
 async def test_its_clock(name: str) -> None:

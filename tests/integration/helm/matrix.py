@@ -22,6 +22,17 @@ MATRIX: Mapping[str, Values] = {
     },
     "valkey with a password": {"valkey": {"auth": {"password": "s3cret/with:signs"}}},
     "valkey with a secret": {"valkey": {"auth": {"existingSecret": "mine"}}},
+    "valkey without tls": {"valkey": {"tls": {"enabled": False}}},
+    "valkey with secrets of others": {
+        "valkey": {"auth": {"accountsSecret": "accounts"}, "tls": {"existingSecret": "certificate"}}
+    },
+    "redis with accounts": {
+        "valkey": {"enabled": False},
+        "externalRedis": {
+            "url": "rediss://redis.example:6379/0",
+            "accounts": {"existingSecret": "accounts", "userPrefix": "team-a-"},
+        },
+    },
     "valkey elsewhere": {
         "valkey": {
             "image": {"repository": "mirror.example/valkey", "tag": "9.0.3"},
@@ -236,7 +247,11 @@ MATRIX: Mapping[str, Values] = {
     "not tried": {"trial": {"enabled": False}},
 }
 
-SECRETS = {"redis": {"address": "redis://there"}, "mine": {"url": "redis://valkey", "password": "x"}}
+SECRETS: Mapping[str, Mapping[str, str]] = {
+    "redis": {"address": "redis://there"},
+    "mine": {"password": "x"},
+    "accounts": dict.fromkeys(("api", "scheduler", "podworker", "watcher", "audit", "scaler", "reader"), "x"),
+}
 """The Secrets that the sets name as there already."""
 
 LINTED = ("defaults", "no redis", "other setup", "decorated", "walled in", "now and then")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from slipway.runtime import redis_url
 from slipway.streams import keys
-from tests.integration.helm.matrix import rendered
+from tests.integration.helm.matrix import SECRETS, rendered
 from tests.support import chart
 from tools.chart_schema import SERVICES
 
@@ -52,15 +53,19 @@ def test_a_budget_is_made_where_there_may_be_more_than_one() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("scaled by lag", "ScaledObject"), ("jobs by lag", "ScaledJob")])
 def test_lag_is_that_of_the_work_streams(name: str, kind: str) -> None:
-    """Every one of them, by its own key and group; Redis is reached as our services reach it, with its password."""
+    """Every one of them, by its own key and group; Redis is reached as by our services, as an account of its own."""
     documents = rendered(name)
     triggers = chart.find(documents, kind, "podworker")["spec"]["triggers"]
     assert [item["metadata"]["stream"] for item in triggers] == [keys.work(shard) for shard in range(keys.SHARDS)]
     assert {item["metadata"]["consumerGroup"] for item in triggers} == {keys.WORK_GROUP}
     url = chart.service_environment(documents, "podworker")["SLIPWAY_REDIS_URL"]
-    assert {item["metadata"]["address"] for item in triggers} == {url.rpartition("@")[2].removesuffix("/0")}
-    (secret,) = chart.find(documents, "TriggerAuthentication", "podworker")["spec"]["secretTargetRef"]
-    assert secret["key"] in chart.find(documents, "Secret", secret["name"])["stringData"]
+    assert {item["metadata"]["address"] for item in triggers} == {url.removeprefix("rediss://").removesuffix("/0")}
+    login: dict[str, str] = {}
+    for each in chart.find(documents, "TriggerAuthentication", "podworker")["spec"]["secretTargetRef"]:
+        secret = chart.find(documents, "Secret", each["name"])
+        login[each["parameter"]] = {**secret.get("stringData", {}), **secret.get("data", {})}[each["key"]]
+    assert set(login) == {"username", "password", "tls", "ca"}
+    assert (login["username"], login["tls"]) == ("slipway-scaler", "enable")
     assert {item["authenticationRef"]["name"] for item in triggers} == {"slipway-podworker"}
 
 
@@ -104,8 +109,8 @@ def test_our_pods_take_the_class_that_is_made() -> None:
 
 
 @pytest.mark.parametrize("name", ["redis with an authority", "redis with an authority and an option"])
-def test_the_authority_of_redis_is_mounted_where_the_url_says(name: str) -> None:
-    """In every pod that is given the URL; an option that it has already stays."""
+def test_the_authority_of_redis_is_mounted_where_it_is_said(name: str) -> None:
+    """In every pod that is given the URL; an option that the URL has already stays."""
     documents = rendered(name)
     for item in documents:
         pod = chart.pod_of(item)
@@ -113,9 +118,38 @@ def test_the_authority_of_redis_is_mounted_where_the_url_says(name: str) -> None
             if any(entry["name"] == "SLIPWAY_REDIS_URL" for entry in container.get("env", ())):
                 folders = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "redis-ca"]
                 assert folders == ["/etc/slipway/redis"], item["metadata"]["name"]
-    url = chart.service_environment(documents, "api")["SLIPWAY_REDIS_URL"]
+    given = chart.service_environment(documents, "api")
+    assert given["SLIPWAY_REDIS_CA_FILE"] == "/etc/slipway/redis/ca.crt"
+    url = redis_url.from_environment(given)
     assert url.endswith("ssl_ca_certs=/etc/slipway/redis/ca.crt")
     assert url.count("?") == 1
+    assert ("ssl_check_hostname=true" in url) == ("an option" in name)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("defaults", "slipway-"), ("redis with accounts", "team-a-")])
+def test_each_service_has_its_own_account_on_redis(name: str, prefix: str) -> None:
+    """A user of its name, and a key of the Secret that no other pod is given."""
+    documents = rendered(name)
+    keys_of = {
+        service: {
+            entry["valueFrom"]["secretKeyRef"]["key"]
+            for entry in chart.pod_spec(documents, service)["containers"][0]["env"]
+            if entry["name"] == "SLIPWAY_REDIS_PASSWORD"
+        }
+        for service in SERVICES
+    }
+    assert keys_of == {service: {service} for service in SERVICES}
+    for service in SERVICES:
+        given = chart.service_environment(documents, service, secrets=SECRETS)
+        assert given["SLIPWAY_REDIS_USER"] == f"{prefix}{service}"
+        assert "@" not in given["SLIPWAY_REDIS_URL"]
+
+
+def test_with_one_login_for_all_the_url_holds_it() -> None:
+    """As a release before accounts had it: nothing is set that would take its place."""
+    for name in ("redis by url", "redis cluster", "redis by secret"):
+        given = chart.service_environment(rendered(name), "api", secrets=SECRETS)
+        assert not {"SLIPWAY_REDIS_USER", "SLIPWAY_REDIS_PASSWORD"} & set(given), name
 
 
 # --- ways in ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from slipway.runtime.clock import SystemClock
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.clock import wait_until
+from tests.support.stepping import over_and_over
 
 
 async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
@@ -21,7 +22,7 @@ async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
         rings += operation == "wake.ring"
 
     server.on_call = count
-    running = asyncio.ensure_future(announcer.run())
+    running = asyncio.ensure_future(over_and_over(announcer.step))
     announcer.changed()
     await wait_until(lambda: rings == 1, "the first ring")
     for _ in range(50):

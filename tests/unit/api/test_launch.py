@@ -25,6 +25,7 @@ from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind
 from tests.support.api_world import COMMAND, ApiWorld
 from tests.support.clock import wait_until
+from tests.support.stepping import over_and_over
 
 
 async def test_a_launch_is_answered_with_the_allocation(world: ApiWorld) -> None:
@@ -283,7 +284,7 @@ async def test_the_announcer_keeps_on_after_an_outage(world: ApiWorld) -> None:
     """What it lost is lost; what comes later is announced."""
     announcer = world.parts.announcer
     world.server.absent = True
-    running = asyncio.ensure_future(announcer.run())
+    running = asyncio.ensure_future(over_and_over(announcer.step))
     try:
         await world.launch()
         await wait_until(lambda: announcer.is_idle, "the first launch to be given up")

@@ -12,7 +12,7 @@ from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.support.http_stub import serve_app
-from tests.support.logs import end_logs, store_lines
+from tests.support.logs import a_pack, end_logs, store_lines
 
 JSON = {"accept": "application/json"}
 
@@ -81,6 +81,35 @@ async def test_a_page_is_resumed_by_its_cursor(world: ApiWorld) -> None:
     cursor = (await world.get(f"/allocations/{gang}/logs", **JSON)).json()["metadata"]["continue"]
     await store_lines(world.streams, gang, [a_line("e")])
     assert await texts(world, f"/allocations/{gang}/logs?after={cursor}") == ["e"]
+
+
+async def pages(world: ApiWorld, path: str, lines: int) -> list[tuple[int, int, str]]:
+    """(rank, how many are missing, else 0, and the text) of each item, page after page of so many lines."""
+    found: list[tuple[int, int, str]] = []
+    cursor = ""
+    while True:
+        answer = (await world.get(f"{path}?head={lines}&after={cursor}", **JSON)).json()
+        found += [(item["rank"], item.get("missing", 0), item["text"]) for item in answer["items"]]
+        if not answer["items"]:
+            return found
+        cursor = answer["metadata"]["continue"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
+async def test_each_gap_stands_on_one_page(world: ApiWorld, size: int) -> None:
+    """Wherever pages end: no mark of a gap is lost between two of them, none comes twice, and each page leads on."""
+    answer = await world.launch(ranks=[{"count": 2}])
+    id_ = AllocationId(answer["id"])
+    for rank, after, first, count in ((0, 0, 1, 2), (1, 0, 4, 1), (0, 2, 6, 2), (1, 4, 5, 1), (0, 7, 9, 1)):
+        lines = [a_line(f"{first + place}", rank=rank) for place in range(count)]
+        [stored] = await world.streams.logs.append([a_pack(id_, lines, after=after, first=first)])
+        assert stored.is_appended
+    found = await pages(world, f"/allocations/{id_}/logs", size)
+    lines, marks = [each for each in found if not each[1]], [each[:2] for each in found if each[1]]
+    assert [(rank, text) for rank, _, text in lines] == [
+        (0, "1"), (0, "2"), (1, "4"), (0, "6"), (0, "7"), (1, "5"), (0, "9"),
+    ]  # fmt: skip
+    assert marks == [(1, 3), (0, 3), (0, 1)]
 
 
 @pytest.mark.parametrize("is_absent", [False, True], ids=["nothing-stored", "no-redis"])

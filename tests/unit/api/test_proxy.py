@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from slipway.model.lifecycle import Event
-from slipway.runtime.health import HttpServer
+from slipway.runtime.http_server import HttpServer
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 

@@ -375,8 +375,8 @@ def test_what_can_not_be_judged_is_said() -> None:
 
 
 def test_ids_are_stable() -> None:
-    """Gauges are named by them: I1 to I26 and our own."""
-    assert list(BY_ID) == [*(f"I{number}" for number in range(1, 27)), "ACK", "FENCE"]
+    """Gauges are named by them: I1 to I27 and our own."""
+    assert list(BY_ID) == [*(f"I{number}" for number in range(1, 28)), "ACK", "FENCE"]
 
 
 def test_an_interruption_may_cost_an_attempts_work_again() -> None:

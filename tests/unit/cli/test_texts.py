@@ -267,4 +267,18 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
     pair = view | {"status": {"ranks": [stopped, failed]}}
     assert words.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped for it"
     lost = view | {"reason": "NodeLost", "status": {"ranks": [stopped, stopped]}}
-    assert words.failures_of(lost) == ["rank 0 exited with 143", "rank 1 exited with 143"]
+    assert words.failures_of(lost) == ["rank 0 exited with 143 (SIGTERM)", "rank 1 exited with 143 (SIGTERM)"]
+
+
+def test_the_rank_that_failed_is_told_in_the_words_that_were_recorded_of_it() -> None:
+    """They say more than its code: that the program is not there, or what it said at last."""
+    failed = {"phase": "Failed", "exitCode": 128, "reason": "RankFailed"}
+    view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
+    said = "rank 1 on n1: python4 could not be started: no such file in $PATH"
+    both = view | {"message": said, "status": {"ranks": [failed, failed]}}
+    assert words.summary_of(both) == f"run-a-12345678 Failed (RankFailed): {said}; rank 0 exited with 128"
+    plain = view | {"message": "rank 0 on n0: exit code 137 (SIGKILL)"}
+    killed = {"phase": "Failed", "exitCode": 137, "reason": "RankFailed"}
+    assert words.note_of(plain | {"status": {"ranks": [killed]}}) == "rank 0 exited with 137 (SIGKILL)"
+    hungry = view | {"reason": "OutOfMemory", "status": {"ranks": [killed | {"reason": "OutOfMemory"}]}}
+    assert words.note_of(hungry) == "rank 0 exited with 137 (out of memory)"

@@ -53,14 +53,16 @@ async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
 async def test_a_variable_without_a_value_has_the_callers(
     world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--env NAME` takes the value along, also an empty one."""
+    """`--env NAME` takes the value along, also an empty one; a `$` in it stays what it is."""
     monkeypatch.setenv("HF_TOKEN", "x=y")
     monkeypatch.setenv("EMPTY", "")
-    words = ("--env", "HF_TOKEN", "--env", "EMPTY", "--env", "B=2")
+    monkeypatch.setenv("PASSWORD", "a$$b$(C)")
+    words = ("--env", "HF_TOKEN", "--env", "EMPTY", "--env", "PASSWORD", "--env", "B=2")
     done = await desk.run("run", "--image", "a", "--detach", *words, "--", "true")
     assert done.code == main.OK, done.err
     (name,) = await world.names()
-    assert (await world.stored(name)).spec.env == {"HF_TOKEN": "x=y", "EMPTY": "", "B": "2"}
+    written = {"HF_TOKEN": "x=y", "EMPTY": "", "PASSWORD": "a$$$$b$$(C)", "B": "2"}
+    assert (await world.stored(name)).spec.env == written
 
 
 async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:

@@ -12,6 +12,7 @@ from slipway.kube.resources import LEASES
 from slipway.runtime import service
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health
+from slipway.runtime.liveness import Loop
 from slipway.runtime.service import Stop
 from tests.support.candidates import LOOK_S, RETRY_S, Candidate, World, in_world, now
 from tests.support.kube_core import CoreKube
@@ -430,7 +431,7 @@ def test_a_candidate_that_is_told_to_end_ends_also_when_its_work_fails_by_that()
 
         running = asyncio.ensure_future(
             service.loop(
-                "lease",
+                Loop(name="lease", bound_s=60.0, moves="each renewal"),
                 lambda: candidate.elector.run(lead, stop),
                 clock=clock,
                 health=Health(clock),

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
+from slipway.crd.transitions import id_of
 from slipway.errors import UnavailableError
 from slipway.kube.answers import Verb
-from slipway.podworker.main import CONSUMER, STILL_S, compose
+from slipway.podworker.loops import HINT, STILL_S
+from slipway.podworker.main import compose
 from slipway.podworker.settings import Settings
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health
@@ -14,6 +16,7 @@ from slipway.runtime.listen import Address
 from slipway.runtime.service import Context, Stop
 from slipway.runtime.settings import load
 from slipway.runtime.tasks import TaskGroup
+from slipway.streams.consumer import CLAIM
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.podworker_desk import Calls, Desk, at_a_desk, hint_for
@@ -113,7 +116,7 @@ def test_a_launch_that_stands_still_ends_it() -> None:
         await running.desk.clock.sleep(STILL_S / 2)
         assert running.health.liveness().ok
         await running.desk.clock.sleep(STILL_S)
-        assert list(running.health.liveness().problems) == [CONSUMER]
+        assert list(running.health.liveness().problems) == [HINT.of(id_of(allocation)).name]
 
     while_it_runs(story)
 
@@ -130,7 +133,7 @@ def test_a_queue_that_stands_still_ends_it() -> None:
 
         running.server.on_call = hang
         await running.desk.clock.sleep(2 * STILL_S)
-        assert list(running.health.liveness().problems) == [CONSUMER]
+        assert list(running.health.liveness().problems) == [CLAIM.name]
 
     while_it_runs(story)
 

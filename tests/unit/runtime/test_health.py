@@ -8,7 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from slipway.runtime.health import Address, Health, HealthApp, HttpServer, bind
+from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.http_server import HttpServer
+from slipway.runtime.listen import Address, bind
+from slipway.runtime.liveness import Loop
 from tests.support.clock import FakeClock
 
 
@@ -37,56 +40,52 @@ async def test_a_fresh_process_is_alive_and_ready():
     assert (await _get(app, "/readyz"))[0] == 200
 
 
-async def test_a_loop_past_its_deadline_fails_liveness_and_is_named():
-    """A hung loop is found; progress heals it; removal forgets it."""
+def a_loop(name: str = "tick", bound_s: float = 10) -> Loop:
+    return Loop(name=name, bound_s=bound_s, moves="each step")
+
+
+async def test_a_loop_past_its_bound_fails_liveness_and_is_named():
+    """A hung loop is found; a move heals it; its end forgets it."""
     clock = FakeClock()
     health = Health(clock)
     app = HealthApp(health)
-    health.register_loop("tick", deadline_s=10)
-    clock.advance(11)
-    status, body, _ = await _get(app, "/livez")
-    assert status == 503
-    assert body["problems"] == {"tick": "no progress for 11 s, allowed 10 s"}
-    assert (await _get(app, "/readyz"))[0] == 503
-    health.progress("tick")
-    assert health.liveness().ok
-    clock.advance(11)
-    health.remove_loop("tick")
+    with health.watch(a_loop()) as pulse:
+        clock.advance(11)
+        status, body, _ = await _get(app, "/livez")
+        assert status == 503
+        assert body["problems"] == {"tick": "no progress for 11 s, allowed 10 s"}
+        assert (await _get(app, "/readyz"))[0] == 503
+        assert health.standstill() == "loop tick: no progress for 11 s, allowed 10 s"
+        pulse.progress()
+        assert health.liveness().ok
+        assert health.standstill() is None
+        clock.advance(11)
     assert health.liveness().ok
 
 
-def test_an_announced_pause_extends_the_deadline():
+def test_an_announced_pause_extends_the_bound():
     """A loop that backs off is not hung."""
     clock = FakeClock()
     health = Health(clock)
-    health.register_loop("tick", deadline_s=10)
-    health.failed("tick", "down", next_in_s=30)
-    clock.advance(39)
-    assert health.liveness().ok
-    clock.advance(2)
-    assert not health.liveness().ok
+    with health.watch(a_loop()) as pulse:
+        pulse.failed("down", next_in_s=30)
+        clock.advance(39)
+        assert health.liveness().ok
+        clock.advance(2)
+        assert not health.liveness().ok
 
 
 def test_a_failing_dependency_never_fails_liveness():
     """A restart would not bring the API server back; a required loop shows in readiness only."""
     health = Health(FakeClock())
-    health.register_loop("feed", deadline_s=10)
-    health.register_loop("watch", deadline_s=10, required=True)
-    for name in ("feed", "watch"):
-        health.failed(name, "cannot reach redis://u:hunter2@h")
-        health.failed(name, "cannot reach redis://u:hunter2@h")
-    assert health.liveness().ok
-    assert health.readiness().problems == {"watch": "failed 2 times in a row: cannot reach redis://u:***@h"}
-    health.progress("watch")
-    assert health.readiness().ok
-
-
-def test_reports_of_unknown_loops_are_ignored():
-    """A step that outlives its loop does not bring it back."""
-    health = Health(FakeClock())
-    health.progress("gone")
-    health.failed("gone", "x")
-    assert health.liveness().ok
+    with health.watch(a_loop("feed")) as feed, health.watch(a_loop("watch"), required=True) as watch:
+        for pulse in (feed, watch):
+            pulse.failed("cannot reach redis://u:hunter2@h")
+            pulse.failed("cannot reach redis://u:hunter2@h")
+        assert health.liveness().ok
+        assert health.readiness().problems == {"watch": "failed 2 times in a row: cannot reach redis://u:***@h"}
+        watch.progress()
+        assert health.readiness().ok
 
 
 async def test_readiness_lists_each_failing_check_with_its_reason():

@@ -15,10 +15,14 @@ import pytest
 from slipway.errors import InvariantError, ThrottledError, UnavailableError
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health, Receive, Scope, Send
+from slipway.runtime.health import Health
+from slipway.runtime.http_server import Receive, Scope, Send
+from slipway.runtime.liveness import Loop
 from slipway.runtime.service import Context, Stop
 from slipway.runtime.settings import CommonSettings
 from tests.support.clock import FakeClock
+
+TEST = Loop(name="test", bound_s=120.0, moves="each step")
 
 
 class _World:
@@ -40,7 +44,7 @@ class _World:
 
     async def run(self) -> None:
         await service.loop(
-            "test",
+            TEST,
             self.step,
             clock=self.clock,
             random=SeededRandom(1),
@@ -146,7 +150,7 @@ async def test_a_loop_reports_progress_and_leaves_when_it_ends():
         world.stop.set()
 
     await service.loop(
-        "slow", step, clock=world.clock, health=world.health, stop=world.stop, min_interval_s=0, max_backoff_s=1
+        TEST, step, clock=world.clock, health=world.health, stop=world.stop, min_interval_s=0, max_backoff_s=1
     )
     assert seen == [False]
     assert world.health.liveness().ok
@@ -259,7 +263,7 @@ def test_a_service_that_stops_itself_drains_its_loops():
             if len(steps) == 3:
                 context.stop.set()
 
-        context.loop("count", step, min_interval_s=0, max_backoff_s=1)
+        context.loop(TEST, step, min_interval_s=0, max_backoff_s=1)
 
     assert _run(build) == service.EXIT_OK
     assert len(steps) == 3
@@ -327,6 +331,7 @@ _PROGRAM = textwrap.dedent(
     """
     import asyncio, sys
     from slipway.runtime import service
+    from slipway.runtime.liveness import Loop
     from slipway.runtime.settings import CommonSettings
 
     async def build(context):
@@ -334,7 +339,7 @@ _PROGRAM = textwrap.dedent(
             print("step", flush=True)
             await asyncio.sleep({busy_s})
             print("stepped", flush=True)
-        context.loop("work", step, min_interval_s=60, max_backoff_s=60)
+        context.loop(Loop(name="work", bound_s=120.0, moves="each step"), step, min_interval_s=60, max_backoff_s=60)
 
     sys.exit(service.run("test", CommonSettings, build))
     """

@@ -13,6 +13,7 @@ from slipway.streams.ports import Entry, SpanRecord
 from slipway.streams.producer import BestEffort, Ring, RingPublisher, missing_entries
 from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id
+from tests.support.stepping import over_and_over
 
 
 class Counts:
@@ -125,7 +126,7 @@ async def test_spans_are_written_together(server: MemoryServer) -> None:
         writes[operation] += 1
 
     server.on_call = count
-    running = asyncio.ensure_future(offers.run())
+    running = asyncio.ensure_future(over_and_over(offers.step))
     for number in range(8):
         offers.offer_span(an_id(), a_span(number))
         offers.offer_activity(an_id(), "proxy", float(number + 1))

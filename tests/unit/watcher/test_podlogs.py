@@ -295,6 +295,28 @@ def test_a_store_that_was_emptied_is_filled_again() -> None:
     play(story)
 
 
+def test_what_was_read_and_refused_is_read_again() -> None:
+    """A store that was emptied in the very second in which a container ends has refused lines that were read: that they
+    were read says nothing of whether they are stored."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 2.5}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        began = post.clock.now()
+        journal.write(uid, "first")
+        # Into the second in which it will end.
+        await asyncio.sleep(max(0.5, int(began + 2.5) + 0.05 - began))
+        post.server.flush()
+        journal.write(uid, "last")
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == ["first", "last"]
+
+    play(story)
+
+
 def test_lines_wait_on_their_node_while_redis_is_away() -> None:
     """Nothing is dropped for a buffer that is full: what is not stored is not read."""
 

@@ -155,7 +155,7 @@ def test_a_throttled_pull_is_tried_elsewhere(message: str) -> None:
     """Nobody's fault: waited out up to the limit, then another attempt that avoids the node."""
     story = an_allocation().assigned().released().started()
     pod = a_pod().waiting("ImagePullBackOff", message, since_s=2)
-    assert not once(story.it, pod, now=T0 + 301).changed
+    assert once(story.it, pod, now=T0 + 301).allocation.status.phase is Phase.STARTING
     late = once(story.it, pod, now=T0 + 302).allocation
     assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.IMAGE_PULL_THROTTLED)
     again = settled(late, pod.deleted().with_status(phase="Failed"), now=T0 + 320).status

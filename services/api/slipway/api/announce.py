@@ -12,7 +12,7 @@ from collections import deque
 from slipway.crd.transitions import event_of, requested
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.ports import Entry, EventLog, Wake
@@ -51,14 +51,14 @@ class Announcer:
         """Take note of a change of a spec: only the bell is rung."""
         self._something.set()
 
-    async def run(self) -> None:
-        """Announce until cancelled."""
-        while True:
+    async def step(self) -> None:
+        """Wait for launches, then announce them."""
+        with liveness.rest(lambda: self._waiting):
             await self._something.wait()
-            await self.flush(is_last=False)
-            await self._clock.sleep(keys.GATHER_S)
-            if self._is_owed:
-                self._something.set()
+        await self.flush(is_last=False)
+        await self._clock.sleep(keys.GATHER_S)
+        if self._is_owed:
+            self._something.set()
 
     async def flush(self, *, is_last: bool = True) -> None:
         """Announce what is here now; what the streams do not take is dropped. Only the last never puts off its ring."""

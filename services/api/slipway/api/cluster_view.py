@@ -105,6 +105,16 @@ def _on(node: str, allocation: Allocation) -> Iterator[tuple[int, RoleSpec]]:
             yield placement.rank, roles.get(placement.role, RoleSpec())
 
 
+def asks_by_node(allocation: Allocation) -> Iterator[tuple[str, Resources]]:
+    """(node, what a rank there asks for) of each rank that an allocation has somewhere."""
+    admission = allocation.status.admission
+    if admission is None or not is_admitted(allocation):
+        return
+    asks = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}
+    for placement in admission.placements:
+        yield placement.node, asks.get(placement.role, Resources())
+
+
 def _asks(allocation: Allocation, role: RoleSpec) -> Resources:
     try:
         return role_requests(role, template_of(allocation.spec, role))

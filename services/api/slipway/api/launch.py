@@ -9,6 +9,7 @@ Invariants: nothing is answered 2xx before the create has committed; one key mak
 afterwards and never waited for.
 """
 
+import asyncio
 import re
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import msgspec
 from slipway.api import admission
 from slipway.api.admission import Draft
 from slipway.api.announce import Announcer
-from slipway.api.capacity import capacity_warnings
+from slipway.api.capacity import Offers, capacity_warnings
 from slipway.api.catalog import Catalog
 from slipway.api.claims import Claims
 from slipway.api.compose import Composed, compose
@@ -37,7 +38,7 @@ from slipway.crd.meta import (
     LABEL_LAUNCH_KEY,
     TEARDOWN_FINALIZER,
 )
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import (
     AlreadyExistsError,
     ControlPlaneError,
@@ -60,6 +61,8 @@ NAME_BYTES = 8
 NAME_TRIES_MAX = 4
 KEY_PATTERN = re.compile(r"[\x20-\x7e]{1,255}")
 DEFAULT_WORKSPACE = "default"
+BESIDE_THE_LOOP = 2000
+"""Pairs of node and role that are compared on the loop: more are compared by a thread."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,8 +179,13 @@ class Launcher:
             warnings.append(limit_warning)
         offers = await self._catalog.offers_if_quick(pool)
         if offers is not None:
-            warnings += capacity_warnings(draft.allocation, pool, offers)
+            warnings += await self._capacity_warnings(draft.allocation, pool, offers)
         return msgspec.structs.replace(draft, warnings=tuple(warnings))
+
+    async def _capacity_warnings(self, allocation: Allocation, pool: ResourcePool, offers: Offers) -> tuple[str, ...]:
+        if len(offers.each) * len(allocation.spec.ranks) <= BESIDE_THE_LOOP:
+            return capacity_warnings(allocation, pool, offers)
+        return await asyncio.to_thread(capacity_warnings, allocation, pool, offers)
 
     async def _create_named(self, order: Order, composed: Composed) -> Launched:
         """Create under the client's or the key's name; a made-up name that is taken is made up again."""

@@ -15,9 +15,10 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.streams.keys import ACTIVITY_SINCE
 
-IDLE, PREEMPTION = "idle", "preemption"
+IDLE, PREEMPTION, START = "idle", "preemption", "start"
 _WORDS = {
     "pending": "it has then waited for its pendingTimeout of {limit}",
+    START: "what keeps it from starting is then given up",
     "maxRuntime": "it has then run for its maxRuntime of {limit}",
     PREEMPTION: "its ranks were told to save their work; what still runs is then killed",
 }
@@ -39,6 +40,8 @@ def limits(allocation: Allocation, seen: Seen | None, now: float) -> list[Deadli
     if stop_reason(allocation) is not None:
         # Something stops it already: what is left is its grace.
         known = {name: at for name, at in known.items() if name == PREEMPTION}
+    if known.get(START, 0.0) > known.get("pending", float("inf")):
+        known.pop(START)
     found = [
         _idle(allocation, at, seen, now) if name == IDLE else _plain(allocation, name, at)
         for name, at in known.items()

@@ -11,7 +11,7 @@ Not promised: lines of a pod that is gone while Redis is away.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -105,9 +105,10 @@ class LogFeed:
         self._clock = clock
 
     async def page(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
-        """The lines that there are now, in the order that was asked for: at most `LINES_MAX`.
+        """The lines that there are now, in the order that was asked for: at most `LINES_MAX`, besides marks of gaps.
 
         Of more than that these are the oldest, or the newest with `tail` or `is_reversed`; go on after the last cursor.
+        The oldest end with a line, not with a mark: a mark has no cursor, and comes with the line behind it.
         """
         is_newest = wanted.head is None and (wanted.tail is not None or wanted.is_reversed)
         limit = LINES_MAX if wanted.head is None else wanted.head
@@ -118,9 +119,9 @@ class LogFeed:
             async with aclosing(self.pages(allocation, wanted)) as pages:
                 async for lines in pages:
                     found.extend(lines)
-                    if len(found) >= limit and not is_newest:
+                    if not is_newest and len(found) >= limit and _count(found) >= limit:
                         break
-        lines = list(found)[:limit]
+        lines = list(found) if is_newest else _first(found, limit)
         if wanted.tail is not None:
             lines = lines[-wanted.tail :] if wanted.tail else []
         return lines[::-1] if wanted.is_reversed else lines
@@ -364,6 +365,22 @@ async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> l
         view = _view(each)
         if wanted.has(view):
             found.append(view)
+    return found
+
+
+def _count(lines: Iterable[LogLineView]) -> int:
+    """How many there are besides marks of gaps."""
+    return sum(1 for line in lines if not line.missing)
+
+
+def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
+    """The first ones, with the marks before them."""
+    found: list[LogLineView] = []
+    for line in lines:
+        if limit <= 0:
+            break
+        found.append(line)
+        limit -= not line.missing
     return found
 
 

@@ -1,9 +1,11 @@
 """The composition root of the api: settings -> clients -> application."""
 
 import asyncio
+import socket
 
 from slipway.api.access.book import BACKOFF_S, LOOK_S
 from slipway.api.app import create_app, create_task_app
+from slipway.api.loops import ANNOUNCE, KUBERNETES, TOKENS
 from slipway.api.parts import Parts, connect
 from slipway.api.ports import Kube
 from slipway.api.settings import Settings
@@ -13,9 +15,10 @@ from slipway.kube import client
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.rest import Timeouts
 from slipway.runtime import log, service, telemetry
-from slipway.runtime.health import HttpServer
+from slipway.runtime.http_server import AsgiApp, HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
@@ -45,7 +48,7 @@ async def build(context: Context[Settings]) -> None:
             user_agent="slipway-api",
         )
     )
-    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
@@ -74,13 +77,13 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
         return parts
     context.serve(create_app(parts, context.probes))
     if parts.tokens is not None:
-        context.loop("tokens", parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
+        context.loop(TOKENS, parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
     if settings.task_listen:
         context.tasks.create_task(_serve_tasks(context, parts), name="http-tasks")
-    context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
-    context.tasks.create_task(_until_stop(parts), name="announce")
+    context.tasks.create_task(write_behind(behind, context), name="write-behind")
+    context.tasks.create_task(_announce(context, parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
     running.start(context, parts)
 
@@ -88,7 +91,7 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
         with telemetry.suppressed():
             await kube.list(ALLOCATIONS, limit=1)
 
-    context.loop("kubernetes", probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
+    context.loop(KUBERNETES, probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
     return parts
 
 
@@ -109,9 +112,7 @@ async def _serve_health(context: Context[Settings]) -> None:
     listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
     _log.info("serving probes", listen=settings.health_listen)
     app = context.probes
-    await HttpServer(app, [listener], drain_timeout_s=settings.drain_timeout_s, websockets=False).serve(
-        context.stop.wait
-    )
+    await _server(context, app, listener).serve(context.stop.wait)
 
 
 async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
@@ -119,18 +120,32 @@ async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.task_listen)))
     _log.info("serving tasks", listen=settings.task_listen)
-    server = HttpServer(create_task_app(parts), [listener], drain_timeout_s=settings.drain_timeout_s, websockets=False)
-    await server.serve(context.stop.wait)
+    await _server(context, create_task_app(parts), listener).serve(context.stop.wait)
 
 
-async def _until_stop(parts: Parts) -> None:
+def _server(context: Context[Settings], app: AsgiApp, listener: socket.socket) -> HttpServer:
+    """Without WebSockets."""
+    drain_s = context.settings.drain_timeout_s
+    return HttpServer(app, [listener], drain_timeout_s=drain_s, websockets=False, limits=context.limits)
+
+
+async def _announce(context: Context[Settings], parts: Parts) -> None:
     """Announce launches until the process stops, then what is left."""
-    announcing = asyncio.ensure_future(parts.announcer.run())
-    try:
-        await parts.stop.wait()
-    finally:
+    async with TaskGroup() as tasks:
+        announcing = tasks.create_task(
+            service.loop(
+                ANNOUNCE,
+                parts.announcer.step,
+                clock=context.clock,
+                random=context.random,
+                health=context.health,
+                stop=context.stop,
+                min_interval_s=0.0,
+                max_backoff_s=PROBE_BACKOFF_S,
+            )
+        )
+        await context.stop.wait()
         announcing.cancel()
-        await asyncio.wait({announcing})
     await parts.announcer.flush()
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from slipway.api.capacity import nodes_of, requests_of
-from slipway.api.cluster_view import node_view
+from slipway.api.capacity import allocatable_of, nodes_of, requests_of
+from slipway.api.cluster_view import ENABLED, asks_by_node, is_node_ready, scheduling_of
 from slipway.api.layers import Sources
 from slipway.api.view import shown
 from slipway.crd.resolve import role_requests, template_of
@@ -17,6 +17,7 @@ from slipway.crd.v1alpha1 import Admission, Allocation, AllocationStatus, Placem
 from slipway.kube.objects import Node
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
+from slipway.model.resources import total as summed
 from slipway.pods import manifest
 from slipway.pods.podspec import TaskOptions
 
@@ -80,18 +81,21 @@ def capacity_of(rehearsal: Rehearsal) -> Json:
 
     An estimate: the planner looks at more (queues, quota, topology, who else waits).
     """
-    free = [_free(node, rehearsal.live) for node in nodes_of(rehearsal.pool, rehearsal.nodes)]
+    free = _free(nodes_of(rehearsal.pool, rehearsal.nodes), rehearsal.live)
     spec = rehearsal.allocation.spec
     total = sum(role.count for role in spec.ranks)
     fitting = 0
     for role in spec.ranks:
         asks = role_requests(role, template_of(spec, role))
-        for _ in range(role.count):
-            place = next((index for index, offer in enumerate(free) if asks.fits(offer)), None)
-            if place is None:
+        left = role.count
+        for index, offer in enumerate(free):
+            here = min([left, *(offer.get(name) // amount for name, amount in asks.amounts.items())])
+            if here > 0:
+                free[index] = offer - asks * here
+                left -= here
+            if not left:
                 break
-            free[place] = free[place] - asks
-            fitting += 1
+        fitting += role.count - left
     needed = spec.min_available or total
     return {
         "pool": rehearsal.pool.metadata.name,
@@ -103,8 +107,15 @@ def capacity_of(rehearsal: Rehearsal) -> Json:
     }
 
 
-def _free(node: Node, live: Iterable[Allocation]) -> Resources:
-    view = node_view(node, live)
-    if not (view.ready and view.schedulable):
-        return Resources()
-    return Resources.parse(view.allocatable) - Resources.parse(view.used)
+def _free(nodes: Iterable[Node], live: Iterable[Allocation]) -> list[Resources]:
+    """What of each node is not taken; nothing of one that takes no work. In time of the ranks that live."""
+    used: dict[str, list[Resources]] = {}
+    for allocation in live:
+        for node, asks in asks_by_node(allocation):
+            used.setdefault(node, []).append(asks)
+    return [
+        allocatable_of(node) - summed(used.get(node.metadata.name, ()))
+        if is_node_ready(node) and scheduling_of(node) == ENABLED
+        else Resources()
+        for node in nodes
+    ]

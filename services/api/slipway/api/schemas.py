@@ -9,8 +9,8 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.bounds import RANKS_MAX
-from slipway.crd.v1alpha1 import AllocationSpec, Name, Position, Wire
+from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
+from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Position, Wire
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.gatherings import PEERS_MAX
@@ -25,7 +25,8 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
 
     name: Annotated[str, Meta(max_length=40, description="readable name; made up when absent")] = ""
     workspace: Name = "default"
-    labels: Labels = {}
+    labels: Annotated[Labels, Meta(max_length=LABELS_MAX)] = {}
+    env: Annotated[dict[EnvName, str], Meta(max_length=ENV_MAX, description="environment of the main containers")] = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
     command: Annotated[
         list[str],
@@ -37,7 +38,10 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     ] = []
     secrets: Annotated[
         dict[str, str],
-        Meta(description="environment of the main container from Secrets of the workspace: {NAME: SECRET/KEY}"),
+        Meta(
+            max_length=ENV_MAX,
+            description="environment of the main container from Secrets of the workspace: {NAME: SECRET/KEY}",
+        ),
     ] = {}
 
 

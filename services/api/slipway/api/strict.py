@@ -1,7 +1,7 @@
 """Bodies and parameters into structs, strictly: every problem at once, each with a JSON pointer and what to change.
 
-Owns the limits on what is read (bytes, depth) and the walk that finds unknown fields, missing ones and wrong types.
-Pure but for `read_body`. Knows no struct by name.
+Owns the limits on what is read (bytes, depth, how many values) and the walk that finds unknown fields, missing ones and
+wrong types. Pure but for `read_body`. Knows no struct by name.
 
 Invariant: what passes converts without error, and no field that the client sent is silently ignored.
 """
@@ -25,6 +25,12 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 DEPTH_MAX = 32
+VALUES_MAX = 20_000
+"""Objects, lists and what is in them, of one body: each costs time on the loop that serves all."""
+_BRACKETS_MAX = 100_000
+"""Objects and lists, counted in the bytes: a text may hold brackets too, but not so many."""
+_GUESS_MAX = 64
+"""Characters of an unknown name that is compared with the known ones."""
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\[\.\.\.\]|\.([^.\[]+)|\[(\d+)\]")
 """`[...]` is the key of a map, which msgspec does not tell."""
@@ -47,7 +53,7 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
 
 
 async def read_object(request: Request, bytes_max: int) -> Json:
-    """The body as a JSON object; an empty body is an empty object."""
+    """The body as a JSON object; an empty body is an empty object. At most VALUES_MAX values, DEPTH_MAX deep."""
     raw = await read_body(request, bytes_max)
     if not raw.strip():
         return {}
@@ -65,6 +71,8 @@ def check_media_type(request: Request) -> None:
 
 def object_of(raw: bytes) -> Json:
     """The JSON object in `raw`."""
+    if raw.count(b"[") + raw.count(b"{") > _BRACKETS_MAX:
+        raise _too_many()
     try:
         value: object = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -73,9 +81,9 @@ def object_of(raw: bytes) -> Json:
         raise _too_deep() from error
     if not isinstance(value, dict):
         raise MalformedError(f"the body must be a JSON object, not {_name_of(value)}")
-    if _is_deeper(value, DEPTH_MAX):
-        raise _too_deep()
-    return cast("Json", value)
+    found = cast("Json", value)
+    _check_size(found)
+    return found
 
 
 def checked(value: Json, kind: type[T], *, what: str = "the body") -> T:
@@ -126,10 +134,16 @@ def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
         _walk_struct(kind, cast("Json", value), at, findings)
     elif origin is list and isinstance(value, list):
-        for index, item in enumerate(cast("list[Any]", value)):
+        items = cast("list[Any]", value)
+        for index, item in enumerate(items if _is_few(items, metas, at, findings) else ()):
+            if findings.is_full:
+                return
             _walk(typing.get_args(kind)[0], item, f"{at}/{index}", findings)
     elif origin is dict and isinstance(value, dict):
-        for key, item in cast("Json", value).items():
+        entries = cast("Json", value)
+        for key, item in entries.items() if _is_few(entries, metas, at, findings) else ():
+            if findings.is_full:
+                return
             _walk(typing.get_args(kind)[1], item, at + pointer(key), findings)
     else:
         _convert(kind, value, metas, at, findings)
@@ -138,6 +152,8 @@ def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
 def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Findings) -> None:
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for name in value:
+        if findings.is_full:
+            return
         if name not in fields:
             findings.refuse(at + pointer(name), _unknown(name, fields))
     for name, field in fields.items():
@@ -148,7 +164,7 @@ def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Fin
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= _GUESS_MAX else ()
     if close:
         return f"unknown field; did you mean {close[0]}?"
     return f"unknown field; known are {', '.join(sorted(known))}"
@@ -163,17 +179,41 @@ def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findin
         findings.refuse(at + inner, "; ".join([text, *hints]))
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
-    if isinstance(value, dict):
-        return levels == 0 or any(_is_deeper(item, levels - 1) for item in cast("Json", value).values())
-    if isinstance(value, list):
-        return levels == 0 or any(_is_deeper(item, levels - 1) for item in cast("list[Any]", value))
+def _is_few(value: Json | list[Any], metas: list[Meta], at: str, findings: Findings) -> bool:
+    """Whether there are no more than may be; if there are, none of them is looked at."""
+    most = min((meta.max_length for meta in metas if meta.max_length is not None), default=None)
+    if most is None or len(value) <= most:
+        return True
+    findings.refuse(at, f"has {len(value)} entries; at most {most} are taken")
     return False
+
+
+def _check_size(value: Json) -> None:
+    """Refuses what is too deep or has too many values; what is too much is not looked at to its end."""
+    level: list[Any] = [value]
+    count = 0
+    for _ in range(DEPTH_MAX + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += cast("Json", item).values()
+            elif isinstance(item, list):
+                below += cast("list[Any]", item)
+            if count + len(below) > VALUES_MAX:
+                raise _too_many()
+        if not below:
+            return
+        level, count = below, count + len(below)
+    raise _too_deep()
 
 
 def _name_of(value: object) -> str:
     names = {"list": "a list", "str": "a string", "bool": "true or false", "NoneType": "null"}
     return names.get(type(value).__name__, "a number")
+
+
+def _too_many() -> MalformedError:
+    return MalformedError(f"the body has more than {VALUES_MAX} values; put large data into files")
 
 
 def _too_deep() -> MalformedError:

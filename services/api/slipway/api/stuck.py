@@ -1,11 +1,28 @@
-"""Why a launch that has its nodes does not come about: what the pod worker wrote to the object, for people. Pure."""
+"""Why a launch that has its nodes does not start: what the pod worker (Stuck) and the watcher (StartBlocked) wrote to
+the object, in sentences for people. Pure."""
 
 from slipway.api.schemas import Change
 from slipway.crd.meta import Condition, condition_of
+from slipway.crd.transitions import CONDITION_BLOCKED, CONDITION_STUCK
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 
-CONDITION = "Stuck"
+_STARTING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+_IMAGE = (
+    "image",
+    "correct the image's name, or the pull secret that the registry asks for, and launch again; an image that the "
+    "registry does not have yet is pulled as soon as it is there",
+)
+_CONFIG = (
+    "create",
+    "create the Secret, ConfigMap or key that the message names in the workspace, and it starts by itself; or correct "
+    "its name and launch again",
+)
+_MOUNT = (
+    "volume",
+    "create what the message names in the workspace, or have the volume repaired, and it starts by itself; or correct "
+    "its name and launch again",
+)
 _HELP: dict[str, tuple[str, str]] = {
     "QuotaExceeded": (
         "quota",
@@ -15,6 +32,13 @@ _HELP: dict[str, tuple[str, str]] = {
     "Denied": ("permission", "have the permission that the message names given to Slipway's account"),
     "BindRefused": ("wait", "wait: it begins again, on other nodes if need be"),
     "PoolChanged": ("wait", "wait: it is placed again, as the pool is now"),
+    "CreateContainerConfigError": _CONFIG,
+    "ErrImagePull": _IMAGE,
+    "ImagePullBackOff": _IMAGE,
+    "ErrImageNeverPull": _IMAGE,
+    "InvalidImageName": _IMAGE,
+    "FailedMount": _MOUNT,
+    "FailedAttachVolume": _MOUNT,
 }
 _WAIT = ("wait", "wait: it is tried again by itself")
 _REPLAY = "; once that is mended, slipway dead replay has it tried at once"
@@ -23,15 +47,22 @@ _REPLAY = "; once that is mended, slipway dead replay has it tried at once"
 def stuck_of(allocation: Allocation) -> Condition | None:
     """What keeps the launch of this attempt from going on, if anything does."""
     status = allocation.status
-    found = condition_of(status.conditions, CONDITION)
-    is_current = found is not None and found.observed_generation == status.attempt
-    if found is None or not is_current or found.status == "False" or status.phase is not Phase.ASSIGNED:
+    if status.phase not in _STARTING:
         return None
-    return found
+    for type_ in (CONDITION_BLOCKED, CONDITION_STUCK):
+        found = condition_of(status.conditions, type_)
+        is_current = found is not None and found.observed_generation == status.attempt
+        if found is None or not is_current or found.status == "False":
+            continue
+        if type_ == CONDITION_BLOCKED or status.phase is Phase.ASSIGNED:
+            return found
+    return None
 
 
 def sentence(stuck: Condition) -> str:
     """The server's own words, and what became of the launch."""
+    if stuck.type == CONDITION_BLOCKED:
+        return f"the start is blocked: {stuck.message}"
     begun = "the launch is stuck" if stuck.status == "True" else "the launch is tried again and again"
     return f"{begun}: {stuck.message}"
 
@@ -39,5 +70,9 @@ def sentence(stuck: Condition) -> str:
 def change(stuck: Condition) -> Change:
     """What a person could do about it."""
     kind, detail = _HELP.get(stuck.reason, _WAIT)
-    has_letter = stuck.status == "True" and stuck.reason not in ("BindRefused", "PoolChanged", "Denied")
+    has_letter = (
+        stuck.type == CONDITION_STUCK
+        and stuck.status == "True"
+        and stuck.reason not in ("BindRefused", "PoolChanged", "Denied")
+    )
     return Change(kind=kind, detail=detail + (_REPLAY if has_letter else ""), until="")

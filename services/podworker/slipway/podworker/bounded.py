@@ -17,6 +17,8 @@ from itertools import count
 from typing import TypeVar
 
 from slipway.errors import ControlPlaneError, PermanentError, StaleError
+from slipway.runtime import liveness
+from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 
 T = TypeVar("T")
@@ -38,13 +40,18 @@ class Stage(IntEnum):
 
 
 class Lanes:
-    """At most `limit` calls at once; further ones wait for a free lane. `moved` is told of each that ended."""
+    """At most `limit` calls at once; further ones wait for a free lane. Each that ends is a move of its hint."""
 
-    def __init__(self, limit: int, moved: Callable[[], object] = lambda: None) -> None:
-        self._limit, self._moved = limit, moved
+    def __init__(self, limit: int, clock: Clock | None = None) -> None:
+        self._limit, self._clock = limit, clock
+        self._moved_at = 0.0
         self._left = limit
         self._waiting: list[tuple[Stage, int, asyncio.Future[None]]] = []
         self._numbers = count()
+
+    def since(self) -> float:
+        """From when on a hint may count as standing still: while all lanes are taken, from the last call that ended."""
+        return self._moved_at if self._waiting else 0.0
 
     async def one(self, call: Callable[[], Awaitable[T]], stage: Stage = Stage.LAST) -> T:
         """Runs one call in a lane."""
@@ -100,7 +107,9 @@ class Lanes:
 
     def _pass_on(self) -> None:
         """A lane has become free: the next in turn has it, or nobody."""
-        self._moved()
+        liveness.beat()
+        if self._clock is not None:
+            self._moved_at = self._clock.monotonic()
         while self._waiting:
             turn = heapq.heappop(self._waiting)[2]
             if not turn.done():
@@ -132,8 +141,13 @@ class Turns:
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._users[key] += 1
         try:
-            async with lock:
+            # Whoever has the turn is watched itself.
+            with liveness.rest():
+                await lock.acquire()
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             self._users[key] -= 1
             if not self._users[key]:

@@ -11,6 +11,7 @@ scheduler has told to make room.
 
 import msgspec
 
+from slipway.crd import transitions
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.crd.transitions import is_admitted, is_released, leaving_ranks, stop_reason
 from slipway.crd.v1alpha1 import Allocation
@@ -18,7 +19,7 @@ from slipway.model.lifecycle import Phase, RankState
 
 CONDITION_REFUSED = "Refused"
 """The launch of the attempt in `observedGeneration` can never succeed: the watcher ends the allocation as Invalid."""
-CONDITION_STUCK = "Stuck"
+CONDITION_STUCK = transitions.CONDITION_STUCK
 """True: the launch of the attempt in `observedGeneration` exhausted its retries. Unknown: it is being retried."""
 
 _BINDABLE = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)

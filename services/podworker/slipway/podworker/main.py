@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -16,6 +17,7 @@ from slipway.podworker.bounded import Lanes
 from slipway.podworker.bundles import Bundles
 from slipway.podworker.extended import Extended, Posts
 from slipway.podworker.launch import Launcher
+from slipway.podworker.loops import HINT, POLL, Watch, unwatched
 from slipway.podworker.poll import Poller
 from slipway.podworker.pools import Pools
 from slipway.podworker.ports import Kube, Pinger
@@ -24,21 +26,18 @@ from slipway.podworker.teardown import Remover
 from slipway.podworker.worker import Worker
 from slipway.runtime import log, retry, service, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.health import Health
 from slipway.runtime.service import Context
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
-from slipway.streams.ports import Streams
+from slipway.streams.ports import Streams, WorkHint
 from slipway.streams.producer import BestEffort
 
 NAME = "podworker"
 BACKOFF_MAX_S = 10.0
 READS_MAX = 64
 """Connections beyond those of the bounded writes, for the reads that precede them."""
-POLL, CONSUMER = "poll", "consumer"
-STILL_S = 120.0
-"""How long nothing may move, beyond the patience of a hint, before the process is not alive: whatever holds it up,
-another one has what it holds after its idle time, and a launch is never pending because of us."""
 
 _log = log.get_logger(__name__)
 
@@ -59,7 +58,7 @@ async def build(context: Context[Settings]) -> None:
             pool_size=settings.worker_calls + READS_MAX,
         )
     )
-    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
@@ -70,21 +69,21 @@ async def build(context: Context[Settings]) -> None:
         await _run_once(poller, consumer if settings.redis_url else None)
         await behind.flush()
         return
-    context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
+    context.tasks.create_task(write_behind(behind, context), name="write-behind")
     compose(context, kube, streams)
 
 
 def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
     """Start working on these clients: real ones in a process, models in the simulation."""
     settings, health = context.settings, context.health
+    lanes = Lanes(settings.worker_calls, context.clock)
 
-    def moved() -> None:
-        health.progress(POLL)
-        health.progress(CONSUMER)
+    def watch(hint: WorkHint, *, part: bool = False) -> AbstractContextManager[object]:
+        return health.watch(HINT.of(hint.allocation), since=lanes.since, part=part)
 
-    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context), moved=moved)
+    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context), lanes=lanes)
     pinger = streams.health if settings.redis_url else None
-    poller = make_poller(kube, worker, settings, context.clock, context.random, pinger)
+    poller = make_poller(kube, worker, settings, context.clock, context.random, pinger, watch=partial(watch, part=True))
     context.loop(POLL, poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
     if settings.redis_url:
         consumer = make_consumer(
@@ -93,10 +92,10 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
             settings,
             context.clock,
             troubled=poller.hurry,
-            moved=partial(health.progress, CONSUMER),
+            health=health,
+            watch=watch,
         )
-        health.register_loop(CONSUMER, deadline_s=STILL_S + settings.worker_patience_s)
-        context.tasks.create_task(_consume(consumer, poller, context), name=CONSUMER)
+        context.tasks.create_task(_consume(consumer, poller, context), name="consumer")
 
 
 def _extenders(context: Context[Settings]) -> ExtenderClient:
@@ -112,10 +111,10 @@ def make_worker(
     random: Random,
     *,
     extenders: Posts | None = None,
-    moved: Callable[[], object] = lambda: None,
+    lanes: Lanes | None = None,
 ) -> Worker:
-    """A worker on these clients. `moved` is told of each write that ended."""
-    lanes, pools, bundles = Lanes(settings.worker_calls, moved), Pools(kube, clock), Bundles()
+    """A worker on these clients, whose writes go through `lanes`."""
+    lanes, pools, bundles = lanes or Lanes(settings.worker_calls), Pools(kube, clock), Bundles()
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
@@ -138,7 +137,14 @@ def make_worker(
 
 
 def make_poller(
-    kube: Kube, worker: Worker, settings: Settings, clock: Clock, random: Random, pinger: Pinger | None
+    kube: Kube,
+    worker: Worker,
+    settings: Settings,
+    clock: Clock,
+    random: Random,
+    pinger: Pinger | None,
+    *,
+    watch: Watch = unwatched,
 ) -> Poller:
     """The poll beside a worker."""
     return Poller(
@@ -149,6 +155,7 @@ def make_poller(
         random=random,
         pinger=pinger,
         interval_s=settings.worker_poll_s,
+        watch=watch,
     )
 
 
@@ -160,31 +167,34 @@ def make_consumer(
     *,
     is_patient: bool = True,
     troubled: Callable[[], object] = lambda: None,
-    moved: Callable[[], object] = lambda: None,
+    health: Health | None = None,
+    watch: Watch = unwatched,
 ) -> WorkConsumer:
-    """The consumer of the work stream that feeds a worker. `troubled` and `moved`: what a WorkConsumer tells."""
+    """The consumer of the work stream that feeds a worker. `troubled` and `health`: as of a WorkConsumer."""
+
+    async def handle(hint: WorkHint) -> None:
+        with watch(hint):
+            await worker.handle(hint, is_patient=is_patient)
+
     return WorkConsumer(
         streams.work_queue(settings.worker_identity or f"{socket.gethostname()}-{os.getpid()}"),
-        partial(worker.handle, is_patient=is_patient),
+        handle,
         clock,
         settings=ConsumerSettings(concurrency=settings.worker_hints),
         tally=MetricTally(),
         troubled=troubled,
-        moved=moved,
+        health=health,
     )
 
 
 async def _consume(consumer: WorkConsumer, poller: Poller, context: Context[Settings]) -> None:
     """Until the stop, then the hints in hand are finished."""
     ended = asyncio.Event()
-    try:
-        async with TaskGroup() as tasks:
-            tasks.create_task(consumer.run(ended))
-            await context.stop.wait()
-            ended.set()
-            poller.hurry()
-    finally:
-        context.health.remove_loop(CONSUMER)
+    async with TaskGroup() as tasks:
+        tasks.create_task(consumer.run(ended))
+        await context.stop.wait()
+        ended.set()
+        poller.hurry()
 
 
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:

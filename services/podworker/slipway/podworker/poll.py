@@ -20,10 +20,11 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Own
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.podworker.bounded import Lanes
+from slipway.podworker.loops import Watch, unwatched
 from slipway.podworker.ports import Kube, Pinger
 from slipway.podworker.teardown import attempt_of
 from slipway.podworker.worker import Worker
-from slipway.runtime import telemetry
+from slipway.runtime import liveness, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.ports import WorkHint
 
@@ -52,7 +53,9 @@ class Poller:
         random: Random,
         pinger: Pinger | None,
         interval_s: float,
+        watch: Watch = unwatched,
     ) -> None:
+        self._watch = watch
         self._kube = kube
         self._worker = worker
         self._lanes = lanes
@@ -92,7 +95,8 @@ class Poller:
 
     async def _handle(self, hint: WorkHint, failures: list[ControlPlaneError]) -> None:
         try:
-            await self._worker.handle(hint, is_patient=False)
+            with self._watch(hint):
+                await self._worker.handle(hint, is_patient=False)
         except InvariantError:
             raise
         except ControlPlaneError as error:
@@ -100,6 +104,7 @@ class Poller:
             failures.append(error)
 
     async def _rest(self, seconds: float) -> None:
+        liveness.beat(seconds)
         try:
             async with asyncio.timeout(None) as self._resting:
                 await self._clock.sleep(seconds)

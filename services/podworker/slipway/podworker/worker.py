@@ -18,10 +18,12 @@ from slipway.crd.meta import Condition, condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import (
+    ClaimPendingError,
     DeniedError,
     InvariantError,
     NotFoundError,
     PermanentError,
+    QuotaExceededError,
     StaleError,
     TerminatingError,
     TransientError,
@@ -52,6 +54,10 @@ BOUND_MAX = 8192
 """How many finished launches are remembered, to answer the hints that they cause themselves without a LIST."""
 ONCE = Policy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
 REASON_BIND_REFUSED = "BindRefused"
+TELL_AFTER_S = 3.0
+"""A launch that fails for so long is told to its user; a server that is away for a moment is not."""
+_STATES = (ClaimPendingError, QuotaExceededError)
+"""What another try alone does not mend: told at once."""
 
 _log = log.get_logger(__name__)
 
@@ -62,6 +68,8 @@ class Sight:
     def __init__(self) -> None:
         self.allocation: Allocation | None = None
         self.made: Made | None = None
+        self.failing_since: float | None = None
+        """by the monotonic clock: the first of the tries that failed"""
 
     def made_for(self, allocation: Allocation) -> Made:
         """The memory of this attempt; that of another is dropped."""
@@ -124,12 +132,23 @@ class Worker:
                 log.canonical_line(_log, "hint handled", clock=self._clock) as line,
             ):
                 policy = self._patience if is_patient else ONCE
-                attempt = partial(self._try, hint, sight)
+                attempt = partial(self._try_aloud, hint, sight)
                 try:
                     line.outcome = await retry.call(policy, attempt, clock=self._clock, random=self._random)
                 except TransientError as error:
                     await self._give_up(sight.allocation, error)
                     line.outcome = "stuck"
+
+    async def _try_aloud(self, hint: WorkHint, sight: Sight) -> str:
+        """One pass; what is in its way is on the allocation before the patience for this hint is over."""
+        try:
+            return await self._try(hint, sight)
+        except TransientError as error:
+            now = self._clock.monotonic()
+            sight.failing_since = now if sight.failing_since is None else sight.failing_since
+            if isinstance(error, _STATES) or now - sight.failing_since >= TELL_AFTER_S:
+                await self._tell(sight.allocation, error)
+            raise
 
     async def _try(self, hint: WorkHint, sight: Sight) -> str:
         """One pass: read, decide, act; again on a conflict. Answers the outcome, a short constant."""
@@ -244,6 +263,17 @@ class Worker:
     async def _mark_stuck(self, allocation: Allocation, reason: str, message: str) -> str:
         await self._condition(allocation, CONDITION_STUCK, "True", reason=reason, message=message)
         return "stuck"
+
+    async def _tell(self, allocation: Allocation | None, error: TransientError) -> None:
+        """Say on the allocation that it is tried again, and why, unless it says so already."""
+        if allocation is None or not isinstance(decide(allocation), Launch | Bind):
+            return
+        known = _stuck_of(allocation)
+        if known is not None and known.status != "False":
+            return
+        reason = status.stuck_reason(error)
+        with contextlib.suppress(TransientError, StaleError, NotFoundError):
+            await self._condition(allocation, CONDITION_STUCK, "Unknown", reason=reason, message=str(error))
 
     async def _give_up(self, allocation: Allocation | None, error: TransientError) -> None:
         """Says on the allocation what is in the way; returns when it is known to be stuck, else raises `error`.

@@ -23,7 +23,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler import entries, ledger
 from slipway.scheduler.apply import Applied, Applier, Outcome
@@ -145,6 +145,7 @@ class Cycle:
         begun_s, tries, lists = self._clock.monotonic(), 0, 0
         while True:
             tries += 1
+            liveness.beat()
             stored = await self._store.load()
             # Before anything has left the ledger there is its own version: what is newer than that shows all of it.
             lists += await reach(stored.through or self._store.version)
@@ -188,6 +189,7 @@ class Cycle:
         # Whatever keeps this plan from being committed, the next tick plans again.
         self._planned_at = ()
         snapshot, plan, taken = await self._plan(now)
+        liveness.beat()
         seed = self._ledger.tick
         # 4. The ledger first (the fence), then the admissions.
         placed = entries.of(plan)
@@ -275,6 +277,8 @@ class Cycle:
                 # write, nobody else is to wait for that.
                 _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
                 return None
+            finally:
+                liveness.beat()
         self._observe(decision.allocation, result.allocation, fact)
         if result.outcome is Outcome.VOID:
             telemetry.DECISIONS.labels(pool=self._pool, kind="void").inc()
@@ -304,6 +308,8 @@ class Cycle:
                 _log.warning("deadline not fired yet", allocation=fact.key, error=str(exc))
                 self._deadlines.again(fact, self._clock.now() + FIRE_AGAIN_S)
                 return False
+            finally:
+                liveness.beat()
         self._observe(fact.key, applied.allocation)
         _log.info("deadline passed", allocation=fact.key, reason=item.reason.value)
         return True

@@ -24,7 +24,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.position import WorkKey
 from slipway.model.reasons import Gate
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.apply import Applier, Outcome
 from slipway.scheduler.cluster import Cluster
@@ -254,6 +254,8 @@ class Explainer:
             self._refused.add(key)
             self._put_off_until(self._clock.monotonic() + INTERVAL_S, key)
             return None
+        finally:
+            liveness.beat()
         observe(key, applied.allocation, fact)
         return applied.outcome
 

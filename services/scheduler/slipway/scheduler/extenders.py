@@ -19,7 +19,7 @@ from slipway.kube import extender_wire as wire
 from slipway.kube.extender_wire import ExtenderFault
 from slipway.model.extenders import ExtenderFact
 from slipway.model.facts import PodFact
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.plan.extenders import Answer, Answers, Key, Question, Verb
@@ -149,6 +149,7 @@ class Extenders:
         return task
 
     async def _ask(self, question: Question, table: NodeTable) -> None:
+        liveness.leave()  # a call has a timeout; the tick does not wait for it
         contact = self._contact(question)
         try:
             async with contact.slots:

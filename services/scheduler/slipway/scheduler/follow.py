@@ -7,7 +7,8 @@ LIST, at most `list_pause_s()` (and a LIST) late. Not promised: that intermediat
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -15,7 +16,7 @@ from slipway.crd.specs import Specs
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.kube.factpages import PageReader, Told
 from slipway.kube.resources import ALLOCATIONS
-from slipway.runtime import log, memory, telemetry
+from slipway.runtime import liveness, log, memory, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.observe import list_everything, take, take_pages
@@ -101,7 +102,7 @@ class Follower:
         if version:
             await self._catch_up(version)
         listed_at = self._listed_at
-        async with self._listing:
+        async with self._turn():
             if version and not self._has_listed:
                 # What it has started from is as good as the heartbeat that follows.
                 await self._catch_up(version)
@@ -119,12 +120,13 @@ class Follower:
     async def follow(self) -> None:
         """For ever: know all, then apply what the feed gives, and LIST when it breaks."""
         begun_at = self._clock.monotonic()
-        async with self._listing:
+        async with self._turn():
             is_known = await self._start_from_snapshot()
         if not is_known:
             await self._list_since(begun_at)
         while True:
             batch = await self._reader.read(timeout_s=keys.FEED_SILENCE_S)
+            liveness.beat()
             if isinstance(batch, FeedBatch):
                 self._heard.set()
                 self._told_at = self._clock.monotonic()
@@ -139,6 +141,10 @@ class Follower:
             pause_s = max(self._list_pause_s(), self._list_took_s)
             await self._pause(LIST_PAUSE_S if batch.reason in _AT_ONCE else pause_s)
             await self._list_since(broken_at)
+
+    def has_changed(self) -> bool:
+        """Whether `changed` returns at once."""
+        return self._changed.is_set()
 
     async def changed(self, within_s: float | None = None) -> None:
         """Wait until something has changed since the last call, or so many seconds have passed."""
@@ -201,6 +207,7 @@ class Follower:
                 if found is None:
                     return False
                 async for page in snapshot.pages_of(self._feed, found):
+                    liveness.beat()
                     told.append(reading.read(page))
                 until_s = self._clock.monotonic() + CATCH_UP_S
                 while not (self.is_fresh and self.position):
@@ -237,10 +244,21 @@ class Follower:
                 self._poked.set()
         return changed
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        """One LIST at a time; whoever makes it is watched itself."""
+        with liveness.rest():
+            await self._listing.acquire()
+        try:
+            yield
+        finally:
+            self._listing.release()
+
     async def _pause(self, seconds: float) -> None:
         await self._clock.sleep(min(LIST_PAUSE_S, seconds))
         left_s = seconds * self._random.uniform(0.8, 1.2) - LIST_PAUSE_S
         if left_s > 0:
+            liveness.beat(left_s)
             try:
                 async with asyncio.timeout(left_s):
                     await self._poked.wait()
@@ -267,14 +285,16 @@ class Follower:
         failures = 0
         while True:
             try:
-                async with self._listing:
+                async with self._turn():
                     if self._listed_at <= moment:
                         await self._list(restart=True)
+                liveness.beat()
                 return
             except InvariantError:
                 raise
             except ControlPlaneError as exc:
                 failures += 1
+                liveness.beat(RETRY_MAX_S)
                 _log.warning("LIST failed", failures=failures, error=str(exc))
                 await self._clock.sleep(
                     self._random.uniform(0.5, 1.0) * min(RETRY_MAX_S, 0.2 * 2.0 ** min(failures, 10))

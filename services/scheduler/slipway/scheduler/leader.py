@@ -13,17 +13,18 @@ from contextlib import suppress
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.lease import Leadership, LeaseElector
 from slipway.kube.scope import StopSignal, only, run_until
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
+from slipway.runtime.liveness import Pulse
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.follow import Follower
 from slipway.scheduler.ledger_store import DeposedError
+from slipway.scheduler.loops import CANDIDACY, TICK, WAKE_UPS
 from slipway.scheduler.standby import Parts, Standby
 from slipway.streams import keys
 
 BACKOFF_MAX_S = 5.0
 ONCE_TICKS_MAX = 1000
-TICK_SILENCE_S = 60.0
 RING_S = 0.5
 LISTEN_S = 30.0
 """How long one wait for a wake-up may take. Who rings ends it at once."""
@@ -71,8 +72,9 @@ class PoolScheduler:
         self._is_over = False
         try:
             async with TaskGroup() as tasks:
-                tasks.create_task(self._follow())
-                listening = tasks.create_task(self._listen())
+                watched = self._health.supervise
+                tasks.create_task(watched(CANDIDACY.of(self.pool), self._follow))
+                listening = tasks.create_task(watched(WAKE_UPS.of(self.pool), self._listen))
                 await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
                 # The lease is free: the rest takes its time.
                 if self._has_led:
@@ -98,7 +100,8 @@ class PoolScheduler:
             standby = self._standby
             async with TaskGroup() as tasks:
                 following = [tasks.create_task(standby.follow()), tasks.create_task(standby.keep_warm())]
-                await standby.ended.wait()
+                with liveness.rest(standby.ended.is_set):
+                    await standby.ended.wait()
                 for task in following:
                     task.cancel()
             await standby.recorder.finish()
@@ -107,6 +110,7 @@ class PoolScheduler:
         """Wake-ups: a leader LISTs when the feed can not be used; who waits looks at the lease when it was released."""
         cursor: str | None = None
         while True:
+            liveness.beat()
             try:
                 woken = await self._parts.streams.wake.wait(cursor, timeout_s=LISTEN_S)
             except TransientError:
@@ -128,12 +132,16 @@ class PoolScheduler:
 
     async def _lead(self, leadership: Leadership, stop: StopSignal) -> None:
         standby, self._has_led = self._standby, True
+        with self._health.watch(TICK.of(self.pool)) as pulse:
+            await self._lead_with(standby, leadership, stop, pulse)
+
+    async def _lead_with(self, standby: Standby, leadership: Leadership, stop: StopSignal, pulse: Pulse) -> None:
         try:
             await standby.lead()
             async with TaskGroup() as tasks:
                 stirring = tasks.create_task(_stir_at(stop, standby.follower))
                 standby.extenders.go_on_in(tasks)
-                await self._tick_until_stopped(leadership, standby.cycle, standby.follower, stop)
+                await self._tick_until_stopped(leadership, standby, stop, pulse)
                 standby.extenders.stop()
                 stirring.cancel()
         except BaseExceptionGroup as group:
@@ -157,30 +165,25 @@ class PoolScheduler:
         await standby.recorder.finish()
 
     async def _tick_until_stopped(
-        self, leadership: Leadership, cycle: Cycle, follower: Follower, stop: StopSignal
+        self, leadership: Leadership, standby: Standby, stop: StopSignal, pulse: Pulse
     ) -> None:
-        name = f"tick:{self.pool}"
-        self._health.register_loop(name, deadline_s=TICK_SILENCE_S)
-        failures = 0
-        try:
-            while not stop.is_set():
-                leadership.check()
-                try:
-                    tick = await cycle.tick()
-                except (DeposedError, InvariantError):
-                    raise
-                except ControlPlaneError as exc:
-                    failures += 1
-                    telemetry.TICKS.labels(pool=self.pool, outcome="failed").inc()
-                    _log.warning("tick failed", pool=self.pool, failures=failures, error=str(exc))
-                    self._health.failed(name, str(exc))
-                    await run_until(stop, self._clock.sleep(self._backoff_s(failures)))
-                    continue
-                failures = 0
-                self._health.progress(name)
-                await self._wait(cycle, follower, tick)
-        finally:
-            self._health.remove_loop(name)
+        failures, pause_s = 0, self._settings.tick_max_ms / 1000
+        while not stop.is_set():
+            leadership.check()
+            try:
+                tick = await standby.cycle.tick()
+            except (DeposedError, InvariantError):
+                raise
+            except ControlPlaneError as exc:
+                failures += 1
+                telemetry.TICKS.labels(pool=self.pool, outcome="failed").inc()
+                _log.warning("tick failed", pool=self.pool, failures=failures, error=str(exc))
+                pulse.failed(str(exc), next_in_s=BACKOFF_MAX_S)
+                await run_until(stop, self._clock.sleep(self._backoff_s(failures)))
+                continue
+            failures = 0
+            pulse.progress(next_in_s=pause_s)
+            await self._wait(standby.cycle, standby.follower, tick)
 
     async def _wait(self, cycle: Cycle, follower: Follower, tick: Tick) -> None:
         """Until something changed, a time that matters has come, or the longest pause is over; never less than the

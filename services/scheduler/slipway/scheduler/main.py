@@ -9,6 +9,7 @@ from slipway.kube.ports import KubeApi
 from slipway.runtime import log, service, telemetry
 from slipway.runtime.service import Context, Stop
 from slipway.scheduler.leader import PoolScheduler
+from slipway.scheduler.loops import DISCOVER, POOL
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import Parts
@@ -19,7 +20,6 @@ from slipway.streams.producer import BestEffort
 NAME = "scheduler"
 DISCOVER_S = 2.0
 BACKOFF_MAX_S = 10.0
-FOREVER_S = float("inf")
 
 _log = log.get_logger(__name__)
 
@@ -35,14 +35,14 @@ async def build(context: Context[Settings]) -> None:
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
     )
-    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
     if context.once:
         await _run_once(make_scheduler(context, kube, streams), behind)
         return
-    context.tasks.create_task(write_behind(behind, context.stop))
+    context.tasks.create_task(write_behind(behind, context))
     compose(context, kube, streams)
 
 
@@ -74,7 +74,7 @@ def compose(context: Context[Settings], kube: KubeApi, streams: Streams) -> None
             _compete(context, candidate, stop)
         return DISCOVER_S
 
-    context.loop("discover", discover, min_interval_s=DISCOVER_S, max_backoff_s=BACKOFF_MAX_S, required=True)
+    context.loop(DISCOVER, discover, min_interval_s=DISCOVER_S, max_backoff_s=BACKOFF_MAX_S, required=True)
 
 
 async def _run_once(scheduler: Scheduler, behind: BestEffort) -> None:
@@ -88,7 +88,7 @@ async def _run_once(scheduler: Scheduler, behind: BestEffort) -> None:
 def _compete(context: Context[Settings], candidate: PoolScheduler, stop: Stop) -> None:
     """Run one candidate under the shared loop: an error of a leadership is logged, backed off and tried again."""
     running = service.loop(
-        f"pool:{candidate.pool}",
+        POOL.of(candidate.pool),
         lambda: candidate.compete(stop),
         clock=context.clock,
         random=context.random,
@@ -96,7 +96,6 @@ def _compete(context: Context[Settings], candidate: PoolScheduler, stop: Stop) -
         stop=stop,
         min_interval_s=0.0,
         max_backoff_s=BACKOFF_MAX_S,
-        deadline_s=FOREVER_S,
     )
     context.tasks.create_task(running, name=f"pool:{candidate.pool}")
 

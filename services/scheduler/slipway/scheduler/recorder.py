@@ -19,9 +19,8 @@ from slipway.errors import InvalidError, PermanentError, TransientError
 from slipway.kube.facts import FEED_KINDS, Fact, encode_fact
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Ledger
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.cluster import Changes, Cluster, Table
 from slipway.scheduler.decisions import record
 from slipway.scheduler.decisions.decided import decided_of
@@ -84,7 +83,8 @@ class Recorder:
 
     def __init__(self, pool: str, cluster: Cluster, writers: Sequence["LogWriter"], *, version: str) -> None:
         self._pool = pool
-        self._writers = writers
+        self.writers = writers
+        """each runs by itself: `run`"""
         self._version = version
         self._readers: list[tuple[str, Table[Any], Changes]] = []
         for kind in FEED_KINDS if writers else ():
@@ -99,7 +99,7 @@ class Recorder:
 
     def trail(self) -> Trail | None:
         """What a plan that is to be recorded is watched by; None when nothing is recorded."""
-        return Trail() if self._writers else None
+        return Trail() if self.writers else None
 
     def observe(self) -> None:
         """Note what a snapshot that was just taken holds; to be called before anything is awaited."""
@@ -123,18 +123,12 @@ class Recorder:
             return
         taken.epoch, taken.tick, taken.shadow = epoch, tick, shadow
         self._open.clear()
-        for writer in self._writers:
+        for writer in self.writers:
             writer.offer(taken)
-
-    async def run(self) -> None:
-        """Write behind, until cancelled."""
-        async with TaskGroup() as tasks:
-            for writer in self._writers:
-                tasks.create_task(writer.run())
 
     async def flush(self) -> None:
         """Write what waits."""
-        for writer in self._writers:
+        for writer in self.writers:
             await writer.flush()
 
     async def finish(self) -> None:
@@ -194,7 +188,8 @@ class LogWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await self._something.wait()
+            with liveness.rest(lambda: self._waiting):
+                await self._something.wait()
             self._something.clear()
             await self.flush()
 

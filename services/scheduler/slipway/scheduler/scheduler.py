@@ -88,5 +88,6 @@ class Scheduler:
             clock=parts.clock,
             random=parts.random,
             timing=timing,
+            health=parts.health,
         )
         return PoolScheduler(pool, elector, parts)

@@ -17,7 +17,7 @@ from slipway.crd.spending import gather, gpu_ms, gpus_held
 from slipway.crd.usage import DAY_MS, day_of, ms_of
 from slipway.errors import NotFoundError, PermanentError, TransientError
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan import budgets
@@ -49,6 +49,7 @@ class Spending:
         while True:
             await self._clock.sleep(LOOK_S)
             await self.look()
+            liveness.beat()
 
     async def look(self) -> None:
         """Read, if a queue has a budget and the last time was long ago or for fewer days."""
@@ -80,7 +81,9 @@ class Spending:
 
         async def read(day: str) -> DayTotals:
             async with slots:
-                return await self._totals(day)
+                found = await self._totals(day)
+                liveness.beat()
+                return found
 
         stored = dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
         now = self._clock.now()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipway.kube.ports import KubeApi
-from slipway.runtime import memory
+from slipway.runtime import liveness, memory
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
 from slipway.runtime.service import version
@@ -26,6 +26,7 @@ from slipway.scheduler.extenders import Extenders, NoExtenders, Posts
 from slipway.scheduler.follow import Follower
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
+from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
 from slipway.scheduler.plan.branches import run_limit_of
 from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
@@ -67,6 +68,7 @@ class Standby:
         """Whether the cluster has been read, and the columns made of it: from then on it can take over at once."""
         self.ended = asyncio.Event()
         """Set when its term is over: somebody else's knowledge counts now."""
+        self._pool = pool
         self._parts = parts
         self._silent_s = silent_s
         self._cluster = Cluster(parts.clock.now)
@@ -85,15 +87,22 @@ class Standby:
 
     async def follow(self) -> None:
         """For ever: keep the tables in step with the cluster, and write the decision log behind."""
+        watched = self._parts.health.supervise
         async with TaskGroup() as tasks:
-            tasks.create_task(self.follower.follow())
-            tasks.create_task(self.spending.follow())
-            tasks.create_task(self.recorder.run())
+            tasks.create_task(watched(FOLLOW.of(self._pool), self.follower.follow))
+            tasks.create_task(watched(SPENDING.of(self._pool), self.spending.follow))
+            for writer in self.recorder.writers:
+                tasks.create_task(watched(RECORDER.of(self._pool), writer.run))
 
     async def keep_warm(self) -> None:
         """Until this candidate leads: keep the planner's columns in step with the tables."""
+        with self._parts.health.watch(WARM.of(self._pool)):
+            await self._keep_warm()
+
+    async def _keep_warm(self) -> None:
         while True:
-            await self.follower.changed()
+            with liveness.rest(self.follower.has_changed):
+                await self.follower.changed()
             if not self.is_warm:
                 # The first columns of a large cluster take a second: the feed is being read before that, so that its
                 # connection does not time out over it.
@@ -104,6 +113,7 @@ class Standby:
                 return
             self.cycle.warm()
             self._settle()
+            liveness.beat()
             await self._parts.clock.sleep(WARM_S)
 
     @property

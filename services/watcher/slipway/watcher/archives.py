@@ -15,7 +15,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.pods.archive import INDEX_MAPS, INDEX_SELECTOR, IndexMap
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Kube
 
@@ -45,6 +45,7 @@ class ArchiveSweeper:
         allocations = (await self._kube.list(ALLOCATIONS)).items
         removed = 0
         for item in unused(found, allocations, before=self._clock.now() - self._keep_s)[:DELETES_MAX]:
+            liveness.beat()
             meta = item.metadata
             try:
                 await self._kube.delete(

@@ -26,7 +26,7 @@ from slipway.errors import (
 )
 from slipway.kube.objects import ConfigMap
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Ledger
 
@@ -93,7 +93,8 @@ class Books:
         Raises:
             TransientError: the API server did not take it; what waits is tried again.
         """
-        await self._something.wait()
+        with liveness.rest(lambda: self._waiting):
+            await self._something.wait()
         await self.flush(is_patient=True)
         await self._clock.sleep(GATHER_S)
 
@@ -136,6 +137,7 @@ class Books:
                 days.setdefault(day, []).append(bill)
         for day, bills in sorted(days.items()):
             await self._add_to(day, bills)
+            liveness.beat()
 
     async def _add_to(self, day: str, bills: Sequence[Bill]) -> None:
         for _ in range(TRIES_MAX):

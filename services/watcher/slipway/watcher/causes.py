@@ -15,7 +15,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.watcher import ends, exits
+from slipway.watcher import ends, exits, obstacles
 from slipway.watcher.exits import Exit
 from slipway.watcher.gang import Gang, Rank
 from slipway.watcher.placing import unplaced
@@ -106,7 +106,7 @@ def ending(view: View, allocation: Allocation) -> Cause | None:
     if found.has_succeeded:
         return Cause(reason=Reason.USER_STOPPED if is_preempting else Reason.COMPLETED)
     if stop is not None and not (preempt is not None and preempt.by_system) and not _is_early(view, allocation):
-        return Cause(reason=stop)
+        return Cause(reason=stop, end=_what_stopped_it(allocation, stop))
     is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
     first = found.cause
     if found.is_broken and first is not None and first.failure is not None and not is_excused:
@@ -116,12 +116,16 @@ def ending(view: View, allocation: Allocation) -> Cause | None:
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
         return Cause(reason=Reason.LAUNCH_STUCK)
-    return _misplaced(view) or _blocked(view) or _refused(view)
+    return _misplaced(view) or _blocked(view) or _refused(view) or _given_up(view, allocation)
 
 
 def next_look(view: View, allocation: Allocation) -> float | None:
     """When time alone changes the answer (epoch seconds)."""
-    times = [ends.stuck_until(allocation, view.policy), ends.preemption_deadline(allocation)]
+    times = [
+        ends.stuck_until(allocation, view.policy),
+        ends.preemption_deadline(allocation),
+        obstacles.given_up_at(allocation),
+    ]
     for rank in view.gang.ranks:
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None:
@@ -178,6 +182,18 @@ def _refused(view: View) -> Cause | None:
             end = Exit(state=RankState.FAILED, reason=waits.reason, message=waits.message)
             return Cause(reason=waits.reason, rank=rank, end=end)
     return None
+
+
+def _given_up(view: View, allocation: Allocation) -> Cause | None:
+    """A start that something keeps from going on for longer than the limit."""
+    over = obstacles.expired(view, allocation)
+    return Cause(reason=over.reason, end=over) if over is not None else None
+
+
+def _what_stopped_it(allocation: Allocation, stop: Reason) -> Exit | None:
+    """For a start that took longer than its pendingTimeout: what kept it."""
+    known = obstacles.standing(allocation) if stop is Reason.PENDING_TIMEOUT else None
+    return Exit(state=RankState.FAILED, reason=stop, message=known.message) if known is not None else None
 
 
 def _is_lost_to_infrastructure(found: Gang) -> bool:

@@ -4,12 +4,14 @@ Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted, 
 Pure. The scheduler writes Admitted while an attempt waits, the pod worker Stuck and Refused.
 
 Invariants: they are a function of the rest of the status; they change only in a write that also holds a transition;
-`observedGeneration` is the object's generation (`kubectl wait` ignores older ones).
+`observedGeneration` is the object's generation (`kubectl wait` ignores older ones). StartBlocked (`obstacles.py`) is
+dropped here with the start that it is about.
 """
 
 import msgspec
 
 from slipway.crd.meta import Condition, condition_of
+from slipway.crd.transitions import CONDITION_BLOCKED
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
@@ -36,7 +38,8 @@ class _Fact(msgspec.Struct, frozen=True):
 def conditions_of(allocation: Allocation, *, now: float) -> list[Condition]:
     """All conditions of the allocation as it stands; one that never held is left out."""
     status = allocation.status
-    kept = list(status.conditions)
+    is_starting = status.phase in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+    kept = [item for item in status.conditions if is_starting or item.type != CONDITION_BLOCKED]
     for fact in _facts(allocation):
         before = condition_of(kept, fact.type)
         if before is None and not fact.holds:

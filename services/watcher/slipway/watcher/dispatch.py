@@ -97,6 +97,7 @@ class Dispatch:
         uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID, "")
         if new is None:
             self._to.logs.gone(pod)
+            self._world.warnings.gone(pod.metadata.uid)
             if self._world.allocations.by_uid(uid) is not None:
                 self._to.evidence.departed(pod)
         elif uid:

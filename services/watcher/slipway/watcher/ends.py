@@ -10,7 +10,7 @@ the infrastructure never counts against `maxRestarts`.
 import msgspec
 
 from slipway.crd.meta import Condition, condition_of
-from slipway.crd.transitions import stop_reason
+from slipway.crd.transitions import CONDITION_STUCK, stop_reason
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Stop
 from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Event, Phase
@@ -19,13 +19,14 @@ from slipway.model.times import parse_time
 
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
-CONDITION_STUCK = "Stuck"
 BROKEN_LAUNCHES = frozenset({"BindRefused", "PoolChanged", "PoolGone"})
 """Reasons of Stuck that no waiting mends: a released pod can not be bound, or the admission pins what is no more."""
 DEADLINE_PREEMPTION = "preemption"
 DEADLINE_MAX_RUNTIME = "maxRuntime"
 DEADLINE_IDLE = "idle"
 AVOID_NODES_MAX = 16
+_AFTER_TIMEOUT_S = 60.0
+"""For the scheduler, which fires the timeout."""
 
 CANCELS = frozenset({Reason.KILLED, Reason.DELETED, Reason.NAMESPACE_TERMINATING})
 _TIME_IS_UP = frozenset({Reason.IDLE, Reason.MAX_RUNTIME})
@@ -130,11 +131,20 @@ def stuck_until(allocation: Allocation, policy: Policy) -> float | None:
     found = _condition(allocation, CONDITION_STUCK)
     if found is None or not found.last_transition_time:
         return None
-    patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else policy.stuck_limit_s
+    patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else patience_of(allocation, policy)
     admission = allocation.status.admission
     # Nothing is stuck before it was admitted: the pod worker, whose time the condition has, may be behind.
     since = max(parse_time(at) for at in (found.last_transition_time, admission.at if admission else "") if at)
     return since + patience_s
+
+
+def patience_of(allocation: Allocation, policy: Policy) -> float:
+    """How long a start may be kept up before another attempt is made, in seconds.
+
+    Another attempt waits anew, so who set a longer `pendingTimeout` gets that in one piece, and then the end.
+    """
+    timeout = allocation.spec.pending_timeout
+    return max(policy.stuck_limit_s, parse_duration(timeout) + _AFTER_TIMEOUT_S if timeout else 0.0)
 
 
 def standing_stop(allocation: Allocation) -> Stop | None:
@@ -233,7 +243,12 @@ def unstarted(
         return Again(reason=Reason.PREEMPTED) if preempt.requeue else _end(preempt.reason)
     standing = standing_stop(allocation)
     if standing is not None and stop is not None:
-        return Again(reason=stop) if standing.requeue else _end(stop)
+        if standing.requeue:
+            return Again(reason=stop)
+        kept = condition_of(allocation.status.conditions, CONDITION_STUCK)
+        is_why = kept is not None and kept.observed_generation == allocation.status.attempt and kept.status != "False"
+        message = kept.message if kept is not None and is_why and stop is Reason.PENDING_TIMEOUT else ""
+        return End(result=result_of(stop), reason=stop, message=message)
     if allocation.status.phase is Phase.TERMINATING:
         return outcome(allocation, cause_of(allocation), now=now, policy=policy)
     if allocation.spec.hold and allocation.status.phase is not Phase.PENDING:

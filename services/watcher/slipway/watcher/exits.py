@@ -13,6 +13,7 @@ import msgspec
 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, condition_of
 from slipway.kube.objects import ContainerStatus, Pod, StateTerminated
+from slipway.model.exitcodes import ended_text
 from slipway.model.lifecycle import RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
@@ -44,6 +45,11 @@ _PULL_WAITS = frozenset({"ImagePullBackOff", _PULL_REFUSED, "ErrImageNeverPull"}
 _THROTTLED = ("toomanyrequests", "429 too many requests", "pull qps exceeded", "rate limit")
 """What registries and kubelets say, in lower case, when an image is asked for too often: nobody's image is wrong."""
 _CREATE_WAITS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+_PULL_TRIES = _PULL_WAITS | {"ErrImagePull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+"""What a kubelet says while it tries, and between its tries."""
+_ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing")
+HELD_UP_WORDS = _PULL_TRIES | _CREATE_WAITS | {"RunContainerError", "PostStartHookError", "CrashLoopBackOff"}
+"""Reasons of waiting containers that say what is wrong."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +69,12 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that can not start, since when (epoch seconds) and why."""
+    """A container that can not start, since when (epoch seconds) and why; `word` is Kubernetes' own for it."""
 
     reason: Reason
     message: str
     since: float | None
+    word: str = ""
 
 
 def is_over(pod: Pod) -> bool:
@@ -188,11 +195,47 @@ def blocked(pod: Pod) -> Blocked | None:
             text = f"image {image} can not be pulled ({waiting.reason}): {waiting.message}"
             is_throttled = any(word in waiting.message.lower() for word in _THROTTLED)
             reason = Reason.IMAGE_PULL_THROTTLED if is_throttled else Reason.IMAGE_PULL
-            return Blocked(reason=reason, message=_short(text), since=_waiting_since(pod, waiting.reason))
+            since = _waiting_since(pod, waiting.reason)
+            return Blocked(reason=reason, message=_short(text), since=since, word=waiting.reason)
         if waiting.reason in _CREATE_WAITS:
             text = f"container {status.name} can not be created ({waiting.reason}): {waiting.message}"
-            return Blocked(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=_waiting_since(pod, ""))
+            since = _waiting_since(pod, "")
+            return Blocked(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=since, word=waiting.reason)
     return None
+
+
+def held_up(pod: Pod) -> Blocked | None:
+    """What keeps the pod from starting as its containers tell it, also while the kubelet still tries.
+
+    For users, who are told at once; what ends an attempt is `blocked`.
+    """
+    found = blocked(pod)
+    if found is not None or is_over(pod):
+        return found
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is None or waiting.reason in _ON_ITS_WAY:
+            continue
+        what = f"container {status.name} cannot start"
+        if waiting.reason in _PULL_TRIES:
+            what = f"image {status.image or _image_of(pod, status.name)} cannot be pulled"
+        return Blocked(
+            reason=Reason.IMAGE_PULL if waiting.reason in _PULL_TRIES else Reason.LAUNCH_REFUSED,
+            message=_short(f"{what} ({waiting.reason}): {waiting.message}"),
+            since=_waiting_since(pod, ""),
+            word=waiting.reason,
+        )
+    return None
+
+
+def is_judged(word: str) -> bool:
+    """Whether `blocked` is what says when that ends the attempt."""
+    return word in _PULL_TRIES or word in _CREATE_WAITS
+
+
+def is_pull(word: str) -> bool:
+    """Whether Kubernetes' word for a waiting container is about its image."""
+    return word in _PULL_TRIES
 
 
 def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
@@ -208,8 +251,7 @@ def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
         reason = Reason.POD_DELETED
     if reason is None:
         reason = Reason.OUT_OF_MEMORY if ended.reason == "OOMKilled" else Reason.RANK_FAILED
-    text = f"exit code {ended.exit_code}" + (f" ({ended.reason})" if ended.reason not in ("", "Error") else "")
-    text += f": {ended.message.strip()}" if ended.message.strip() else ""
+    text = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
     return Exit(state=RankState.FAILED, code=ended.exit_code, reason=reason, message=_short(text), at=at, killed=killed)
 
 
@@ -221,8 +263,8 @@ def _exit_without_main(pod: Pod) -> Exit:
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
-            text = f"init container {status.name}: exit code {ended.exit_code}"
-            text += f": {ended.message.strip()}" if ended.message.strip() else ""
+            said = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
+            text = f"init container {status.name}: {said}"
             return Exit(
                 state=RankState.FAILED,
                 code=ended.exit_code,

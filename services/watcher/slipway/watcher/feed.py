@@ -25,7 +25,7 @@ from slipway.kube.scope import only
 from slipway.kube.wire import metadata_of
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
@@ -73,6 +73,7 @@ class ClusterFeed:
         """Publish for as long as the lease is held; begins a new epoch after each gap."""
         term = leadership.term
         while leadership.is_valid():
+            liveness.beat()
             if not self._world.is_synced or self._is_stale():
                 await self._clock.sleep(WATCH_S)
                 continue
@@ -88,6 +89,8 @@ class ClusterFeed:
                     _log.warning("the feed is another's", error=str(error))
                     await self._clock.sleep(WATCH_S)
                     term = max(term, await self._term_in_feed() + 1)
+        # Whoever keeps the lease ends this term now; a loop that is called again at once must not spin until then.
+        await self._clock.sleep(WATCH_S)
 
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
         """Until the view breaks."""

@@ -10,6 +10,7 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import TransientError
 from slipway.kube.tracing import traceparent_of
+from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.hinted import hinted
@@ -57,7 +58,8 @@ class HintSender:
 
     async def step(self) -> None:
         """Wait for hints, then send them."""
-        await self._something.wait()
+        with liveness.rest(lambda: self._waiting):
+            await self._something.wait()
         await self.flush()
         await self._clock.sleep(keys.GATHER_S)
 
@@ -71,6 +73,7 @@ class HintSender:
             except TransientError:
                 self._waiting.clear()
                 break
+            liveness.beat()
         self._something.clear()
 
 
@@ -90,7 +93,8 @@ class Ringer:
 
     async def step(self) -> None:
         """Wait for a reason, then ring."""
-        await self._something.wait()
+        with liveness.rest(self._something.is_set):
+            await self._something.wait()
         self._something.clear()
         try:
             await self._bell.ring(self._reason)

@@ -11,7 +11,7 @@ from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.claims import CLAIM_MAPS, KEPT_S, ClaimMap
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Kube
 from slipway.watcher.world import World
@@ -47,6 +47,7 @@ class ClaimSweeper:
         ]
         removed = 0
         for claim in idle[:DELETES_MAX]:
+            liveness.beat()
             if not await self._is_launched(claim):
                 removed += await self._remove(claim)
         if removed:

@@ -9,6 +9,7 @@ when time is short, and never the last ones.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -22,7 +23,7 @@ from slipway.kube.objects import ContainerStatus, Pod
 from slipway.kube.scope import only
 from slipway.model.ids import AllocationId
 from slipway.model.times import format_time, parse_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogPack, LogPosition, LogSource
@@ -76,11 +77,13 @@ class LogWriter:
         """Store what is written, until cancelled."""
         try:
             while True:
-                await self._some.wait()
+                with liveness.rest(lambda: self._waiting):
+                    await self._some.wait()
                 self._some.clear()
                 while self._waiting:
                     count = min(len(self._waiting), PACKS_AT_ONCE)
                     await self._exchange([self._waiting.popleft() for _ in range(count)])
+                    liveness.beat()
         finally:
             _fail(self._waiting)
             self._waiting.clear()
@@ -187,7 +190,7 @@ class LogFollower:
         self._has_rest = False
         """whether the last read ended within a line"""
         self._bytes = 0
-        self._lag = _Lag(clock)
+        self._lag = Lag(clock)
         self._progress_at = 0.0
 
     async def run(self) -> None:
@@ -213,7 +216,9 @@ class LogFollower:
                 is_read = has_ended and 0.0 < _ended_at(self.pod, self._container) <= read_until
                 if not is_read:
                     is_whole = await self._follow()
-                    failures, read_until = 0, 0.0 if self._has_rest else self._clock.now()
+                    # What was read and not stored, or stored by another process, has to be read again to its end.
+                    is_all = is_whole and not self._has_rest
+                    failures, read_until = 0, self._clock.now() if is_all else 0.0
                     is_read = is_whole and (has_ended or self.is_gone)
             except (TransientError, PermanentError) as error:
                 # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
@@ -316,7 +321,7 @@ class LogFollower:
         self._number += len(lines)
         size = sum(map(len, lines)) + len(lines)
         self._bytes += size
-        self._lag.add(size)
+        self._lag.add(size, self._cutter.newest)
         if lines:
             self.moved_at = self._clock.monotonic()
 
@@ -394,32 +399,41 @@ class LogFollower:
                 await self.news.wait()
 
 
-class _Lag:
-    """Whether a log is written faster than it is read, for so long that its node would remove lines unread."""
+class Lag:
+    """Whether a log is written faster than it is read, for so long that its node would remove lines unread.
+
+    Of a node that is only known by the times of lines: what waits there is the delay of the newest line, at the rate at
+    which lines were written lately. The least delay that was ever seen is taken for a difference between clocks.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = clock.monotonic()
         self._bytes = 0
         self._newest_s = 0.0
-        self._offset_s = 0.0
-        """how much of the apparent delay is a difference between clocks"""
+        self._offset_s = math.inf
         self._is_too_much = False
 
-    def add(self, size: int) -> None:
+    def add(self, size: int, newest: str) -> None:
+        """So many bytes were read; `newest` is the time of the newest line of all."""
         self._bytes += size
+        if not newest:
+            return
+        newest_s = parse_time(newest)
+        # With each piece: the first one says most, because a flood makes the delay of all others longer.
+        self._offset_s = min(self._offset_s, self._clock.now() - newest_s)
+        if not self._newest_s:
+            self._looked_at, self._bytes, self._newest_s = self._clock.monotonic(), 0, newest_s
 
     def is_too_much(self, newest: str) -> bool:
-        """Looked at now and then; `newest` is the time of the newest line."""
+        """Looked at now and then; `newest` as in `add`."""
         now = self._clock.monotonic()
         if not newest or now - self._looked_at < LAG_LOOK_S:
             return self._is_too_much and self._delay_s(newest) > LAG_OVER_S
         newest_s = parse_time(newest)
         written_s, spent_s = newest_s - self._newest_s, now - self._looked_at
-        delay_s = self._clock.now() - newest_s
-        self._offset_s = delay_s if not self._newest_s else min(self._offset_s, delay_s)
-        if self._newest_s and written_s > 0:
-            waits = (delay_s - self._offset_s) * self._bytes / written_s
+        if written_s > 0:
+            waits = self._delay_s(newest) * self._bytes / written_s
             self._is_too_much = written_s < spent_s and waits > LAG_BYTES_MAX
         self._looked_at, self._bytes, self._newest_s = now, 0, newest_s
         return self._is_too_much

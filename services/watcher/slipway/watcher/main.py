@@ -13,6 +13,7 @@ from slipway.streams import keys
 from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams, WorkQueue
 from slipway.streams.producer import BestEffort
+from slipway.watcher.loops import LAG
 from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Parts, Watcher
 
@@ -32,7 +33,7 @@ async def build(context: Context[Settings]) -> None:
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
     )
-    streams = open_streams(settings.redis_url, clock=context.clock, random=context.random, name=NAME)
+    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
@@ -42,7 +43,7 @@ async def build(context: Context[Settings]) -> None:
         return
     compose(context, kube, streams, behind)
     if settings.redis_url:
-        context.loop("lag", partial(measure, streams.work_queue("lag")), min_interval_s=LAG_S, max_backoff_s=LAG_S)
+        context.loop(LAG, partial(measure, streams.work_queue("lag")), min_interval_s=LAG_S, max_backoff_s=LAG_S)
 
 
 async def measure(queue: WorkQueue) -> None:
@@ -82,7 +83,7 @@ def compose(context: Context[Settings], kube: KubeApi, streams: Streams, behind:
     """Start watching on these clients: real ones in a process, models in the simulation."""
     watcher = make_watcher(context, kube, streams, behind)
     context.health.add_check("view", watcher.why_not_ready)
-    context.tasks.create_task(write_behind(behind, context.stop), name="write-behind")
+    context.tasks.create_task(write_behind(behind, context), name="write-behind")
     context.tasks.create_task(watcher.run(context.stop), name="watcher")
 
 

@@ -1,6 +1,7 @@
 """What Kubernetes says about our pods (its Events) -> lines in their logs, for people.
 
-Owns whose an Event is and what has been said already. The words are those of `sayings.py`.
+Owns whose an Event is and what has been said already. The words are those of `sayings.py`. What keeps a pod from
+starting is also handed to `podwarnings.py`, and `warned` is called with the uid of the allocation to look at.
 
 Promises: a line carries the time that the Event itself has, so that whoever reads the same Event again makes the same
 line; at the start of a term everything recent is read, and the store refuses what it has already; repeats of an
@@ -8,6 +9,7 @@ Event are said when their number has doubled. Best effort: nothing depends on it
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Protocol, cast
 
@@ -21,7 +23,7 @@ from slipway.kube.ports import KubeReader, WatchType
 from slipway.kube.resources import EVENTS
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.times import format_time, parse_time
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.streams.logpacks import LogPack, LogSource
 from slipway.watcher import sayings
@@ -56,11 +58,19 @@ class PodEvents:
     """Follows the Events of pods, one term at a time."""
 
     def __init__(
-        self, reader: KubeReader, writer: LogWriter, world: World, clock: Clock, *, enabled: bool = True
+        self,
+        reader: KubeReader,
+        writer: LogWriter,
+        world: World,
+        clock: Clock,
+        *,
+        warned: Callable[[str], None] = lambda _uid: None,
+        has_logs: bool = True,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._enabled = enabled
+        self._warned = warned
+        self._has_logs = has_logs
         self._world = world
         self._clock = clock
         self._said: OrderedDict[str, int] = OrderedDict()
@@ -70,12 +80,20 @@ class PodEvents:
 
     async def run(self) -> None:
         """Until cancelled. Raises InvariantError only."""
+        try:
+            await self._follow()
+        finally:
+            self._world.warnings.forget_all()
+
+    async def _follow(self) -> None:
         self._version = ""
-        while self._enabled:
+        while True:
+            liveness.beat()
             pause_s = RETRY_S
             try:
                 while not self._world.is_synced:
                     await self._clock.sleep(UNSYNCED_PAUSE_S)
+                    liveness.beat()
                 if not self._version:
                     self._version = await self._catch_up()
                 await self._watch()
@@ -100,6 +118,7 @@ class PodEvents:
                 found.append((event, whose))
         for event, whose in sorted(found, key=lambda each: _epoch(each[0])):
             await self._tell(event, whose)
+            liveness.beat()
         return listed.resource_version
 
     async def _watch(self) -> None:
@@ -107,6 +126,7 @@ class PodEvents:
         async with aclosing(cast("_Closable", watch)):
             async for change in watch:
                 self._version = change.resource_version or self._version
+                liveness.beat()
                 event = change.object
                 if event is None or change.type is WatchType.DELETED or event.involved_object.kind != "Pod":
                     continue
@@ -118,7 +138,10 @@ class PodEvents:
         count = sayings.count_of(event)
         if not sayings.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
             return
-        pack = _pack(event, whose, count)
+        if self._world.warnings.note(event, sayings.text_of(event)):
+            pod = self._world.pods.by_uid(event.involved_object.uid)
+            self._warned(pod.metadata.labels.get(LABEL_ALLOCATION_UID, "") if pod is not None else "")
+        pack = _pack(event, whose, count) if self._has_logs else None
         if pack is not None:
             await self._writer.write(pack)
         self._remember(event, count)

@@ -23,7 +23,7 @@ import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.kube.objects import ContainerStatus, Pod
-from slipway.runtime import log, service
+from slipway.runtime import liveness, log, service
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import LogSource, share_of
@@ -102,7 +102,8 @@ class PodLogs:
         try:
             for pod in self._world.pods.items():
                 self.observe(pod)
-            await asyncio.Event().wait()
+            with liveness.rest():
+                await asyncio.Event().wait()
         finally:
             self._leads = False
             self._fresh.clear()
@@ -198,6 +199,8 @@ class PodLogs:
         uid, source = key
         pod, is_done = follower.pod, False
         try:
+            # A log may be silent for ever. Who waits for its end has patience for `drain_s`, and gives up.
+            liveness.leave()
             is_done = await service.guarded("log", follower.run())
         finally:
             self._followers.pop(key, None)

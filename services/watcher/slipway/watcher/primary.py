@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 from slipway.kube.lease import Leadership
 from slipway.kube.scope import StopSignal
+from slipway.runtime import liveness
+from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
-from slipway.watcher import archives, keyclaims
+from slipway.watcher import archives, keyclaims, loops
 from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.keyclaims import ClaimSweeper
@@ -37,11 +39,11 @@ SWEEP_PAUSE_S = 2.0
 """Sweeps are at least this far apart, whoever asks for them."""
 
 
-class Loop(Protocol):
+class RunsLoop(Protocol):
     """The shared loop runner, bound to this process."""
 
     def __call__(
-        self, name: str, step: Callable[[], Any], stop: StopSignal, *, max_backoff_s: float
+        self, what: Loop, step: Callable[[], Any], stop: StopSignal, *, max_backoff_s: float
     ) -> Coroutine[Any, Any, None]: ...
 
 
@@ -62,7 +64,7 @@ class Errands:
 class Primary:
     """Runs the errands of one process in each of its terms."""
 
-    def __init__(self, errands: Errands, world: World, settings: Settings, *, loop: Loop) -> None:
+    def __init__(self, errands: Errands, world: World, settings: Settings, *, loop: RunsLoop) -> None:
         self._errands = errands
         self._world = world
         self._settings = settings
@@ -73,19 +75,20 @@ class Primary:
     async def run(self, leadership: Leadership, stop: StopSignal) -> None:
         """Until `stop`, or until the term ends and this is cancelled."""
         errands = self._errands
+        # What the streams lack at the beginning of a term is looked for as after a loss.
+        self._streams_lost.set()
         async with TaskGroup() as tasks:
             running = [
                 tasks.create_task(work)
                 for work in (
-                    errands.logs.lead(),
-                    errands.events.run(),
-                    errands.relay.check_quietly(self._world.allocations.items()),
-                    self._loop("feed", lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
-                    self._loop("streams", self._rebuild, stop, max_backoff_s=5.0),
-                    self._loop("sweep", self._sweep, stop, max_backoff_s=10.0),
-                    self._loop("retention", self._forget, stop, max_backoff_s=60.0),
-                    self._loop("archives", self._sweep_archives, stop, max_backoff_s=60.0),
-                    self._loop("claims", self._sweep_claims, stop, max_backoff_s=60.0),
+                    self._loop(loops.FOLLOW_LOGS, errands.logs.lead, stop, max_backoff_s=5.0),
+                    self._loop(loops.POD_EVENTS, errands.events.run, stop, max_backoff_s=5.0),
+                    self._loop(loops.FEED, lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
+                    self._loop(loops.STREAMS, self._rebuild, stop, max_backoff_s=5.0),
+                    self._loop(loops.SWEEP, self._sweep, stop, max_backoff_s=10.0),
+                    self._loop(loops.RETENTION, self._forget, stop, max_backoff_s=60.0),
+                    self._loop(loops.ARCHIVES, self._sweep_archives, stop, max_backoff_s=60.0),
+                    self._loop(loops.CLAIMS, self._sweep_claims, stop, max_backoff_s=60.0),
                 )
             ]
             await stop.wait()
@@ -109,7 +112,8 @@ class Primary:
 
     async def _rebuild(self) -> None:
         """Wait for a loss, then look at every stream; what cannot be looked at now, the next resync looks at."""
-        await self._streams_lost.wait()
+        with liveness.rest(self._streams_lost.is_set):
+            await self._streams_lost.wait()
         self._streams_lost.clear()
         await self._errands.relay.check_quietly(self._world.allocations.items())
 
@@ -118,8 +122,10 @@ class Primary:
             return UNSYNCED_PAUSE_S
         self._orphans.clear()
         await self._errands.sweeper.sweep()
+        pause_s = max(0.0, self._settings.sweep_interval_s - SWEEP_PAUSE_S)
+        liveness.beat(pause_s)
         try:
-            async with asyncio.timeout(max(0.0, self._settings.sweep_interval_s - SWEEP_PAUSE_S)):
+            async with asyncio.timeout(pause_s):
                 await self._orphans.wait()
         except TimeoutError:
             pass

@@ -24,7 +24,7 @@ from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
@@ -122,12 +122,14 @@ class Reconciler:
                 return
             self._outbox.offer(allocation)
             reduction = await self._reduced(allocation)
+            liveness.beat()
             wait_s = self._pace.wait_s(allocation, reduction)
             if wait_s > 0:
                 self._queue.add_after(uid, wait_s)
                 return
             if reduction.changed and not await self._write(allocation, reduction):
                 continue
+            liveness.beat()
             if not await self._clear(reduction):
                 self._hint(reduction)
             if reduction.changed and reduction.needs.recheck_at is not None and self._is_due(reduction):
@@ -194,6 +196,7 @@ class Reconciler:
             nodes_gone=gone,
             consistent=consistent,
             written_at=self._written_at.get(allocation.metadata.uid),
+            warnings=self._world.warnings.of(pod.metadata.uid for pod in pods),
         )
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -246,6 +249,7 @@ class Reconciler:
         """
         for pod in reduction.force_deletes:
             await self._force_delete(pod)
+            liveness.beat()
         ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod, reduction.allocation)]
         if ready:
             await asyncio.gather(*(self._drop(pod) for pod in ready))
@@ -276,6 +280,7 @@ class Reconciler:
                 )
             except StaleError:
                 return
+        liveness.beat()
         if left is not None:
             self._world.pods.expect(pod.metadata.uid, left.metadata.version)
 

@@ -14,7 +14,7 @@ Promises
   read that shows no pod of an earlier attempt that is not over.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -28,13 +28,15 @@ from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.watcher import causes, ends, exits, gang, leftovers, usage
+from slipway.watcher import causes, ends, exits, gang, leftovers, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
 from slipway.watcher.gang import ENDED
+from slipway.watcher.podwarnings import PodWarning
 from slipway.watcher.view import View, last_transition_at
 
 DEFAULT_POLICY = Policy()
+NO_WARNINGS: Mapping[str, PodWarning] = {}
 _SERVICES = (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD)
 """Kinds that are ready when their pods are."""
 _GOOD_ENDS = (Reason.COMPLETED, Reason.USER_STOPPED)
@@ -75,7 +77,7 @@ class _Moved(msgspec.Struct, frozen=True, kw_only=True):
     urgent: bool = False
 
 
-def reduce(
+def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     allocation: Allocation,
     pods: Iterable[Pod],
     *,
@@ -85,11 +87,13 @@ def reduce(
     nodes_gone: Set[str] = frozenset(),
     consistent: bool = False,
     written_at: float | None = None,
+    warnings: Mapping[str, PodWarning] = NO_WARNINGS,
 ) -> Reduction:
     """The reduction of `allocation` with all `pods` that carry its uid, at `now` (epoch seconds).
 
     `nodes_gone` are nodes whose deletion is confirmed; `consistent` says that `pods` come from a consistent read made
     after `allocation` was read; `written_at` is when the status was last written (None: at its last transition).
+    `warnings` is what Events said last of the start of these pods; what is not in it is not known here.
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
@@ -103,6 +107,7 @@ def reduce(
         nodes_gone=nodes_gone,
         consistent=consistent,
         written_at=last_transition_at(allocation) if written_at is None else written_at,
+        warnings=warnings,
     )
     if allocation.status.phase is Phase.TERMINATED:
         moved = _Moved(allocation=allocation)
@@ -175,6 +180,7 @@ def _started(view: View) -> _Moved:
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
+        allocation = obstacles.told(view, allocation)
         look = bool(view.gang.missing) and not view.consistent
         return _Moved(allocation=allocation, look=look, at=causes.next_look(view, allocation))
     if cause.reason in _GOOD_ENDS and all(rank.exit is not None for rank in view.gang.ranks):
@@ -205,7 +211,8 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
         return allocation
     starts = [exits.started_at(rank.pod) for rank in found.ranks if rank.pod is not None]
     at = view.moment(allocation, max((start for start in starts if start is not None), default=None))
-    changes["deadlines"] = {**allocation.status.deadlines, **_deadlines(allocation, at)}
+    standing = {name: at_ for name, at_ in allocation.status.deadlines.items() if name != obstacles.DEADLINE_START}
+    changes["deadlines"] = {**standing, **_deadlines(allocation, at)}
     running = record(
         allocation,
         Event.RUNNING,

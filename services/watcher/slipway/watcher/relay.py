@@ -17,7 +17,7 @@ from slipway.errors import TransientError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.ports import Entry, Outcome
@@ -69,7 +69,8 @@ class Relay:
         Raises:
             TransientError: Redis is away; what was taken is offered again.
         """
-        await self._something.wait()
+        with liveness.rest(lambda: self._dirty):
+            await self._something.wait()
         await self.flush()
         await self._clock.sleep(keys.GATHER_S)
 
@@ -83,6 +84,7 @@ class Relay:
                 for allocation in batch:
                     self.offer(allocation)
                 raise
+            liveness.beat()
         self._something.clear()
 
     async def check(self, allocations: Iterable[Allocation]) -> int:
@@ -101,6 +103,7 @@ class Relay:
         for start in range(0, len(living), BATCH_MAX):
             batch = living[start : start + BATCH_MAX]
             await self._ask(batch)
+            liveness.beat()
             missing = [allocation for allocation in batch if not self.is_published(allocation)]
             lacking += len(missing)
             for allocation in missing:

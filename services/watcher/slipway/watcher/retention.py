@@ -14,7 +14,7 @@ from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.watcher.ports import Accounts, Writer
 from slipway.watcher.world import World
@@ -64,6 +64,7 @@ class Retention:
             some = settled[start : start + AT_ONCE]
             answers = await asyncio.gather(*(self._delete(allocation) for allocation in some))
             deleted += answers.count(True)
+            liveness.beat()
             if is_refused := None in answers:
                 break
         self.is_behind = len(due) > deleted and not is_refused

@@ -19,7 +19,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.watcher import finalizers
 from slipway.watcher.ports import Kube
@@ -88,6 +88,7 @@ class Sweeper:
         removed = 0
         for orphan in found[:DELETES_MAX]:
             removed += await self._remove(orphan, owners.get(_owner_of(orphan.meta)))
+            liveness.beat()
         if removed:
             _log.info("swept", removed=removed)
         return removed

@@ -3,7 +3,7 @@
 Pure values. Owns the times of transitions: never before the last one, never in the future.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -15,6 +15,7 @@ from slipway.model.times import parse_time
 from slipway.watcher import exits
 from slipway.watcher.ends import Policy
 from slipway.watcher.gang import Gang
+from slipway.watcher.podwarnings import PodWarning
 
 GRAIN_S = 1.0
 """Kubernetes cuts times to whole seconds: the moment may be up to this much later."""
@@ -32,6 +33,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     nodes_gone: Set[str]
     consistent: bool
     written_at: float
+    warnings: Mapping[str, PodWarning] = {}
+    """{uid of a pod: what an Event said last of its start}"""
 
     @property
     def stop(self) -> Reason | None:

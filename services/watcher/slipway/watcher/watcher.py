@@ -11,6 +11,7 @@ swap makes any overlap harmless.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from slipway.crd.totals import is_booked, token_of
@@ -22,13 +23,14 @@ from slipway.kube.reflector import Reflector
 from slipway.kube.scope import StopSignal, run_until
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Phase
-from slipway.runtime import log, service, telemetry
+from slipway.runtime import liveness, log, service, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.health import Health
+from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
-from slipway.watcher import ends
+from slipway.watcher import ends, loops
 from slipway.watcher.archives import ArchiveSweeper
 from slipway.watcher.books import Books
 from slipway.watcher.dispatch import Audience, Dispatch
@@ -48,7 +50,7 @@ from slipway.watcher.sweep import Sweeper
 from slipway.watcher.world import World, fill
 
 LEASE = "slipway-feed"
-STALE_VIEW_S = 120.0
+STALE_VIEW_S = loops.STILL_S
 """A watch that said nothing for so long, not even that it ends, is not to be trusted; each lasts a minute at most."""
 UNSYNCED_PAUSE_S = 0.02
 FULL_ROUND = 3
@@ -58,7 +60,6 @@ RENEW_S, RENEW_PART = 4.0, 0.4
 soon another takes over only the duration counts."""
 ONCE_KEYS_MAX = 1000
 """Keys that one pass works on, per allocation."""
-FOREVER_S = float("inf")
 
 _log = log.get_logger(__name__)
 
@@ -157,21 +158,26 @@ class Watcher:
         """Until `stop`."""
         async with TaskGroup() as tasks:
             for reflector in self.reflectors:
-                tasks.create_task(reflector.run(stop))
+                # A server that is away, or has just come back, is no fault of the watch.
+                watch = loops.WATCH.of(reflector.plural)
+                running = self._parts.health.supervise(
+                    watch, partial(reflector.run, stop), since=lambda: self._elector.answered_since
+                )
+                tasks.create_task(running)
             for index in range(self._settings.reconcile_workers):
-                tasks.create_task(self._loop(f"reconcile-{index}", self._work, stop, max_backoff_s=1.0))
-            steps = {
-                "relay": self.relay.step,
-                "hints": self._hints.step,
-                "bell": self._bell.step,
-                "books": self._books.step,
-            }
-            for name, step in steps.items():
-                tasks.create_task(self._loop(name, _until(stop, step), stop, max_backoff_s=2.0))
+                tasks.create_task(self._loop(loops.RECONCILE.of(index), self._work, stop, max_backoff_s=1.0))
+            steps = (
+                (loops.RELAY, self.relay.step),
+                (loops.HINTS, self._hints.step),
+                (loops.BELL, self._bell.step),
+                (loops.BOOKS, self._books.step),
+            )
+            for what, step in steps:
+                tasks.create_task(self._loop(what, _until(stop, step), stop, max_backoff_s=2.0))
             logs = _until(stop, self._logs.serve)
-            tasks.create_task(self._loop("logs", logs, stop, max_backoff_s=1.0))
-            tasks.create_task(self._loop("resync", self._resync, stop, max_backoff_s=5.0))
-            tasks.create_task(self._loop("lease", lambda: self._compete(stop), stop, max_backoff_s=5.0))
+            tasks.create_task(self._loop(loops.LOGS, logs, stop, max_backoff_s=1.0))
+            tasks.create_task(self._loop(loops.RESYNC, self._resync, stop, max_backoff_s=5.0))
+            tasks.create_task(self._loop(loops.LEASE, lambda: self._compete(stop), stop, max_backoff_s=5.0))
             await stop.wait()
             self.queue.shut_down()
 
@@ -204,7 +210,8 @@ class Watcher:
         if not self.world.is_synced:
             await self._clock.sleep(UNSYNCED_PAUSE_S)
             return
-        uid = await self.queue.get()
+        with liveness.rest(lambda: len(self.queue)):
+            uid = await self.queue.get()
         if uid is None:
             return
         try:
@@ -287,7 +294,8 @@ class Watcher:
                 self._logs.writer,
                 self.world,
                 clock,
-                enabled=bool(settings.redis_url),
+                warned=lambda uid: self._dispatch.enqueue(uid),
+                has_logs=bool(settings.redis_url),
             ),
             sweeper=Sweeper(parts.kube, clock),
             archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
@@ -324,10 +332,10 @@ class Watcher:
         return any(reflector.silent_s > STALE_VIEW_S for reflector in self.reflectors)
 
     def _loop(
-        self, name: str, step: Callable[[], Any], stop: StopSignal, *, max_backoff_s: float
+        self, what: Loop, step: Callable[[], Any], stop: StopSignal, *, max_backoff_s: float
     ) -> Coroutine[Any, Any, None]:
         return service.loop(
-            name,
+            what,
             step,
             clock=self._clock,
             random=self._parts.random,
@@ -335,7 +343,6 @@ class Watcher:
             stop=stop,  # pyright: ignore[reportArgumentType] - any stop signal will do
             min_interval_s=0.0,
             max_backoff_s=max_backoff_s,
-            deadline_s=FOREVER_S,
         )
 
 
@@ -358,6 +365,7 @@ def _elector(parts: Parts) -> LeaseElector:
         namespace=settings.namespace,
         clock=parts.clock,
         random=parts.random,
+        health=parts.health,
         timing=LeaseTiming(
             duration_s=settings.lease_duration_s,
             renew_deadline_s=settings.lease_renew_deadline_s,

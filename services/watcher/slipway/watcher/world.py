@@ -13,6 +13,7 @@ from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
 from slipway.kube.objects import Namespace, Node, Pod
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
 from slipway.kube.store import Store, by_label
+from slipway.watcher.podwarnings import PodWarnings
 from slipway.watcher.ports import Reader
 
 BY_ALLOCATION = "allocation"
@@ -48,6 +49,8 @@ class World:
     pools: Store[ResourcePool] = field(default_factory=Store[ResourcePool])
     queues: Store[Queue] = field(default_factory=Store[Queue])
     jobs: Store[Job] = field(default_factory=Store[Job])
+    warnings: PodWarnings = field(default_factory=PodWarnings)
+    """what Events say of the start of pods; only the primary is told"""
 
     def stores(self) -> tuple[tuple[Resource[Any], Store[Any]], ...]:
         """Each resource with its store; pools first, because an allocation's fact depends on its pool's defaults."""

@@ -27,6 +27,7 @@ from slipway.kube.ports import Gets, KubeApi
 from slipway.kube.resources import CRDS
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
+from slipway.runtime.liveness import BOUND_MAX_S, Loop
 from slipway.runtime.service import Context
 from slipway.runtime.settings import CommonSettings
 from slipway.runtime.tasks import TaskGroup
@@ -89,9 +90,8 @@ def serve(place: Place, *, listen: str, every_s: float, for_s: float) -> int:
             export(await auditor.audit(for_s), took_s=context.clock.monotonic() - began_s)
             return every_s
 
-        context.loop(
-            NAME, step, min_interval_s=every_s, max_backoff_s=every_s, deadline_s=60.0 + 2 * for_s, required=True
-        )
+        watched = Loop(name=NAME, bound_s=min(BOUND_MAX_S, 60.0 + 2 * for_s), moves="each audit")
+        context.loop(watched, step, min_interval_s=every_s, max_backoff_s=every_s, required=True)
 
     return service.run(NAME, Settings, build, argv=[], env=env)
 

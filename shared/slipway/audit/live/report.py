@@ -37,6 +37,7 @@ ADVICE: dict[str, str] = {
     "I24": "delete what ended long ago (retention), and report which object it is",
     "I25": "look for other writers of pods; report this",
     "I26": "compare `slipway usage` with the totals' ConfigMap of that day",
+    "I27": "compare `slipway logs` with `kubectl logs` while the pod is there; report this",
 }
 _REPORT_IT = "keep the services' logs, and report this"
 

@@ -70,7 +70,7 @@ def _facts(view: Json, session: Session, moment: Any) -> list[tuple[str, str]]:
         ("ID", str(view["id"])),
         ("Kind", str(view["kind"])),
         ("State", session.terminal.state(state) + (f" (attempt {view['attempt']})" if view["attempt"] > 1 else "")),
-        ("Why", words.waits_for(view) or (words.summary_of(view) if ended else "")),
+        ("Why", words.waits_for(view) or words.blocked_by(view) or (words.summary_of(view) if ended else "")),
         ("Queue", f"{view['queue']} in pool {view['pool']}, priority {view['priority']}"),
         ("Workspace", str(view["workspace"])),
         ("User", str(view.get("user") or "")),

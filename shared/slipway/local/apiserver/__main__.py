@@ -17,15 +17,18 @@ from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.local.apiserver.journal import Journal
 from slipway.runtime import memory, private_files
+from slipway.runtime.connections import Limits
+from slipway.runtime.http_server import LimitedProtocol, LimitedServer
+from slipway.runtime.listen import Address, bind
 
 _GRACE_S = 2
 
 
-class _Server(uvicorn.Server):
+class _Server(LimitedServer):
     """Ends the watches first: a server waits for its connections before it stops."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
-        super().__init__(config)
+        super().__init__(config, Limits())
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -104,13 +107,14 @@ def main(argv: list[str] | None = None) -> int:
         hosts=(host, *options.host_name),
     )
     config = uvicorn.Config(
-        app, host=host or "127.0.0.1", port=int(port), log_level="warning", access_log=False, timeout_keep_alive=75,
+        app, http=LimitedProtocol, ws="none", log_level="warning", access_log=False, timeout_keep_alive=75,
         timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,
         ssl_keyfile=options.tls_private_key_file,
     )  # fmt: skip
     memory.settle_process()
     try:
-        _Server(config, app).run()
+        with bind(Address(host or "127.0.0.1", int(port))) as listener:
+            _Server(config, app).run(sockets=[listener])
     finally:
         if journal is not None:
             journal.close()

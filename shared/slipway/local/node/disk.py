@@ -5,13 +5,16 @@ paths of a container become paths below its root. There are no mount namespaces 
 working directory, exist below the container's root and are rewritten in what the container is told; any other
 absolute path is the machine's own.
 
-Invariant: everything of a pod is below one folder named by its uid.
+Invariants: everything of a pod is below one folder named by its uid, but for its sockets: the path of a socket is
+short (some 100 bytes), so they have a folder of their own below /tmp, which no other account may enter.
 """
 
 import os
 import posixpath
 import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +29,11 @@ _FILE_MODE = 0o644
 _SECRET_MODE = 0o600
 _BEFORE = r"(?<![A-Za-z0-9_./~-])"
 _AFTER = r"(?![A-Za-z0-9_.-])"
+
+
+_SOCKETS = "sockets"
+"""A link in the state of the nodes, to the folder below /tmp."""
+_SOCKETS_CHARS = 8
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,17 +51,55 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         return re.sub(pattern, lambda match: self.paths[match[1]], text)
 
 
+def remove_sockets(state: Path) -> None:
+    """Removes the sockets of all pods, once none runs any more."""
+    folder = _linked(state / _SOCKETS)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sockets_of(state: Path) -> Path:
+    link = state / _SOCKETS
+    folder = _linked(link)
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="slipway-", dir="/tmp"))
+        fresh = link.with_name(f".{_SOCKETS}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(folder)
+        fresh.replace(link)
+    return folder
+
+
+def _linked(link: Path) -> Path | None:
+    """The folder that a link names, if it is ours alone: what is below /tmp may be cleared up and made by others."""
+    try:
+        folder = Path(os.readlink(link))
+        about = folder.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
+    return folder if is_ours else None
+
+
 class PodDisk:
     """The folder of one pod below the node's state."""
 
     def __init__(self, pods: Path, uid: str) -> None:
         self.folder = pods / uid
         self._claims = pods.parent / "claims"
+        self._state = pods.parent
+        self._name = uid[:_SOCKETS_CHARS]
 
     @property
     def is_new(self) -> bool:
         """Whether nothing of the pod was ever prepared here."""
         return not self.folder.exists()
+
+    def sockets(self) -> Path:
+        """Where programs of the pod put sockets that other accounts must not connect to."""
+        folder = _sockets_of(self._state) / self._name
+        folder.mkdir(exist_ok=True, mode=0o700)
+        return folder
 
     def container(self, name: str) -> Path:
         return self.folder / "containers" / name
@@ -80,6 +126,7 @@ class PodDisk:
     def remove(self) -> None:
         """Removes everything; what can not be removed stays."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self._state / _SOCKETS / self._name, ignore_errors=True)
 
     # --- volumes and mounts -------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ speaks TLS, at a kubelet's own `/containerLogs/<namespace>/<pod>/<container>`; t
 that. Knows no
 pods: it asks a `Shelf`.
 
-Invariants: at most CONNECTIONS_MAX readers; a request has a deadline and a limit; an answer ends with its connection.
+Invariants: at most CONNECTIONS_MAX readers; a request's head has the limits of `runtime/connections.py`; an answer ends
+with its connection.
 """
 
 import asyncio
@@ -23,12 +24,11 @@ from slipway.local.node.logs import LogQuery, normal_time
 from slipway.model.times import format_time
 from slipway.runtime import web_guard
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.connections import HEAD_BYTES_MAX, HEAD_FIELDS_MAX, HEAD_S, Connections, Limits, Visit
 from slipway.runtime.tasks import TaskGroup
 
 HOST = "127.0.0.1"
 CONNECTIONS_MAX = 512
-_HEAD_BYTES_MAX = 32 * 1024
-_HEAD_S = 10.0
 _DRAIN_S = 60.0
 _PHRASES = {
     200: "OK",
@@ -37,6 +37,7 @@ _PHRASES = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
     421: "Misdirected Request",
     503: "Service Unavailable",
 }
@@ -66,9 +67,18 @@ class LogEndpoint:
         self._key = random.token_hex(16)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        # The API server is one address, and reads all logs.
+        self._visits = Connections(Limits(connections=2 * CONNECTIONS_MAX, connections_per_address=2 * CONNECTIONS_MAX))
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._answer, HOST, 0, limit=_HEAD_BYTES_MAX, ssl=self._tls)
+        self._server = await asyncio.start_server(
+            self._meet,
+            HOST,
+            0,
+            limit=HEAD_BYTES_MAX,
+            ssl=self._tls,
+            ssl_handshake_timeout=HEAD_S if self._tls else None,
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         if self._tls is None:
             self.url = f"http://{HOST}:{self.port}/{self._key}"
@@ -81,12 +91,27 @@ class LogEndpoint:
                 writer.transport.abort()
             await self._server.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visit = self._visits.admit(str(writer.get_extra_info("peername", ("",))[0]))
+        if visit is None:
+            writer.transport.abort()
+            return
+        visit.drop = writer.transport.abort
+        try:
+            await self._answer(visit, reader, writer)
+        finally:
+            visit.closed()
+
+    async def _answer(self, visit: Visit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            async with asyncio.timeout(_HEAD_S):
+            async with asyncio.timeout(HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            first, *lines = head.decode("latin-1").split("\r\n")
+            visit.head_done()
+            first, *lines = head[:-4].decode("latin-1").split("\r\n")
+            if len(lines) > HEAD_FIELDS_MAX:
+                await self._refuse(writer, 431, f"at most {HEAD_FIELDS_MAX} fields")
+                return
             method, target, _ = first.split(" ", 2)
             fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             # A kubelet is reached under the name of its node, and what browsers have no certificate for.

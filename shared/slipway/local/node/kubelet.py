@@ -19,7 +19,7 @@ from slipway.kube.scope import StopSignal
 from slipway.kube.store import Store
 from slipway.local.node.addresses import Addresses
 from slipway.local.node.capacity import Capacity
-from slipway.local.node.disk import PodDisk
+from slipway.local.node.disk import PodDisk, remove_sockets
 from slipway.local.node.endpoint import LogEndpoint
 from slipway.local.node.logs import LogQuery, read
 from slipway.local.node.names import PeerNames
@@ -101,6 +101,7 @@ class Kubelet:
             await self._end_pods()
             watching.cancel()
         await self._endpoint.close()
+        await asyncio.to_thread(remove_sockets, self._pods.parent)
 
     def uid_of(self, namespace: str, name: str) -> str:
         """The uid of our pod of that name. Raises: NotFoundError."""

@@ -10,6 +10,7 @@ before it is confirmed; whatever is reported terminated runs no more.
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from slipway.kube.ports import KubeApi
 from slipway.kube.scope import run_until
 from slipway.local.node import containers
 from slipway.local.node.addresses import Addresses
+from slipway.local.node.announcer import Announcer
 from slipway.local.node.capacity import Capacity, Shortage
 from slipway.local.node.containers import Verdict, Waiting
 from slipway.local.node.disk import PodDisk
@@ -85,6 +87,7 @@ class PodRun:
             clock=kit.clock,
             on_change=self._writer.changed,
         )
+        self._announcer = Announcer(kit.kube, kit.clock)
         self._leaving = asyncio.Event()
         self._dismissed = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -181,7 +184,7 @@ class PodRun:
         kit, are_fresh = self._kit, not self._is_known
         renewing = asyncio.ensure_future(keep_renewed(kit.kube, self.pod, self.disk, kit.clock, are_fresh=are_fresh))
         try:
-            await self.runs.run(bundles)
+            await self.runs.run(bundles, again=partial(self._fetched_again, bundles), warn=self._warn)
         finally:
             renewing.cancel()
             await asyncio.wait({renewing})
@@ -214,6 +217,7 @@ class PodRun:
                 return bundles
             except NotConfiguredError as error:
                 self.runs.wait_all(Waiting(reason="ContainerCreating", message=str(error)))
+                await self._warn(error.reason, str(error))
             except (ControlPlaneError, OSError, ValueError, TypeError) as error:
                 if isinstance(error, InvariantError):
                     raise
@@ -221,6 +225,16 @@ class PodRun:
                 _log.warning("pod not prepared yet", error=str(error))
             await self._kit.clock.sleep(pause_s)
             pause_s = min(PAUSE_MAX_S, pause_s * 2)
+
+    async def _fetched_again(self, known: Fetched) -> Fetched:
+        """The ConfigMaps and Secrets as they are now; as they were, while the API server does not answer."""
+        try:
+            return await fetch(self._kit.kube, self.pod)
+        except TransientError:
+            return known
+
+    async def _warn(self, reason: str, message: str) -> None:
+        await self._announcer.warn(self.pod, reason, message)
 
     async def _end(self) -> None:
         """Every process ends: by itself, at SIGTERM, or at SIGKILL once the grace is over."""

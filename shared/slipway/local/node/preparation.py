@@ -123,6 +123,9 @@ def _base_environment(pod: NodePod, disk: PodDisk) -> dict[str, str]:
         "PATH": f"{own}{os.pathsep}{os.environ.get('PATH') or _SYSTEM_PATH}",
         "HOME": str(disk.folder / "home"),
         "TMPDIR": str(disk.folder / "tmp"),
+        "XDG_RUNTIME_DIR": str(disk.sockets()),
+        # Jupyter does not look at the name above; kernels have their sockets there (see `kind_defaults`).
+        "JUPYTER_RUNTIME_DIR": str(disk.sockets()),
         "HOSTNAME": pod.hostname,
         **{name: value for name, value in os.environ.items() if name == ENV_WORKLOAD_TOKEN},
         "LANG": "C.UTF-8",

@@ -8,7 +8,7 @@ gone, is lost, and is not started again; after `close` nothing runs.
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -29,6 +29,10 @@ from slipway.runtime.tasks import TaskGroup
 
 PEERS_WAIT_S = 20.0
 PEERS_POLL_S = 0.02
+CONFIG_WAIT_MIN_S = 0.25
+CONFIG_WAIT_MAX_S = 2.0
+FAILED = "Failed"
+"""Of an Event: a container could not be made or started."""
 START_ERROR = "StartError"
 START_ERROR_CODE = 128
 RESTART_MIN_S = 0.5
@@ -60,6 +64,8 @@ class Runs:
         self._on_change = on_change
         self._logs: dict[str, LogWriter] = {}
         self.is_closed = False
+        self._again: Callable[[], Awaitable[Fetched]] | None = None
+        self._warn: Callable[[str, str], Awaitable[None]] | None = None
         reason = "PodInitializing" if pod.init_containers else "ContainerCreating"
         self.containers = [
             *(Container(spec=spec, is_init=True, state=Waiting(reason=reason)) for spec in pod.init_containers),
@@ -85,11 +91,19 @@ class Runs:
                 each.state = waiting
         self._on_change()
 
-    async def run(self, bundles: Fetched) -> None:
+    async def run(
+        self,
+        bundles: Fetched,
+        *,
+        again: Callable[[], Awaitable[Fetched]] | None = None,
+        warn: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
         """Runs init containers in order, then the others; returns when the last one has ended, sidecars aside.
 
-        Cancelling it leaves the processes as they are.
+        `again` reads ConfigMaps and Secrets anew for a container that lacks one; `warn` takes (reason, message) of
+        what keeps a container from starting. Cancelling it leaves the processes as they are.
         """
+        self._again, self._warn = again, warn
         async with TaskGroup() as tasks:
             sidecars: list[asyncio.Task[None]] = []
             for each in self.containers:
@@ -192,8 +206,9 @@ class Runs:
         return exited(found.code, started_at=shim.started_at(folder), finished_at=found.at)
 
     async def _program(self, container: Container, bundles: Fetched) -> Program:
-        """Waits for peers for a while; for a configuration that can not be, for ever."""
+        """Waits for peers for a while; for what its configuration refers to until it is there, as a kubelet does."""
         until = self._clock.monotonic() + PEERS_WAIT_S
+        pause_s = CONFIG_WAIT_MIN_S
         while True:
             is_patient = self._clock.monotonic() < until
             try:
@@ -211,7 +226,11 @@ class Runs:
                 await self._clock.sleep(PEERS_POLL_S)
             except NotConfiguredError as error:
                 self._set(container, Waiting(reason=CONFIG_ERROR, message=str(error)))
-                await asyncio.Event().wait()
+                if self._warn is not None:
+                    await self._warn(FAILED, f"Error: {error}")
+                await self._clock.sleep(pause_s)
+                pause_s = min(CONFIG_WAIT_MAX_S, pause_s * 2)
+                bundles = await self._again() if self._again is not None else bundles
 
     def _started(self, container: Container, program: Program) -> Shim:
         folder = self._disk.instance(container.name, container.restarts)

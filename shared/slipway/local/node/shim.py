@@ -28,8 +28,12 @@ SHELL = "/bin/sh"
 STREAMS = ("stdout", "stderr")
 KILLED_CODE = 128 + signal.SIGKILL
 _POLL_S = 0.2
-_SCRIPT = 'echo $$ >"$0/pid"; trap : HUP INT QUIT TERM USR1 USR2; "$@"; echo $? >"$0/exit"'
-"""Until the traps stand, a signal ends the shell, and the program is never started."""
+_SCRIPT = (
+    'exec 3>&2 2>/dev/null; echo $$ >"$0/pid"; trap : HUP INT QUIT TERM USR1 USR2; '
+    '(exec "$@" 2>&3 3>&-); echo $? >"$0/exit"'
+)
+"""Until the traps stand, a signal ends the shell, and the program is never started. The shell itself prints nothing: it
+would say which signal ended the program ("Terminated"), between the lines of the program."""
 _AGAIN_S = 0.005
 _READ_BYTES = 64 * 1024
 _PRIVATE = 0o600

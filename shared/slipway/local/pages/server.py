@@ -7,6 +7,7 @@ Invariants: no page loads anything from elsewhere; what changes something must b
 send unasked; the Host must be this machine, which no rebound name is.
 """
 
+import contextlib
 import hmac
 import html
 import ipaddress
@@ -14,10 +15,13 @@ import json
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -27,6 +31,9 @@ from slipway.local.pages.kernel import Kernel
 from slipway.local.pages.scalars import read_runs
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
+HEAD_BYTES_MAX = 16 * 1024
+CONNECTIONS_MAX = 64
+HEAD_S = 10.0
 _REQUEST_S = 30.0
 _UNKNOWN = "only the proxy of the API may do this: slipway open"
 
@@ -107,11 +114,15 @@ class PageServer(ThreadingHTTPServer):
     """Serves one site. `prefix` is the path under which the API's proxy shows it; with `token` to it only."""
 
     daemon_threads = True
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], site: Site, *, prefix: str = "", token: str = "") -> None:
         self.site = site
         self.token = token.encode("latin-1")
         self.prefix = prefix.rstrip("/")
+        self.heads: dict[socket.socket, float] = {}
+        """connections whose next head is not whole, and since when"""
+        self._open: set[int] = set()
         super().__init__(address, _Request)
         self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}{self.prefix}/"
 
@@ -122,12 +133,64 @@ class PageServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return len(self._open) < CONNECTIONS_MAX
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(id(request))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._open.discard(id(request))
+
+    def service_actions(self) -> None:
+        """Called about twice a second by the loop that accepts."""
+        since = time.monotonic() - HEAD_S
+        for connection in [connection for connection, begun in list(self.heads.items()) if begun < since]:
+            self.heads.pop(connection, None)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Head:
+    """What a request's head is read from: no more than HEAD_BYTES_MAX of it."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._left = HEAD_BYTES_MAX
+
+    def readline(self, size: int = -1) -> bytes:
+        line: bytes = self._source.readline(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("head")
+        return line
+
 
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "slipway-pages"
     sys_version = ""
     timeout = _REQUEST_S
+
+    def handle_one_request(self) -> None:
+        body, self.rfile = self.rfile, cast("BufferedIOBase", _Head(self.rfile))
+        self._body = body
+        self._server.heads[self.connection] = time.monotonic()
+        try:
+            super().handle_one_request()
+        except LineTooLong:
+            self.close_connection = True  # the request line alone was too long
+        finally:
+            self._server.heads.pop(self.connection, None)
+            self.rfile = body
+
+    def parse_request(self) -> bool:
+        is_good = super().parse_request()
+        self._server.heads.pop(self.connection, None)
+        self.rfile = self._body
+        return is_good
 
     def do_GET(self) -> None:
         site, path = self._site, self._path()

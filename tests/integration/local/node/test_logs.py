@@ -14,13 +14,20 @@ async def test_a_log_is_followed_to_its_end(world: NodeWorld):
     script = "echo one; while [ ! -e $HOME/go ]; do sleep 0.01; done; echo two >&2; printf three"
     await world.start("a", ["sh", "-c", script])
     pod = await world.running("a")
-    log = b""
+    read = b""
     async with asyncio.timeout(5):
         async for chunk in world.kube.follow_log(NAMESPACE, "a"):
-            log += chunk
-            if log.endswith(b" one\n"):
+            read += chunk
+            if read.endswith(b" one\n"):
                 (world.folder / "pods" / pod.metadata.uid / "home" / "go").touch()
-    assert sorted(line.partition(b" ")[2] for line in log.splitlines()) == [b"one", b"three", b"two"]
+    assert sorted(line.partition(b" ")[2] for line in read.splitlines()) == [b"one", b"three", b"two"]
+
+
+@pytest.mark.parametrize("number", ["TERM", "KILL", "SEGV"])
+async def test_a_log_has_the_words_of_the_program_only(world: NodeWorld, number: str):
+    """What stands between the node and the program does not say which signal has ended it."""
+    await world.run("a", ["sh", "-c", f"echo mine >&2; kill -{number} $$$$"])
+    assert await world.log("a") == "mine\n"
 
 
 async def test_a_reader_resumes_after_the_last_time_it_saw(world: NodeWorld):

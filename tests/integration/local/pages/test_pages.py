@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slipway.local.pages.server import NotebookSite, PageServer, Site, TensorboardSite
+from slipway.local.pages.server import CONNECTIONS_MAX, NotebookSite, PageServer, Site, TensorboardSite
 
 PREFIX = "/proxy/notebook-abc-12345678"
 
@@ -140,3 +141,39 @@ def test_with_a_token_the_proxy_only_is_answered():
             assert client.get(f"{PREFIX}/", headers=headers).status_code == code
             assert client.post(f"{PREFIX}/run", json={"code": "1"}, headers=headers).status_code == code
         assert client.get("/healthz").status_code == 200
+
+
+def answer_to(client: httpx.Client, *pieces: bytes) -> bytes:
+    """What comes until the connection ends."""
+    with socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10) as connection:
+        with contextlib.suppress(OSError):
+            for piece in pieces:
+                connection.sendall(piece)
+            connection.shutdown(socket.SHUT_WR)
+        try:
+            return connection.recv(64)
+        except ConnectionError:
+            return b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: %s\r\n" % (b"x" * 1000) * 17 + b"\r\n",
+        b"GET / HTTP/1.1\r\na: " + b"x" * 17_000,
+        b"GET /" + b"x" * 17_000,
+    ],
+)
+def test_a_head_that_is_too_large(notebook: httpx.Client, head: bytes):
+    """It is not read to its end."""
+    assert b" 200 " not in answer_to(notebook, head)
+    assert b" 200 " in answer_to(notebook, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+
+def test_connections_are_limited(notebook: httpx.Client):
+    """Each is a thread; what is above is closed at once."""
+    with contextlib.ExitStack() as held:
+        for _ in range(CONNECTIONS_MAX):
+            held.enter_context(socket.create_connection(("127.0.0.1", notebook.base_url.port or 0), timeout=10))
+        assert answer_to(notebook, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") == b""

@@ -1,5 +1,6 @@
 """POST and list of allocations."""
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -72,7 +73,8 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     )
     if flag_param(request, "dryRun"):
         rehearsal = await parts.launcher.rehearse(order)
-        return json_response(preview.answer(rehearsal, parts.settings.task_options))
+        # Beside the loop: it grows with the gang, with the cluster, and with what lives there.
+        return json_response(await asyncio.to_thread(preview.answer, rehearsal, parts.settings.task_options))
     launched = await parts.launcher.launch(order)
     allocation_id = id_of(launched.allocation)
     parts.lookup.remember(launched.allocation)

@@ -23,14 +23,16 @@ from typing import Protocol
 import msgspec
 
 from slipway.api.cloudevents import cloud_event
+from slipway.api.loops import WEBHOOKS_HEARTBEATS
 from slipway.api.ports import Stop
 from slipway.api.webhooks.hook import Webhook
 from slipway.api.webhooks.registry import Registry
 from slipway.api.webhooks.sender import Answer, Message
 from slipway.errors import InvalidError, TransientError
 from slipway.model.events import AllocationEvent
-from slipway.runtime import log, telemetry
+from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.health import Health
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
 from slipway.streams.codec import decode_event
@@ -86,7 +88,9 @@ class Courier:
         clock: Clock,
         random: Random,
         limits: Limits,
+        health: Health | None = None,
     ) -> None:
+        self._health = health
         self._queues = queues
         self._registry = registry
         self._sender = sender
@@ -107,7 +111,10 @@ class Courier:
         """Until `stop`; then the tries under way are finished, and the rest is left to others."""
         async with TaskGroup() as tasks:
             self._tasks = tasks
-            beating = tasks.create_task(self._heartbeats())
+            beats = self._heartbeats
+            beating = tasks.create_task(
+                self._health.supervise(WEBHOOKS_HEARTBEATS, beats) if self._health is not None else beats()
+            )
             await stop.wait()
             self._is_ending = True
             beating.cancel()
@@ -193,6 +200,8 @@ class Courier:
 
     async def _work_off(self, lane_key: tuple[str, str], lane: _Lane) -> None:
         try:
+            # A receiver may be slow for as long as `retry_s`: it is not the loop's fault that found the delivery.
+            liveness.leave()
             while lane.waiting and not self._is_ending:
                 _, _, delivery, event = heapq.heappop(lane.waiting)
                 # A bug in here must cost one delivery, which comes again, and not the process.
@@ -278,6 +287,7 @@ class Courier:
 
     async def _heartbeats(self) -> None:
         while True:
+            liveness.beat(HEARTBEAT_S)
             await self._clock.sleep(HEARTBEAT_S)
             held = list(self._held.values())
             if held:

@@ -3,6 +3,7 @@
 Owns their names and rhythm. Everything is made by the composition root.
 """
 
+from slipway.api.loops import WEBHOOKS_DELIVER, WEBHOOKS_ROUTE
 from slipway.api.parts import Parts
 from slipway.api.settings import Settings
 from slipway.api.webhooks.delivery import Courier, Limits
@@ -23,6 +24,7 @@ def start(context: Context[Settings], parts: Parts) -> None:
         parts.sender,
         clock=context.clock,
         random=context.random,
+        health=context.health,
         limits=Limits(concurrency=settings.webhook_concurrency, retry_s=settings.webhook_retry_s),
     )
 
@@ -32,5 +34,5 @@ def start(context: Context[Settings], parts: Parts) -> None:
         return await courier.step(is_first=router.is_first)
 
     context.tasks.create_task(courier.run(context.stop), name="webhooks")
-    context.loop("webhooks-route", router.step, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)
-    context.loop("webhooks-deliver", deliver, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)
+    context.loop(WEBHOOKS_ROUTE, router.step, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)
+    context.loop(WEBHOOKS_DELIVER, deliver, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)

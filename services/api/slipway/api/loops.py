@@ -1,0 +1,21 @@
+"""The loops of the api, and how long the work of each may stand still.
+
+Owns the table. What a bound means is said in `runtime/liveness.py`. That requests are answered is no loop: the probe
+itself is a request, and fails when none is answered.
+"""
+
+from slipway.runtime.liveness import Loop
+from slipway.streams.producer import WRITE_BEHIND
+
+STILL_S = 120.0
+
+KUBERNETES = Loop(name="kubernetes", bound_s=STILL_S, moves="each question whether the API server answers")
+TOKENS = Loop(name="tokens", bound_s=STILL_S, moves="each look at the folder of tokens")
+ANNOUNCE = Loop(name="announce", bound_s=STILL_S, moves="each batch of launches", rests="a launch to announce")
+WEBHOOKS_ROUTE = Loop(name="webhooks-route", bound_s=STILL_S, moves="each look for events to route")
+WEBHOOKS_DELIVER = Loop(name="webhooks-deliver", bound_s=STILL_S, moves="each look for deliveries")
+WEBHOOKS_HEARTBEATS = Loop(
+    name="webhooks-heartbeats", bound_s=STILL_S, moves="each heartbeat of the deliveries in hand"
+)
+
+LOOPS = (KUBERNETES, TOKENS, ANNOUNCE, WEBHOOKS_ROUTE, WEBHOOKS_DELIVER, WEBHOOKS_HEARTBEATS, WRITE_BEHIND)

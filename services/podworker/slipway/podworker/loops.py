@@ -1,0 +1,29 @@
+"""The loops of the pod worker, and how long the work of each may stand still.
+
+Owns the table. What a bound means is said in `runtime/liveness.py`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from slipway.runtime.liveness import Loop
+from slipway.streams import consumer
+from slipway.streams.ports import WorkHint
+from slipway.streams.producer import WRITE_BEHIND
+
+STILL_S = 120.0
+"""Whatever holds a hint up, another process has it after its idle time: a launch is never pending because of us."""
+
+POLL = Loop(name="poll", bound_s=STILL_S, moves="each look for work, and each move of a hint that it found")
+HINT = Loop(name="hint", bound_s=STILL_S, moves="each write of a launch or teardown, and each try that failed")
+
+Watch = Callable[[WorkHint], AbstractContextManager[object]]
+"""What a hint is handled in, so that it is seen when it stands still."""
+
+
+def unwatched(_hint: WorkHint) -> AbstractContextManager[object]:
+    """For a pass that ends by itself."""
+    return nullcontext()
+
+
+LOOPS = (POLL, HINT, *consumer.LOOPS, WRITE_BEHIND)

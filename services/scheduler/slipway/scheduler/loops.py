@@ -1,0 +1,33 @@
+"""The loops of the scheduler, and how long the work of each may stand still.
+
+Owns the table. What a bound means is said in `runtime/liveness.py`. All but the first and the last run once per pool.
+"""
+
+from slipway.runtime.liveness import Loop
+from slipway.streams.producer import WRITE_BEHIND
+
+STILL_S = 120.0
+"""Longer than any call with its deadline."""
+LEADER_STILL_S = 60.0
+"""A queue that nobody looks at is felt at once."""
+
+DISCOVER = Loop(name="discover", bound_s=STILL_S, moves="each LIST of the pools")
+POOL = Loop(name="pool", bound_s=LEADER_STILL_S, moves="each look at the lease, and each renewal")
+TICK = Loop(
+    name="tick",
+    bound_s=LEADER_STILL_S,
+    moves="each tick, each page, plan and write of a long one, also one that failed; of the leader only",
+)
+CANDIDACY = Loop(name="candidacy", bound_s=STILL_S, moves="its beginning and its end", rests="the end of a term")
+FOLLOW = Loop(
+    name="follow",
+    bound_s=STILL_S,
+    moves="each batch of the cluster feed, each page of a LIST, each try",
+    rests="a LIST that another loop makes",
+)
+WARM = Loop(name="warm", bound_s=STILL_S, moves="each time the columns are brought up to date", rests="a change")
+SPENDING = Loop(name="spending", bound_s=STILL_S, moves="each look at the budgets, each page and each day of it")
+RECORDER = Loop(name="recorder", bound_s=STILL_S, moves="each tick that is recorded", rests="a tick to record")
+WAKE_UPS = Loop(name="wake-ups", bound_s=STILL_S, moves="each wait for a wake-up, at most 30 s")
+
+LOOPS = (DISCOVER, POOL, TICK, CANDIDACY, FOLLOW, WARM, SPENDING, RECORDER, WAKE_UPS, WRITE_BEHIND)

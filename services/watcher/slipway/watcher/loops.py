@@ -1,0 +1,60 @@
+"""The loops of the watcher, and how long the work of each may stand still.
+
+Owns the table. What a bound means is said in `runtime/liveness.py`; what runs under it, by whoever runs it.
+"""
+
+from slipway.runtime.liveness import Loop
+from slipway.streams.producer import WRITE_BEHIND
+
+STILL_S = 120.0
+"""Longer than any call with its deadline, and than the silence that a watch is allowed."""
+LEASE_STILL_S = 60.0
+
+WATCH = Loop(
+    name="watch",
+    bound_s=STILL_S,
+    moves="each event, each end and each refusal of a watch; all of it, while the API server does not answer",
+)
+RECONCILE = Loop(
+    name="reconcile", bound_s=STILL_S, moves="each key, and each stage of a long one", rests="a key in the queue"
+)
+RELAY = Loop(name="relay", bound_s=STILL_S, moves="each batch of events", rests="an event to relay")
+HINTS = Loop(name="hints", bound_s=STILL_S, moves="each batch of hints", rests="a hint to send")
+BELL = Loop(name="bell", bound_s=STILL_S, moves="each ring", rests="a reason to ring")
+BOOKS = Loop(name="books", bound_s=STILL_S, moves="each day's totals", rests="an ended allocation")
+LOGS = Loop(name="logs", bound_s=STILL_S, moves="each batch of log lines", rests="lines to store")
+RESYNC = Loop(name="resync", bound_s=STILL_S, moves="each round, and each batch of streams that it compares")
+LEASE = Loop(name="lease", bound_s=LEASE_STILL_S, moves="each look at the lease, and each renewal")
+FEED = Loop(name="feed", bound_s=STILL_S, moves="each heartbeat and each batch of the cluster feed")
+FOLLOW_LOGS = Loop(name="follow-logs", bound_s=STILL_S, moves="its start", rests="the end of the term")
+POD_EVENTS = Loop(
+    name="pod-events", bound_s=STILL_S, moves="each Event of a pod, and each end or refusal of their watch"
+)
+STREAMS = Loop(name="streams", bound_s=STILL_S, moves="each batch of streams that it compares", rests="a lost stream")
+SWEEP = Loop(name="sweep", bound_s=STILL_S, moves="each sweep, each delete")
+RETENTION = Loop(name="retention", bound_s=STILL_S, moves="each round, each delete")
+ARCHIVES = Loop(name="archives", bound_s=STILL_S, moves="each round, each delete")
+CLAIMS = Loop(name="claims", bound_s=STILL_S, moves="each round, each delete")
+LAG = Loop(name="lag", bound_s=STILL_S, moves="each look at the work queue")
+
+LOOPS = (
+    WATCH,
+    RECONCILE,
+    RELAY,
+    HINTS,
+    BELL,
+    BOOKS,
+    LOGS,
+    RESYNC,
+    LEASE,
+    FEED,
+    FOLLOW_LOGS,
+    POD_EVENTS,
+    STREAMS,
+    SWEEP,
+    RETENTION,
+    ARCHIVES,
+    CLAIMS,
+    LAG,
+    WRITE_BEHIND,
+)

@@ -1,0 +1,197 @@
+"""What keeps a released rank from starting: the words of the kubelet or of another scheduler, and when we give up.
+
+Owns the reading of pods and of Events about pods as obstacles, the condition StartBlocked that tells users of the first
+one, and the time at which a start without `pendingTimeout` is given up. Pure. That it then ends is `causes.py`;
+`pendingTimeout` itself is a deadline that the scheduler fires (`crd/facts.py`).
+
+Invariants
+- Absence is no evidence: an obstacle stands until its pod, or a later Event, shows that it is overcome. Views differ in
+  age, and not every replica reads Events.
+- What differs in numbers alone (times, ids of requests) is no news: a kubelet that tries again causes no write.
+"""
+
+import re
+
+import msgspec
+
+from slipway.crd.meta import Condition, condition_of
+from slipway.crd.transitions import CONDITION_BLOCKED, record
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Event, Phase, RankState, is_behind
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time, parse_time
+from slipway.watcher import exits
+from slipway.watcher.ends import patience_of
+from slipway.watcher.exits import Exit
+from slipway.watcher.gang import Rank
+from slipway.watcher.placing import unplaced
+from slipway.watcher.podwarnings import OVERCOME, PodWarning
+from slipway.watcher.view import View
+
+DEADLINE_START = "start"
+"""Of `status.deadlines`: when a start that is blocked is given up."""
+BLOCKED = "blocked"
+"""In the data of `updated`: what keeps it from starting; empty once that is overcome."""
+BEFORE_RUNNING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+_TEXT_IN_RING_MAX = 240
+_RANK = re.compile(r"rank (\d+)\b")
+_NUMBERS = re.compile(r"[0-9a-f]{8}[-0-9a-f]*|\d+(\.\d+)?")
+_MISSING = re.compile(r"not found|non-existent|does not exist", re.IGNORECASE)
+"""A name that is wrong or not there yet: as with a missing variable, another node would not have it either."""
+
+
+class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+    """What stops one rank. `reason` is Kubernetes' own word; `until` (epoch seconds) is when it is given up."""
+
+    rank: int
+    reason: str
+    message: str
+    until: float
+
+
+def told(view: View, allocation: Allocation) -> Allocation:
+    """The allocation with the condition StartBlocked as it should be; the same object when that is no news."""
+    if allocation.status.phase not in BEFORE_RUNNING:
+        return allocation
+    known = standing(allocation)
+    found = _found(view, known)
+    if known is None:
+        return _blocked(view, allocation, found[0]) if found else allocation
+    if not found:
+        return _overcome(view, allocation) if _is_overcome(view, known) else allocation
+    same = [each for each in found if _is_same(each, known)]
+    return allocation if same else _blocked(view, allocation, found[0])
+
+
+def standing(allocation: Allocation) -> Condition | None:
+    """The condition, when it is True and of this attempt."""
+    found = condition_of(allocation.status.conditions, CONDITION_BLOCKED)
+    is_current = found is not None and found.observed_generation == allocation.status.attempt
+    return found if found is not None and is_current and found.status == "True" else None
+
+
+def without(conditions: list[Condition]) -> list[Condition]:
+    """The conditions of what is not (or no longer) on its way to start."""
+    return [item for item in conditions if item.type != CONDITION_BLOCKED]
+
+
+def given_up_at(allocation: Allocation) -> float | None:
+    """When an obstacle that only an Event has shown ends the attempt (epoch seconds)."""
+    at = allocation.status.deadlines.get(DEADLINE_START)
+    return parse_time(at) if at and standing(allocation) is not None else None
+
+
+def expired(view: View, allocation: Allocation) -> Exit | None:
+    """The end of an attempt whose start was blocked for too long, unless the pod itself says when that is."""
+    known, until = standing(allocation), given_up_at(allocation)
+    if known is None or until is None or view.now < until:
+        return None
+    if known.reason == Reason.PLACEMENT_REFUSED or exits.is_judged(known.reason):
+        return None
+    if not any(_is_same(each, known) for each in _found(view, known)) and _is_overcome(view, known):
+        return None
+    is_refused = known.reason in exits.HELD_UP_WORDS or _MISSING.search(known.message) is not None
+    reason = Reason.LAUNCH_REFUSED if is_refused else Reason.LAUNCH_STUCK
+    return Exit(state=RankState.FAILED, reason=reason, message=known.message)
+
+
+def _found(view: View, known: Condition | None) -> list[Obstacle]:
+    """The obstacles of the ranks, lowest rank first."""
+    found = (_obstacle(view, rank, known) for rank in view.gang.ranks if rank.pod is not None and rank.exit is None)
+    return [each for each in found if each is not None]
+
+
+def _obstacle(view: View, rank: Rank, known: Condition | None) -> Obstacle | None:
+    pod = rank.pod
+    if pod is None or _was_running(rank) or pod.metadata.deletion_timestamp is not None:
+        return None
+    where = f"rank {rank.index} on {rank.node}" if rank.node else f"rank {rank.index}"
+    held = exits.held_up(pod)
+    if held is not None:
+        message = f"{where}: {held.message}"[: exits.MESSAGE_CHARS_MAX]
+        until = view.blocked_until(held)
+        return Obstacle(rank=rank.index, reason=held.word, message=message, until=until)
+    waits = unplaced(pod, view.policy)
+    if waits is not None and waits.reason is Reason.PLACEMENT_REFUSED:
+        message = f"{where}: {waits.message}"[: exits.MESSAGE_CHARS_MAX]
+        return Obstacle(rank=rank.index, reason=waits.reason.value, message=message, until=waits.until)
+    warning = view.warnings.get(pod.metadata.uid)
+    if not warning or not exits.is_bound(pod):
+        return None
+    return _warned(view, rank, f"{where}: {warning.text}"[: exits.MESSAGE_CHARS_MAX], warning, known)
+
+
+def _warned(view: View, rank: Rank, message: str, warning: PodWarning, known: Condition | None) -> Obstacle:
+    is_missing = _MISSING.search(message) is not None
+    policy = view.policy
+    patience_s = policy.image_pull_limit_s if is_missing else patience_of(view.allocation, policy)
+    since = parse_time(known.last_transition_time) if known is not None and known.last_transition_time else view.now
+    return Obstacle(rank=rank.index, reason=warning.reason, message=message, until=since + patience_s)
+
+
+def _is_overcome(view: View, known: Condition) -> bool:
+    """Whether the rank that the condition names is seen to have got past it."""
+    named = _RANK.match(known.message)
+    rank = next((each for each in view.gang.ranks if named is not None and each.index == int(named[1])), None)
+    if rank is None or rank.exit is not None or _was_running(rank):
+        return True
+    pod = rank.pod
+    if pod is None:
+        return False
+    if known.reason == Reason.PLACEMENT_REFUSED:
+        return exits.is_bound(pod)
+    if known.reason in exits.HELD_UP_WORDS:
+        return any(status.state.waiting is None for status in pod.status.init_container_statuses)
+    return view.warnings.get(pod.metadata.uid) == OVERCOME
+
+
+def _was_running(rank: Rank) -> bool:
+    """Whether the rank runs, or did when its status was last written: this view of it may be older."""
+    return rank.has_started or (rank.stored is not None and is_behind(RankState.BOUND, rank.stored.phase))
+
+
+def _is_same(found: Obstacle, known: Condition) -> bool:
+    if known.reason != found.reason:
+        # A kubelet that waits before it tries again says so under another word.
+        return exits.is_pull(known.reason) and exits.is_pull(found.reason) and _names_rank(known.message, found.rank)
+    return exits.is_pull(found.reason) or _plain(known.message) == _plain(found.message)
+
+
+def _names_rank(message: str, rank: int) -> bool:
+    return message.startswith((f"rank {rank} ", f"rank {rank}:"))
+
+
+def _plain(message: str) -> str:
+    return _NUMBERS.sub("#", message)
+
+
+def _blocked(view: View, allocation: Allocation, first: Obstacle) -> Allocation:
+    condition = Condition(
+        type=CONDITION_BLOCKED,
+        status="True",
+        reason=first.reason,
+        message=first.message,
+        observed_generation=allocation.status.attempt,
+        last_transition_time=format_time(view.now),
+    )
+    until = format_time(first.until)
+    return record(
+        allocation,
+        Event.UPDATED,
+        now=view.now,
+        data={BLOCKED: first.message[:_TEXT_IN_RING_MAX]},
+        conditions=[*without(allocation.status.conditions), condition],
+        deadlines={**allocation.status.deadlines, DEADLINE_START: until},
+    )
+
+
+def _overcome(view: View, allocation: Allocation) -> Allocation:
+    left = {name: at for name, at in allocation.status.deadlines.items() if name != DEADLINE_START}
+    return record(
+        allocation,
+        Event.UPDATED,
+        now=view.now,
+        data={BLOCKED: ""},
+        conditions=without(allocation.status.conditions),
+        deadlines=left,
+    )

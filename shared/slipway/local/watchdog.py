@@ -1,0 +1,59 @@
+"""Restarts a service of the local stack that is not alive any more: what the kubelet does for a pod.
+
+Owns when a process counts as dead, what is asked of it before it goes, and that the user is told. Starting it again is
+the stack's. The numbers are those of the chart's livenessProbe.
+
+Promises: a service whose `/livez` fails or does not answer three times in a row is ended, after it was asked to write
+into its log where every task stands. One that starts is given a minute.
+"""
+
+import signal
+from collections.abc import Callable
+
+from slipway.local.process import Child
+from slipway.runtime.clock import Clock
+
+PERIOD_S = 10.0
+TIMEOUT_S = 5.0
+FAILURES_MAX = 3
+START_FAILURES_MAX = 6
+"""Of one that has not answered yet."""
+DUMP_S = 1.0
+"""What the process is given to write its stacks."""
+GRACE_S = 5.0
+"""What it is given to end by itself; what stands still often cannot."""
+
+
+class Watchdog:
+    """Looks at one child when `look` is called, every `PERIOD_S`. `say` is told what happens, one line each."""
+
+    def __init__(self, child: Child, clock: Clock, say: Callable[[str], None], *, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._child = child
+        self._clock = clock
+        self._say = say
+        self._pid = 0
+        self._was_alive = False
+        self._failures = 0
+
+    async def look(self) -> None:
+        """One probe, and what follows from it."""
+        child = self._child
+        if not child.is_running:
+            return
+        if child.pid != self._pid:
+            self._pid, self._was_alive, self._failures = child.pid, False, 0
+        why = await child.why_not("/livez", self._timeout_s)
+        if why is None:
+            self._was_alive, self._failures = True, 0
+            return
+        self._failures += 1
+        is_over = self._failures >= (FAILURES_MAX if self._was_alive else START_FAILURES_MAX)
+        if not is_over or child.pid != self._pid or not child.is_running:
+            return
+        self._failures = 0
+        self._say(f"{child.name} is not alive ({why}); restarting it. Where it stands is in {child.log}")
+        child.signal(signal.SIGUSR1)
+        await self._clock.sleep(DUMP_S)
+        if child.pid == self._pid:
+            await child.stop(GRACE_S)

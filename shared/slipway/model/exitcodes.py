@@ -1,0 +1,59 @@
+"""How a program ended, in words: its exit code, the signal behind it, or why it could not be started. Pure.
+
+Source: pkg/kubelet/container (reasons StartError and ContainerCannotRun, v1.36); runc and containerd (the message
+`exec: "PROGRAM": WHY`); POSIX shells (an exit code above 128 is a signal).
+"""
+
+import re
+import signal
+
+START_ERRORS = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a container whose program never began to run."""
+OUT_OF_MEMORY = "OOMKilled"
+_SIGNALLED = 128
+_PLAIN = ("", "Error", "Completed")
+_EXEC = re.compile(r'exec:? "?([^":]+)"?: (?:stat [^:]+: )?([^:\n]+)')
+_CHDIR = re.compile(r'chdir to cwd \("([^"]+)"\)[^:]*: ([^:\n]+)')
+
+
+def ended_text(code: int, *, said: str = "", message: str = "") -> str:
+    """`exit code 3`, `exit code 137 (SIGKILL)`, or why the program could not be started.
+
+    `said` is the reason that Kubernetes gives, `message` what it or the program says about the end.
+    """
+    message = message.strip()
+    if said in START_ERRORS:
+        return not_started_text(message)
+    name = signal_name(code)
+    if said == OUT_OF_MEMORY:
+        marks = f"{OUT_OF_MEMORY}: out of memory"
+    elif said not in _PLAIN:
+        marks = said
+    else:
+        marks = name
+    text = f"exit code {code}" + (f" ({marks})" if marks else "")
+    return f"{text}: {message}" if message else text
+
+
+def signal_name(code: int) -> str:
+    """The signal that a shell or a container runtime reports as this exit code; empty when it is none."""
+    if code <= _SIGNALLED:
+        return ""
+    try:
+        return signal.Signals(code - _SIGNALLED).name
+    except ValueError:
+        return ""
+
+
+def not_started_text(message: str) -> str:
+    """Why a program could not be started, from the words of a container runtime."""
+    folder = _CHDIR.search(message)
+    if folder is not None:
+        return f"the working directory {folder.group(1)} cannot be entered: {folder.group(2).strip()}"
+    found = _EXEC.search(message)
+    if found is None:
+        return f"the program could not be started: {message}" if message else "the program could not be started"
+    program, why = found.group(1), found.group(2).strip()
+    if "not found in $PATH" in why:
+        why = "no such file in $PATH"
+    return f"{program} could not be started: {why}"

@@ -1,0 +1,336 @@
+"""The HTTP server of every process: uvicorn, with limits on what may come before a request is understood.
+
+Owns the limits of a request's head (bytes, fields, time), of trailers and of pipelined requests, which uvicorn does not
+have for its fast parser, and the accept loop, because connections are counted before their TLS handshake. What the
+counts are is `connections.py`'s.
+
+Promises: nothing that comes before a whole head costs more than a few times `Limits.head_bytes` in memory; a head over
+its limits is answered 431, one that is late 408, and the connection ends.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from slipway.runtime import log
+from slipway.runtime.clock import SystemClock
+from slipway.runtime.connections import Connections, Limits, Visit, refused
+from slipway.runtime.tasks import TaskGroup
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_KEEP_ALIVE_S = 30
+_ACCEPT_AGAIN_S = 0.5
+_FIELD_BYTES = 4
+"""What a field has beside name and value: colon, space, end of line."""
+_REFUSALS = {
+    408: b"HTTP/1.1 408 Request Timeout\r\n",
+    431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
+}
+
+_log = log.get_logger(__name__)
+
+
+class HttpServer:
+    """uvicorn on sockets that are already bound, without signals, banners or logs of its own."""
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        listeners: Sequence[socket.socket],
+        *,
+        drain_timeout_s: float,
+        websockets: bool,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._listeners = list(listeners)
+        config = uvicorn.Config(
+            app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
+            http=LimitedProtocol,
+            ws="websockets-sansio" if websockets else "none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(drain_timeout_s) - 1),
+        )
+        config.load()
+        config.ssl = tls
+        self._server = _QuietServer(config, limits or Limits())
+
+    async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
+        """Answers until `until` returns, then finishes open requests within the drain time."""
+        try:
+            async with TaskGroup() as tasks:
+                tasks.create_task(self._server.serve(sockets=self._listeners), name="http")
+                await until()
+                self._server.should_exit = True
+        finally:
+            self._server.abandon()
+
+
+class LimitedServer(uvicorn.Server):
+    """Accepts by itself, and counts; it must be given its sockets."""
+
+    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+        super().__init__(config)
+        self.limits = limits
+        self._clock = SystemClock()
+        self._listeners: list[socket.socket] = []
+        self._arriving: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        self.servers = []
+        self._listeners = sockets or []
+        self.started = True
+
+    async def main_loop(self) -> None:
+        async with TaskGroup() as tasks:
+            accepting = [
+                tasks.create_task(self._accept(listener, tasks), name="accept") for listener in self._listeners
+            ]
+            await super().main_loop()
+            for task in (*accepting, *self._arriving):
+                task.cancel()
+
+    async def _accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
+        loop, book = asyncio.get_running_loop(), Connections(self.limits)
+        listener.setblocking(False)
+        while True:
+            try:
+                connection, peer = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno != errno.ECONNABORTED:
+                    _log.warning("cannot accept a connection", error=str(error))
+                    await self._clock.sleep(_ACCEPT_AGAIN_S)
+                continue
+            visit = book.admit(str(peer[0]))
+            if visit is None:
+                connection.close()
+            else:
+                meeting = tasks.create_task(self._meet(connection, visit), name="connection")
+                visit.drop = partial(_cancel, meeting)
+                self._arriving.add(meeting)
+                meeting.add_done_callback(self._arriving.discard)
+
+    async def _meet(self, connection: socket.socket, visit: Visit) -> None:
+        """The TLS handshake, if there is one; from then on the connection is its protocol's."""
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        connection.setblocking(False)
+
+        def protocol() -> asyncio.Protocol:
+            return LimitedProtocol(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, visit=visit,
+                limits=self.limits,
+            )  # fmt: skip
+
+        try:
+            await loop.connect_accepted_socket(
+                protocol, connection, ssl=tls, ssl_handshake_timeout=self.limits.head_s if tls else None
+            )
+        except (OSError, TimeoutError):  # also ssl.SSLError: what came is no TLS of ours
+            visit.closed()
+        except asyncio.CancelledError:
+            visit.closed()
+            raise
+
+
+def _cancel(meeting: asyncio.Task[None]) -> None:
+    meeting.cancel()
+
+
+class _QuietServer(LimitedServer):
+    """Leaves the signals to the service runner."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    def abandon(self) -> None:
+        """Drops what a cancelled shutdown left open: closing the event loop would wait for it for ever."""
+        for connection in list(self.server_state.connections):
+            transport: asyncio.Transport | None = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+
+
+class _RefusedError(Exception):
+    """Raised into the parser, which then stops."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which reads a head only within its limits.
+
+    Bytes are given to the parser in pieces of at most `head_bytes`. Those since it last came forward (a whole head, a
+    part of a body, the end of a request) are what it may be keeping: they are counted, whatever they are.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        visit: Visit,
+        limits: Limits,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._visit, self._limits = visit, limits
+        self._late: asyncio.TimerHandle | None = None
+        self._is_head = self._has_moved = self._is_handed_over = False
+        self._unread = self._fields = self._bytes = 0
+        self._refusal = 400
+        if self.config.ws_protocol_class is not None:
+            self.ws_protocol_class = cast("type[asyncio.Protocol]", partial(_LimitedSocket, visit=visit))
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's
+        super().connection_made(transport)
+        self._visit.drop = transport.abort
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        self._visit.closed()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        size = self._limits.head_bytes
+        for start in range(0, len(data), size):
+            if self.transport.is_closing() or self._is_handed_over:
+                return
+            if self._late is None and self._is_idle():
+                self._expect()
+            self._has_moved = False
+            piece = data[start : start + size]
+            super().data_received(piece)
+            self._unread = 0 if self._has_moved else self._unread + len(piece)
+            if self._unread > size and not self.transport.is_closing():
+                self._end(431)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_handed_over = True
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        self._is_head, self._fields, self._bytes = True, 0, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        self._count(len(name) + len(value) + _FIELD_BYTES)
+        if self._is_head:  # a trailer is no field of the head: whoever looked at that has decided by now
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_head, self._fields, self._bytes, self._has_moved = False, 0, 0, True
+        self._expect_nothing()
+        if len(self.pipeline) >= self._limits.pipelined:
+            self._stop(431)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._has_moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._has_moved = True
+        self._expect_nothing()
+        super().on_message_complete()
+        if self._is_answered() and self.timeout_keep_alive_task is None:
+            # The rest of a body that was answered early: uvicorn forgot its timer when it came.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unread and self._is_idle() and not self.transport.is_closing():
+            self._expect()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for whatever the parser refuses."""
+        if not self.transport.is_closing():
+            self._end(self._refusal, msg)
+
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered: what comes is a head, or the rest of a body that counts no more."""
+        return self._cycle() is None or self._is_answered()
+
+    def _is_answered(self) -> bool:
+        cycle = self._cycle()
+        return cycle is not None and cycle.response_complete
+
+    def _cycle(self) -> RequestResponseCycle | None:
+        return self.cycle
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._limits.head_bytes or self._fields > self._limits.head_fields:
+            self._stop(431)
+
+    def _stop(self, status: int) -> None:
+        self._refusal = status
+        raise _RefusedError
+
+    def _expect(self) -> None:
+        """A head has to be whole from now on within its time."""
+        self._visit.head_begun()
+        self._late = self.loop.call_later(self._limits.head_s, self._is_late)
+
+    def _expect_nothing(self) -> None:
+        self._visit.head_done()
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _is_late(self) -> None:
+        self._late = None
+        if not self.transport.is_closing():
+            self._end(408)
+
+    def _end(self, status: int, msg: str = "") -> None:
+        """Says why, unless an answer is under way, and closes."""
+        self._expect_nothing()
+        if status in _REFUSALS:
+            refused("late" if status == 408 else "head")
+        if not self._is_idle() or (status == 408 and not self._unread):
+            self.transport.close()
+        elif status in _REFUSALS:
+            self.transport.write(_REFUSALS[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+
+
+class _LimitedSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, whose end is counted."""
+
+    def __init__(self, *, visit: Visit, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._visit = visit
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._visit.closed()
+        super().connection_lost(exc)

@@ -1,0 +1,56 @@
+"""What ranks print is kept on a real API server too: every line once, in order, to the end, for each reader.
+
+The ranks are real processes on nodes of their own, which are a pool: their logs come over TLS by the API server.
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.conformance.cluster.servers import RealCluster
+from tests.conformance.kubelets.processes import PREFIX, running_process_nodes
+from tests.conformance.system.system import System
+from tests.support import output
+from tests.support.output import Readers
+
+POOL = "and-processes"
+"""Of the pools that select a node the first by name has it, and the default pool selects all."""
+LABEL = "test.example.org/output"
+
+
+@pytest.fixture(scope="module")
+def readers(system: System, real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Generator[Readers]:
+    """Of a pool whose nodes run real processes."""
+    group = "slipway.dev/v1alpha1"
+    pool = {"apiVersion": group, "kind": "ResourcePool", "metadata": {"name": POOL}}
+    queue = {"apiVersion": group, "kind": "Queue", "metadata": {"name": POOL}, "spec": {"pool": POOL}}
+    with running_process_nodes(real, tmp_path_factory.mktemp("processes") / "nodes", cpus=16):
+        system.kubectl("label", "node", f"{PREFIX}-0", f"{LABEL}=true")
+        system.operator.apply({**pool, "spec": {"nodeSelector": {LABEL: "true"}}}, queue)
+        try:
+            where = ["--image", "local", "--pool", POOL, "--queue", POOL]
+            yield Readers(system.cli, system.ask, where=where)
+        finally:
+            system.settle()
+            system.kubectl("delete", f"queues.{group.partition('/')[0]}", POOL)
+            system.kubectl("delete", f"resourcepools.{group.partition('/')[0]}", POOL)
+
+
+def test_a_burst_of_several_ranks(readers: Readers) -> None:
+    """Three ranks that print 3,000 lines at once and end: 9,000 lines, for each reader."""
+    output.check_burst(readers)
+
+
+def test_a_flood_and_its_traceback(readers: Readers) -> None:
+    """A rank that prints 40,000 lines and fails: its log is whole, and ends with the error."""
+    output.check_flood_and_traceback(readers)
+
+
+def test_the_cause_stands_among_the_lines_of_others(readers: Readers) -> None:
+    """Of eight ranks that print, one says why it fails: its line is kept, and the failure is told by its name."""
+    output.check_cause_among_others(readers)
+
+
+def test_the_watcher_is_killed(system: System, readers: Readers) -> None:
+    """What prints on while the only watcher is killed and started again, and ends soon after, loses no line."""
+    output.check_kill_of_the_watcher(readers, lambda: system.installation.kill("watcher"))

@@ -1,0 +1,86 @@
+"""A cluster with real nodes: `make node` starts one and keeps it until SIGINT; `--test` runs its tests.
+
+Owns the namespaces that all of it runs in (network, mounts, processes): nothing of it is seen outside, and all of it is
+gone when this ends.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from tests.conformance.cluster import binaries
+from tests.conformance.cluster.binaries import MissingProgramError
+from tests.node import images
+from tests.node.nodes import NodeCluster, clean, end_groups
+from tests.node.programs import ensure_programs, spaces
+
+SKIPPED = 77
+
+
+def main() -> int:
+    """0 after a signal or when every test passed; 77 where this machine cannot have a node."""
+    parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--test", nargs=argparse.REMAINDER, help="run the tests; all that follows goes to pytest")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.inside:
+        return _keep(words.inside, words.nodes)
+    try:
+        programs = ensure_programs()
+        images.ensure_images(programs)
+    except MissingProgramError as error:
+        sys.stderr.write(f"skipped: {error}\n")
+        return SKIPPED
+    # Images are linked from the cache, not copied: both have to be on one file system.
+    place = binaries.cache() / "nodes"
+    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=place))
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, _interrupt)
+    argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(folder)]
+    if words.test is not None:
+        argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/node", *words.test]
+    try:
+        return subprocess.run(spaces(argv), env={**os.environ, "SLIPWAY_NODE_DIR": str(folder)}, check=False).returncode
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        end_groups()
+        clean(folder)
+
+
+def _interrupt(_sign: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _keep(folder: Path, nodes: int) -> int:
+    stopping = threading.Event()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, lambda _sign, _frame: stopping.set())
+    programs = ensure_programs()
+    began = time.monotonic()
+    cluster = NodeCluster(folder, programs, images.ensure_images(programs), nodes=nodes)
+    cluster.start()
+    try:
+        sys.stdout.write(
+            f"Kubernetes {programs.cluster.version} with {nodes} real nodes after {time.monotonic() - began:.1f} s\n"
+            f"enter it: nsenter --net --mount --pid --target "
+            f"$(pgrep -f 'tests.node.*--inside {folder}' | tail -1) bash\n"
+            f"there:    export KUBECONFIG={cluster.control.kubeconfig}; kubectl is {programs.cluster.kubectl}\n"
+        )
+        sys.stdout.flush()
+        stopping.wait()
+    finally:
+        cluster.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

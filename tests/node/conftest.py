@@ -1,0 +1,144 @@
+"""One cluster with two real nodes and our chart installed on it, for every test here: `make node ARGS=--test`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.node.images import SLIPWAY, VALKEY, WORKLOAD, ensure_images
+from tests.node.nodes import NodeCluster
+from tests.node.programs import ensure_programs
+from tests.support import chart
+from tests.support.cli import Ran
+from tests.support.wait import wait_until
+
+FOLDER = os.environ.get("SLIPWAY_NODE_DIR", "")
+VALUES: chart.Values = {
+    "image": {"repository": SLIPWAY.rpartition(":")[0], "tag": SLIPWAY.rpartition(":")[2]},
+    "valkey": {"image": {"repository": VALKEY.rpartition(":")[0], "tag": VALKEY.rpartition(":")[2]}},
+}
+SMALL = ("--cpus", "50m", "--memory", "128Mi")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without nodes nothing here can run."""
+    if not FOLDER:
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason="needs real nodes: make node ARGS=--test"))
+
+
+class Product:
+    """Slipway as it is installed, and a user of it at a terminal beside the nodes."""
+
+    def __init__(self, cluster: NodeCluster) -> None:
+        self.cluster, self.url = cluster, ""
+        self._forward: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> None:
+        """Reach the API by `kubectl port-forward`, again where a kubelet has ended the one before."""
+        argv = [self.cluster.control.binaries.kubectl, "--kubeconfig", str(self.cluster.control.kubeconfig)]
+        argv += ["--namespace", chart.NAMESPACE, "port-forward", "service/slipway-api", ":8080"]
+        log = self.cluster.folder / "port-forward.log"
+
+        def is_forwarded() -> bool:
+            if self._forward is None or self._forward.poll() is not None:
+                self.disconnect()
+                with log.open("w") as out:
+                    self._forward = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT)
+            return "Forwarding from 127.0.0.1" in log.read_text()
+
+        self.disconnect()
+        wait_until(is_forwarded, "the port is forwarded", timeout_s=60)
+        self.url = "http://" + log.read_text().split("Forwarding from ")[1].split(" ")[0]
+
+    def disconnect(self) -> None:
+        if self._forward is not None:
+            self._forward.terminate()
+            self._forward.wait(10)
+            self._forward = None
+
+    def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> Ran:
+        """`slipway ...` as a process."""
+        argv = [sys.executable, "-m", "slipway.cli.main", *words]
+        done = subprocess.run(
+            argv, env=self._env(), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *command: str, options: tuple[str, ...] = (), timeout_s: float = 90.0) -> Ran:
+        """`slipway run` of a small rank, with the image for workloads."""
+        return self.slipway("run", "--image", WORKLOAD, *SMALL, *options, "--", *command, timeout_s=timeout_s)
+
+    def launch(self, *command: str, options: tuple[str, ...] = ()) -> str:
+        """The id of a run that goes on by itself."""
+        ran = self.run(*command, options=("--detach", *options))
+        found = re.search(r"\brun-[a-z0-9]+-[0-9a-f]+\b", ran.out + ran.err)
+        assert found is not None, ran
+        return found.group()
+
+    def apply(self, folder: Path, **body: Any) -> str:
+        """The id of a command that goes on by itself, launched from a file."""
+        file = folder / "launch.json"
+        whole = {"kind": "command", "image": WORKLOAD, **body}
+        whole.setdefault("ranks", [{"count": 1, "resources": {"cpu": "50m", "memory": "64Mi"}}])
+        file.write_text(json.dumps(whole))
+        ran = self.slipway("apply", "-f", str(file))
+        found = re.search(r"\b[a-z]+-[a-z0-9]+-[0-9a-f]{8}\b", ran.out + ran.err)
+        assert found is not None, ran
+        return found.group()
+
+    def newest(self, kind: str) -> str:
+        """The id of the newest allocation of that kind."""
+        answer = httpx.get(f"{self.url}/api/v1/allocations", params={"kind": kind}, trust_env=False).json()
+        return max(answer["items"], key=lambda item: item["createdAt"])["id"]
+
+    def wait(self, id_: str, goal: str, timeout_s: float = 60.0) -> None:
+        """Until it runs, or has ended."""
+        ran = self.slipway("wait", id_, "--for", goal, "--timeout", f"{timeout_s:.0f}s", timeout_s=timeout_s + 10)
+        has_ended = bool(re.search(r"^Ended:", self.slipway("describe", id_).out, re.MULTILINE))
+        assert has_ended if goal == "terminated" else ran.code == 0, ran
+
+    def _env(self) -> dict[str, str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
+        return env | {"SLIPWAY_SERVER": self.url, "HOME": str(self.cluster.folder)}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Generator[NodeCluster]:
+    """Two nodes that are Ready."""
+    programs = ensure_programs()
+    found = NodeCluster(Path(FOLDER), programs, ensure_images(programs))
+    found.start()
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="session")
+def product(cluster: NodeCluster) -> Generator[Product]:
+    """As docs/install.md says it."""
+    chart.install(cluster.control.kubeconfig, values=VALUES)
+    ours = ("--namespace", chart.NAMESPACE)
+    cluster.kubectl(
+        *ours, "rollout", "status", "deployment", "--selector", "app.kubernetes.io/instance=slipway",
+        "--timeout=120s", timeout_s=130,
+    )  # fmt: skip
+    cluster.kubectl(
+        *ours, "wait", "job", "--for=condition=Complete", "--selector", "app.kubernetes.io/component=setup",
+        "--timeout=120s", timeout_s=130,
+    )  # fmt: skip
+    found = Product(cluster)
+    found.connect()
+    try:
+        yield found
+    finally:
+        found.disconnect()

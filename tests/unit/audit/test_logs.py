@@ -1,0 +1,142 @@
+"""I27: the smallest logs that break it, beside those that do not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.audit.check import audit
+from slipway.audit.evidence import Logged, Passage, Printed
+from slipway.audit.logs import folded
+from slipway.crd.transitions import id_of
+from slipway.streams.logpacks import LogLine
+from tests.support.history import BEGUN, History
+
+TEN = (Passage(number=1, printed=1, count=10),)
+
+
+def a_line(number: int, text: str, *, missing: int = 0) -> LogLine:
+    """Of the first rank."""
+    return LogLine(attempt=1, rank=0, time="2026-01-01T00:00:00Z", text=text, number=number, missing=missing)
+
+
+def told(
+    passages: Sequence[Passage] | None = TEN,
+    *,
+    marks: Sequence[tuple[int, int]] | None = None,
+    is_ended: bool = True,
+    is_unread: bool = False,
+    end: int | None = None,
+    lines: int = 10,
+    ended_at: float = BEGUN + 10.0,
+    fits: bool = True,
+    is_lost: bool = False,
+    **known: Any,
+) -> list[str]:
+    """What is said of the log of a rank that printed so many lines."""
+    history = History()
+    history.run()
+    history.finish()
+    uid, versions = next(iter(history.evidence().allocations.items()))
+    name = str(id_of(versions[-1].allocation))
+    printed = Printed(
+        allocation=name,
+        allocation_uid=uid,
+        attempt=1,
+        rank=0,
+        lines=lines,
+        ended_at=ended_at,
+        fits=fits,
+        is_lost=is_lost,
+    )
+    logs: list[Logged] = []
+    if passages is not None:
+        last = passages[-1].last_number if passages else 0
+        log = Logged(
+            allocation=name,
+            attempt=1,
+            rank=0,
+            passages=passages,
+            end=last if end is None else end,
+            is_ended=is_ended,
+            is_unread=is_unread,
+        )
+        logs.append(log)
+        if marks is not None:
+            logs.append(msgspec.structs.replace(log, marks=marks))
+    found = audit(history.evidence(logs=logs, printed=[printed], **known))
+    assert {each.invariant for each in found} <= {"I27"}
+    return [each.message for each in found]
+
+
+def test_a_whole_log_breaks_nothing() -> None:
+    """All lines, in their places, and the log is said to be stored to its end; so for a reader of the api."""
+    assert told() == []
+    assert told(marks=()) == []
+
+
+def test_a_counted_hole_breaks_nothing() -> None:
+    """Of a log that is larger than its share, lines are missing where their numbers jump, and readers are told."""
+    holed = (Passage(number=1, printed=1, count=3), Passage(number=8, printed=8, count=3))
+    assert told(holed, fits=False, marks=((4, 4),)) == []
+
+
+def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
+    """A progress bar is one line of its rank, and as many of its log as states of it were shown."""
+    lines = ["line 1", "state 2 10%", "state 2 100%", "line 3"]
+    passages = folded(a_line(number, text) for number, text in enumerate(lines, 1))
+    assert [(each.printed, each.count) for each in passages] == [(1, 1), (2, 1), (2, 1), (3, 1)]
+    assert told(passages, lines=3) == []
+
+
+@pytest.mark.parametrize(
+    ("passages", "what"),
+    [
+        ((Passage(number=1, printed=1, count=5), Passage(number=5, printed=6, count=5)), "stored after"),
+        ((Passage(number=1, printed=1, count=5), Passage(number=6, printed=5, count=6)), "is stored again"),
+        ((Passage(number=1, printed=1, count=5), Passage(number=6, printed=7, count=4)), "1 lines are missing"),
+        ((Passage(number=1, printed=1, count=5), Passage(number=8, printed=7, count=4)), "2 are counted"),
+        ((Passage(number=1, printed=2, count=9),), "0 are counted"),
+        ((Passage(number=1, printed=1, count=9),), "ends with line 9 of 10"),
+        ((Passage(number=1, printed=1, count=4), Passage(number=8, printed=8, count=3)), "left out of a log that fits"),
+        ((), "ends with line 0 of 10"),
+        (None, "nothing of its 10 lines"),
+    ],
+    ids=["out of order", "doubled", "uncounted", "miscounted", "late", "end missing", "left out", "empty", "absent"],
+)
+def test_a_log_that_is_not_true_is_told(passages: Sequence[Passage] | None, what: str) -> None:
+    """Each by what is wrong with it."""
+    assert what in " ".join(told(passages))
+
+
+def test_a_log_that_is_not_said_to_be_whole_is_told() -> None:
+    """A reader that follows would wait for ever."""
+    assert "not said" in " ".join(told(is_ended=False))
+    assert "is said to end with 12" in " ".join(told(end=12))
+
+
+def test_a_reader_who_is_not_told_of_a_hole_is_told() -> None:
+    """Or who is told of another one."""
+    holed = (Passage(number=1, printed=1, count=3), Passage(number=8, printed=8, count=3))
+    assert "it has the holes" in " ".join(told(holed, fits=False, marks=()))
+    assert "it has the holes" in " ".join(told(holed, fits=False, marks=((4, 3),)))
+
+
+def test_what_the_store_has_lost_is_not_asked_for() -> None:
+    """A container that had ended by then may have no log, but no false one; a later one is stored to its end."""
+    assert told(None, ended_at=BEGUN + 10.0, store_lost_at=BEGUN + 11.0) == []
+    assert told((Passage(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_lost_at=BEGUN + 11.0) == []
+    assert "is missing" not in " ".join(told((Passage(number=1, printed=1),), store_lost_at=BEGUN + 11.0))
+    assert "nothing of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_lost_at=BEGUN + 11.0))
+    assert "stored again" in " ".join(
+        told((Passage(number=1, printed=1, count=5), Passage(number=6, printed=1, count=5)), store_lost_at=BEGUN + 11.0)
+    )
+
+
+def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:
+    """Where nothing interrupted us, an end that is marked as unread is missing all the same."""
+    short = (Passage(number=1, printed=1, count=4),)
+    assert told(short, is_unread=True, interruptions=1) == []
+    assert "ends with line 4" in " ".join(told(short, is_unread=True))
+    assert told(short, is_lost=True) == []

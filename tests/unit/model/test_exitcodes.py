@@ -1,0 +1,59 @@
+"""An end is told by its cause: the signal by name, and a program that is not there as such."""
+
+import pytest
+
+from slipway.model.exitcodes import ended_text
+
+_NO_FILE = "no such file or directory"
+RUNC = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "message", "text"),
+    [
+        (3, "Error", "", "exit code 3"),
+        (3, "Error", "no such bucket\n", "exit code 3: no such bucket"),
+        (137, "Error", "", "exit code 137 (SIGKILL)"),
+        (137, "OOMKilled", "", "exit code 137 (OOMKilled: out of memory)"),
+        (139, "", "", "exit code 139 (SIGSEGV)"),
+        (255, "Error", "", "exit code 255"),
+    ],
+)
+def test_an_exit_code_is_told_with_its_signal(code: int, said: str, message: str, text: str) -> None:
+    """137 of a program that was killed is not 137 of one that had no memory left."""
+    assert ended_text(code, said=said, message=message) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (
+            'failed to start: exec: "nosuch": executable file not found in $PATH',
+            "nosuch could not be started: no such file in $PATH",
+        ),
+        (
+            f'{RUNC}unable to start container process: error during container init: exec: "nosuch": executable file '
+            "not found in $PATH: unknown",
+            "nosuch could not be started: no such file in $PATH",
+        ),
+        (
+            f'{RUNC}unable to start container process: error during container init: exec: "/x/run.sh": stat '
+            f"/x/run.sh: {_NO_FILE}: unknown",
+            f"/x/run.sh could not be started: {_NO_FILE}",
+        ),
+        (
+            f'{RUNC}unable to start container process: exec: "./run.sh": permission denied: unknown',
+            "./run.sh could not be started: permission denied",
+        ),
+        (
+            f"{RUNC}unable to start container process: exec /x/run.sh: exec format error: unknown",
+            "/x/run.sh could not be started: exec format error",
+        ),
+        ("device or resource busy", "the program could not be started: device or resource busy"),
+        ("", "the program could not be started"),
+    ],
+)
+def test_a_program_that_could_not_be_started_is_named_with_the_reason(message: str, text: str) -> None:
+    """As a local node, runc and containerd say it; a code that the program never gave is not shown."""
+    assert ended_text(128, said="StartError", message=message) == text
+    assert ended_text(127, said="ContainerCannotRun", message=message) == text

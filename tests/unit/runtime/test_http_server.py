@@ -1,0 +1,284 @@
+"""What comes before a request is understood has limits, over real connections; what is within them is served."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+import trustme
+from websockets.asyncio.client import connect
+
+from slipway.runtime.connections import Limits
+from slipway.runtime.http_server import HttpServer, Receive, Scope, Send
+from slipway.runtime.listen import Address, bind
+
+SOON_S = 10.0
+OK = b"HTTP/1.1 200"
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+KIB = 1024
+
+
+class Served(NamedTuple):
+    """A server and how many fields the requests had that it answered."""
+
+    port: int
+    fields: list[int]
+
+
+@asynccontextmanager
+async def server(limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Served]:
+    """One that answers any request when its body is through, with the number of bytes, and WebSockets with an echo."""
+    stop, fields = asyncio.Event(), list[int]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            while (message := await receive())["type"] == "websocket.receive":
+                await send({"type": "websocket.send", "text": message["text"]})
+            return
+        size, more = 0, scope["path"] != "/early"
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            size, more = size + len(message["body"]), message["more_body"]
+        fields.append(len(scope["headers"]))
+        body = str(size).encode()
+        length = (b"content-length", str(len(body)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
+
+    with bind(Address("127.0.0.1", 0)) as listener:
+        running = HttpServer(app, [listener], drain_timeout_s=2, websockets=True, tls=tls, limits=limits)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(running.serve(stop.wait))
+            yield Served(listener.getsockname()[1], fields)
+            stop.set()
+
+
+class Line:
+    """A connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def send(self, *pieces: bytes) -> None:
+        """As far as the server takes it."""
+        try:
+            for piece in pieces:
+                self._writer.write(piece)
+                await self._writer.drain()
+        except ConnectionError:
+            pass
+
+    async def answer(self) -> bytes:
+        """The first line of what it answers; empty when the connection ends without a word."""
+        try:
+            async with asyncio.timeout(SOON_S):
+                return await self._reader.readline()
+        except ConnectionError:
+            return b""
+
+    async def is_served(self) -> bool:
+        """Whether the answer is one of the application, which is then read to its end."""
+        first = await self.answer()
+        if first.startswith(OK):
+            while await self.answer() != b"\r\n":
+                pass
+            await self._reader.readexactly(1)
+        return first.startswith(OK)
+
+    async def rest(self) -> bytes:
+        """What still comes, to the end of the connection."""
+        try:
+            async with asyncio.timeout(SOON_S):
+                return await self._reader.read()
+        except ConnectionError:
+            return b""
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+@asynccontextmanager
+async def dialled(port: int) -> AsyncGenerator[Line]:
+    """A connection to the server."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    line = Line(reader, writer)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def fields(count: int) -> bytes:
+    return b"".join(b"a%d: b\r\n" % number for number in range(count))
+
+
+@pytest.mark.parametrize(
+    ("what", "head"),
+    [
+        ("fields", GET + fields(100)),
+        ("bytes in many fields", GET + b"".join(b"a: %s\r\n" % (b"x" * 1000) for _ in range(17))),
+        ("bytes of one field", GET + b"a: " + b"x" * 17 * KIB),
+        ("the name of a field", GET + b"x" * 17 * KIB + b": y"),
+        ("the target", b"GET /" + b"x" * 17 * KIB + b" HTTP/1.1\r\n"),
+    ],
+)
+async def test_a_head_that_is_too_large(what: str, head: bytes):
+    """431, and the connection ends; the application sees nothing of it."""
+    async with server() as served, dialled(served.port) as line:
+        await line.send(head + b"\r\n\r\n")
+        assert b" 431 " in await line.answer(), what
+        assert (await line.rest()).endswith(b"connection: close\r\n\r\n")
+        assert served.fields == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        GET + b"a: ",
+        GET,
+        b"GET /",
+        b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+    ],
+    ids=["value", "name", "target", "blank lines", "trailer", "chunk extension"],
+)
+async def test_what_never_ends_is_ended(start: bytes):
+    """Wherever in a request a client goes on and on, the connection ends after some kilobytes."""
+    async with server() as served, dialled(served.port) as line:
+        piece = b"\r\n" * KIB if start == b"\r\n\r\n" else b"x" * 2 * KIB
+        await line.send(start, *[piece] * 512)
+        await line.rest()
+        assert served.fields == []
+
+
+async def test_a_head_within_the_limits_is_served():
+    """A hundred fields, sixteen kilobytes; the next request of the connection has them again."""
+    async with server() as served, dialled(served.port) as line:
+        for _ in range(3):
+            await line.send(GET + fields(98) + b"last: " + b"x" * 14 * KIB + b"\r\n\r\n")
+            assert await line.is_served()
+        assert served.fields == [100, 100, 100]
+
+
+async def test_trailers_are_no_fields_of_the_head():
+    """What was decided by the head is not changed by what comes after the body."""
+    async with server() as served, dialled(served.port) as line:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await line.send(head, b"3\r\nabc\r\n0\r\nX-Slipway-User: root\r\n\r\n")
+        assert (await line.answer()).startswith(OK)
+        assert served.fields == [2]
+
+
+async def test_too_many_trailers():
+    """They have the limits of a head."""
+    async with server() as served, dialled(served.port) as line:
+        await line.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + fields(102))
+        await line.rest()
+        assert served.fields == []
+
+
+async def test_a_large_body_is_no_head():
+    """Only what comes before a request is limited here."""
+    async with server() as served, dialled(served.port) as line:
+        await line.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n", *[b"x" * 300_000] * 10)
+        assert (await line.answer()).startswith(OK)
+
+
+async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
+    """Each costs memory while it waits."""
+    async with server(Limits(pipelined=4)) as served:
+        async with dialled(served.port) as line:
+            await line.send((GET + b"\r\n") * 4 + GET + b"Connection: close\r\n\r\n")
+            assert (await line.rest()).count(OK) == 5
+        async with dialled(served.port) as line:
+            await line.send((GET + b"\r\n") * 4000)
+            await line.rest()
+        assert len(served.fields) <= 12
+
+
+@pytest.mark.parametrize("sent", [b"", GET, b"GET /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx"])
+async def test_a_head_or_the_rest_of_a_body_that_does_not_come(sent: bytes):
+    """The connection ends, also of who sends a byte now and then; what was begun is told so."""
+    async with server(Limits(head_s=0.3)) as served, dialled(served.port) as line:
+        await line.send(sent)
+        answered = await line.answer()
+        assert (b" 408 " in answered) is (sent == GET)
+        if answered.startswith(OK):
+            await line.send(b"y")
+        await line.rest()
+
+
+async def test_a_kept_connection_is_not_late():
+    """Between two requests there is no head that could be; when the next one begins, it has its time."""
+    async with server(Limits(head_s=0.3)) as served, dialled(served.port) as line:
+        await line.send(GET + b"\r\n")
+        assert await line.is_served()
+        async with dialled(served.port) as silent:
+            await silent.rest()
+        await line.send(GET + b"\r\n")
+        assert await line.is_served()
+        await line.send(GET)
+        assert b" 408 " in await line.rest()
+
+
+async def test_half_open_connections_do_not_keep_others_out():
+    """The oldest go; a request that is whole is served beside them."""
+    async with server(Limits(heads_per_address=5)) as served:
+        slow = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(20)]
+        for _, writer in slow:
+            writer.write(GET)
+        async with dialled(served.port) as line:
+            await line.send(GET + b"\r\n")
+            assert (await line.answer()).startswith(OK)
+        async with asyncio.timeout(SOON_S):
+            for reader, _ in slow[:10]:
+                with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                    await reader.readexactly(1)
+        for _, writer in slow:
+            writer.transport.abort()
+
+
+async def test_connections_above_the_limit_are_closed():
+    """A WebSocket counts until it is closed; when one has gone there is room."""
+    async with server(Limits(connections=1)) as served:
+        async with connect(f"ws://127.0.0.1:{served.port}/", proxy=None) as socket:
+            await socket.send("still here")
+            assert await socket.recv() == "still here"
+            async with dialled(served.port) as line:
+                await line.send(GET + b"\r\n")
+                assert await line.answer() == b""
+
+        async def is_served() -> bool:
+            async with dialled(served.port) as line:
+                await line.send(GET + b"\r\n")
+                return (await line.answer()).startswith(OK)
+
+        async with asyncio.timeout(SOON_S):
+            while not await is_served():
+                pass
+
+
+async def test_tls_handshakes_are_heads_too():
+    """Who connects and says nothing is half open, and late; a client that speaks TLS is served beside them."""
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType] - of trustme
+    known = ssl.create_default_context()
+    authority.configure_trust(known)  # pyright: ignore[reportUnknownMemberType]
+    async with server(Limits(heads_per_address=3, head_s=1.0), tls) as served:
+        silent = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(6)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=known)
+        line = Line(reader, writer)
+        await line.send(GET + b"\r\n")
+        assert (await line.answer()).startswith(OK)
+        line.close()
+        for reader, writer in silent:
+            assert await Line(reader, writer).rest() == b""
+            writer.transport.abort()

@@ -1,0 +1,104 @@
+"""When lines of a log are left out: only where its node would remove lines unread, and before it does."""
+
+import pytest
+
+from slipway.model.times import format_time
+from slipway.watcher.logfollower import LAG_OVER_S, Lag
+from tests.support.clock import FakeClock
+
+MB = 1024 * 1024
+NODE_KEEPS = 10 * MB
+"""Of a log, at least; a node removes what is older."""
+STEP_S = 0.1
+SKIPS_AT = 40 * MB
+"""Bytes a second at which lines are read that are not stored."""
+
+
+class Flood:
+    """A rank that prints, a node that keeps it, and a reader that stores what it reads unless it lags too much."""
+
+    def __init__(self, *, stores_at: float, skew_s: float = 0.0, begins_after_s: float = 0.3) -> None:
+        self.clock = FakeClock()
+        self.lag = Lag(self.clock)
+        self.left_out = self.most_waiting = 0.0
+        self._stores_at, self._skew_s = stores_at, skew_s
+        self._began = self.clock.now()
+        self._written: list[tuple[float, float]] = []
+        """(when, how much there was by then)"""
+        self._total = self._read = 0.0
+        self._reads_from = self._began + begins_after_s
+
+    @property
+    def waiting(self) -> float:
+        """What is on the node and was not read."""
+        return self._total - self._read
+
+    def print_at(self, rate: float, for_s: float) -> None:
+        """So many bytes a second, for so long."""
+        for _ in range(round(for_s / STEP_S)):
+            self.clock.advance(STEP_S)
+            self._total += rate * STEP_S
+            self._written.append((self.clock.now(), self._total))
+            self._take()
+            self.most_waiting = max(self.most_waiting, self.waiting)
+
+    def _take(self) -> None:
+        if self.clock.now() < self._reads_from or self.waiting <= 0:
+            return
+        newest = self._newest()
+        is_too_much = bool(newest) and self.lag.is_too_much(newest)
+        found = min(self.waiting, (SKIPS_AT if is_too_much else self._stores_at) * STEP_S)
+        self._read += found
+        self.left_out += found if is_too_much else 0.0
+        self.lag.add(round(found), self._newest())
+
+    def _newest(self) -> str:
+        """The time of the newest line that was read, by the node's clock."""
+        at = next((when for when, total in self._written if total >= self._read > 0), None)
+        return "" if at is None else format_time(at + self._skew_s, "microseconds")
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, -0.7, 0.0, 30.0])
+@pytest.mark.parametrize("rate", [1.5 * MB, 2 * MB, 3 * MB])
+def test_no_line_is_removed_unread(rate: float, skew_s: float) -> None:
+    """A log that is written faster than it is stored never waits for longer than its node keeps it, whatever the
+    difference between the clocks of the node and the reader."""
+    flood = Flood(stores_at=1 * MB, skew_s=skew_s)
+    flood.print_at(rate, for_s=60)
+    assert flood.left_out > 0
+    assert flood.most_waiting < NODE_KEEPS
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, 0.0, 3600.0])
+def test_what_can_be_stored_is_stored(skew_s: float) -> None:
+    """No line is left out of a log that is stored as fast as it is written, however late its first line was read."""
+    flood = Flood(stores_at=2 * MB, skew_s=skew_s, begins_after_s=3.0)
+    flood.print_at(1 * MB, for_s=120)
+    assert flood.left_out == 0
+
+
+def test_a_short_burst_is_stored() -> None:
+    """A few seconds at twice the rate: less waits than the node keeps, so all of it is read in time."""
+    flood = Flood(stores_at=1 * MB)
+    flood.print_at(0.5 * MB, for_s=10)
+    flood.print_at(2 * MB, for_s=2)
+    flood.print_at(0, for_s=20)
+    assert (flood.left_out, flood.waiting) == (0, 0)
+
+
+def test_lines_are_stored_again_once_the_reader_has_caught_up() -> None:
+    """What is left out ends at the newest line, not later: the rate has fallen, and nothing waits any more."""
+    flood = Flood(stores_at=1 * MB)
+    flood.print_at(4 * MB, for_s=20)
+    left_out, waiting = flood.left_out, flood.waiting
+    flood.print_at(0.5 * MB, for_s=30)
+    assert flood.left_out - left_out <= waiting + (0.5 * MB) * (LAG_OVER_S + STEP_S)
+    assert flood.waiting < 1 * MB * STEP_S
+
+
+def test_a_log_without_times_never_lags() -> None:
+    """Nothing is known of it; nothing is left out."""
+    lag = Lag(clock := FakeClock())
+    lag.add(100 * MB, "")
+    clock.advance(100)
+    assert not lag.is_too_much("")

@@ -1,0 +1,36 @@
+"""The loops reference: what each loop of each service promises."""
+
+from slipway.api import loops as api
+from slipway.podworker import loops as podworker
+from slipway.runtime import service
+from slipway.runtime.liveness import Loop
+from slipway.scheduler import loops as scheduler
+from slipway.watcher import loops as watcher
+from tools.reference.markdown import code, table
+
+TOP = """# Loops and their bounds
+
+The work of each loop may stand still for its bound, at most. After that `/livez` answers 503 and names the loop, and
+the process neither keeps nor takes a lease ([what follows](../operating.md#liveness)). An announced pause (of a loop
+between two rounds, or after an error) is not counted. A loop at rest waits for what the last column says, and may wait
+for ever while there is none; where the column is empty it never rests.
+
+A loop that runs several times has a part after a colon: `watch:pods`, `reconcile:3`, `tick:default`,
+`hint:<AllocationID>`.
+"""
+TABLES: dict[str, tuple[Loop, ...]] = {
+    "api": api.LOOPS,
+    "scheduler": scheduler.LOOPS,
+    "podworker": podworker.LOOPS,
+    "watcher": watcher.LOOPS,
+    "every service with a certificate": service.LOOPS,
+}
+
+
+def page() -> str:
+    """Markdown."""
+    parts = [TOP]
+    for name, loops in TABLES.items():
+        rows = [[code(each.name), f"{each.bound_s:g}", each.moves, each.rests] for each in loops]
+        parts.append(f"## {name}\n\n" + table(["loop", "bound, s", "what counts as a move", "it rests until"], rows))
+    return "\n".join(parts)
