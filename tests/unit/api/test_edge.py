@@ -123,7 +123,7 @@ async def test_the_trace_goes_from_the_request_into_the_object(world: ApiWorld) 
 def every_error() -> list[type[ControlPlaneError]]:
     modules = (errors, refusals)
     found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
-    return [each for each in found if issubclass(each, ControlPlaneError)]
+    return sorted((each for each in found if issubclass(each, ControlPlaneError)), key=lambda each: each.__name__)
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: error.__name__)
