@@ -46,7 +46,11 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 
 {{/* Where webhooks are kept. */}}
 {{- define "slipway.webhookNamespace" -}}
-{{- printf "%s-webhooks" (default "default" .Release.Namespace | trunc 54 | trimSuffix "-") -}}
+{{- $name := include "slipway.fullname" . -}}
+{{- $namespace := default "default" .Release.Namespace -}}
+{{- /* A release of another name in the same namespace has its own. */}}
+{{- $place := eq $name "slipway" | ternary $namespace (printf "%s-%s" $namespace $name) -}}
+{{- printf "%s-webhooks" ($place | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
 {{/* Where the records of tokens are, in the pod of the api. */}}
