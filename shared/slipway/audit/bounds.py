@@ -66,8 +66,10 @@ def objects_are_bounded(evidence: Evidence) -> Iterator[Violation]:
 def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
     """I24: an attempt of N ranks costs us 10 + 4N writes to Kubernetes at most, the Service of a gang apart. Orders
     (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
-    interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it."""
+    interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
+    was given back because a quota refused another of its gang, and was made again, costs its writes again."""
     writes: dict[str, int] = {}
+    pods: dict[str, dict[str, set[str]]] = {}
     last: dict[tuple[str, str, str], Version] = {}
     for version in evidence.of(ALLOCATIONS, PODS, CONFIG_MAPS):
         owner, key = version.uid, (version.resource, version.namespace, version.name)
@@ -76,6 +78,8 @@ def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
         if version.resource != ALLOCATIONS:
             labels: Mapping[str, str] = version.obj["metadata"].get("labels") or {}
             owner = labels.get(LABEL_ALLOCATION_UID, "")
+        if version.resource == PODS:
+            pods.setdefault(owner, {}).setdefault(version.name, set()).add(version.uid)
         if owner and (version.writer or version.resource == ALLOCATIONS) and not is_second_half:
             writes[owner] = writes.get(owner, 0) + (-1 if _is_order(version) else 1)
     for uid, count in writes.items():
@@ -84,7 +88,8 @@ def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
             continue
         end = history[-1].allocation
         tries = max(1, end.status.attempt) + evidence.interruptions
-        most = (WRITES_MAX + RANK_WRITES_MAX * ranks_of(end)) * tries
+        again = sum(len(uids) - 1 for uids in pods.get(uid, {}).values())
+        most = (WRITES_MAX + RANK_WRITES_MAX * ranks_of(end)) * tries + RANK_WRITES_MAX * again
         if count > most:
             message = f"took {count} of our writes in {end.status.attempt} attempts, {most} are granted"
             yield Violation(invariant="I24", subject=end.metadata.name, message=message)
