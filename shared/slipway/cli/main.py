@@ -84,7 +84,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "move": Entry("jobs", "ahead of or behind another in its queue"),
         "forget": Entry("change", "give up its ranks on machines that are off"),
         "priority": Entry("change", "set its priority"),
-        "limit": Entry("change", "set its maxRuntime, idleTimeout or pendingTimeout, also while it runs"),
+        "limit": Entry("change", "change its time limits, also while it runs"),
         "node": Entry("nodes", "take a node out of use, or back: enable, drain, disable"),
         "template": Entry("catalog", "named partial launches of a workspace: list, show, set, remove"),
     },

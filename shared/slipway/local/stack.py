@@ -11,6 +11,7 @@ stack runs, and its folder is gone unless it is to be kept.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
@@ -40,6 +41,7 @@ from slipway.streams.accounts import OF_SERVICES
 
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 READY_S = 30.0
+PORTS_FIRST, PORTS_END = 21_000, 32_000
 STOP_S = 12.0
 RESTART_S = 0.2
 RESTARTS_MAX_S = 5.0
@@ -354,9 +356,13 @@ def _how(code: int) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below the ports of connections that go out: one of those could take it before its service listens."""
+    for _ in range(1_000):
+        port = PORTS_FIRST + secrets.randbelow(PORTS_END - PORTS_FIRST)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOCALHOST, port))
+            return port
+    raise UnavailableError(f"no free port between {PORTS_FIRST} and {PORTS_END}: end what listens there")
 
 
 def _port(wanted: int) -> int:
@@ -365,12 +371,14 @@ def _port(wanted: int) -> int:
     Raises:
         UnavailableError: a port that was asked for by name is taken.
     """
+    if not wanted:
+        return _free_port()
     try:
         listeners = bind_all(Address(LOCALHOST, wanted))
     except UnavailableError as exc:
         if wanted != DEFAULT_PORT:
             raise UnavailableError(f"port {wanted} is taken; choose another with --port, or 0 for any") from exc
-        return _port(0)
+        return _free_port()
     port = int(listeners[0].getsockname()[1])
     for listener in listeners:
         listener.close()

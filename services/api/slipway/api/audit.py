@@ -8,6 +8,7 @@ made. It holds nothing else of a body, and no credentials.
 import contextlib
 from collections.abc import Generator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
@@ -49,6 +50,9 @@ def answered(connection: HTTPConnection, status: int) -> None:
 def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
     """What a body is about, as far as it says so: also of what is refused."""
     named = {name: body[name] for name in _ASKED if isinstance(body.get(name), str)}
+    if "url" in named:
+        # What follows the host of a webhook's address is often what lets callers in.
+        named["url"] = _host_of(named["url"])
     workspace = body.get("workspace")
     about(connection, named, workspace=workspace if isinstance(workspace, str) else "")
 
@@ -58,6 +62,13 @@ def about(connection: HTTPConnection, names: Mapping[str, str], *, workspace: st
     connection.scope.setdefault(OBJECT_KEY, {}).update(names)
     if workspace:
         connection.scope[WORKSPACE_KEY] = workspace
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _tell(connection: HTTPConnection, method: str, route: str) -> None:
