@@ -52,8 +52,9 @@ def test_every_signal_is_a_verb_and_a_route() -> None:
 
 
 def test_every_deadline_has_its_row() -> None:
-    """With the field that sets it, and what it ends with."""
+    """With the field that sets it, and what it ends with; that of a start that is blocked is the watcher's own."""
     table = {words(row[0])[0]: row for row in rows("Deadlines")}
+    assert words(table.pop("start")[1]) == ["SLIPWAY_IMAGE_PULL_LIMIT_S", "SLIPWAY_STUCK_LIMIT_S"]
     assert table.keys() == REASONS.keys()
     for name, (_, field, _, ending) in table.items():
         assert words(ending) == [ends.result_of(REASONS[name]).value, REASONS[name].value]

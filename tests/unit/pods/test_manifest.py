@@ -16,6 +16,9 @@ from tests.support.builders import NAMESPACE, an_allocation
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 OPTIONS = TaskOptions(api_url="http://api:8080")
 
+DEFAULTS = {"cpu": "100m", "memory": "256Mi"}
+"""what a rank of this kind asks for beside what is said"""
+
 
 def made(
     ranks: int = 1,
@@ -100,7 +103,7 @@ def test_sidecars_and_init_containers_know_their_rank_too() -> None:
     )
     spec = manifests.pods[0].manifest["spec"]
     sidecar, worker = spec["containers"]
-    assert worker["resources"]["requests"] == {"cpu": "2"}
+    assert worker["resources"]["requests"] == {"cpu": "2", "memory": "256Mi"}
     assert "volumeMounts" not in sidecar
     assert "resources" not in sidecar
     assert env_of(manifests, container=0)["SLIPWAY_RANK"] == "0"
@@ -208,7 +211,7 @@ def test_devices_reach_the_pod() -> None:
     (pod,) = manifests.pods
     assert pod.manifest["metadata"]["annotations"]["slipway.dev/devices"] == "1,3"
     assert "slipway.dev/gpu-milli" not in pod.manifest["metadata"]["annotations"]
-    assert pod.manifest["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
+    assert pod.manifest["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "1", "memory": "256Mi"}}
 
 
 def test_a_part_of_a_device_reaches_the_pod() -> None:
@@ -218,14 +221,15 @@ def test_a_part_of_a_device_reaches_the_pod() -> None:
     assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "2"
     assert pod.manifest["metadata"]["annotations"]["slipway.dev/devices"] == "2"
     assert pod.manifest["metadata"]["annotations"]["slipway.dev/gpu-milli"] == "300"
-    assert "resources" not in pod.manifest["spec"]["containers"][0]
+    assert pod.manifest["spec"]["containers"][0]["resources"] == {"requests": DEFAULTS}
 
 
 def test_where_the_device_plugin_chooses_it_is_asked() -> None:
     manifests = on_devices(**{"nvidia.com/gpu": 2})
     assert env_of(manifests)["NVIDIA_VISIBLE_DEVICES"] == "all"
     gpus = {"nvidia.com/gpu": "2"}
-    assert manifests.pods[0].manifest["spec"]["containers"][0]["resources"] == {"requests": gpus, "limits": gpus}
+    found = manifests.pods[0].manifest["spec"]["containers"][0]["resources"]
+    assert found == {"requests": {**DEFAULTS, **gpus}, "limits": gpus}
 
 
 def test_the_hash_tells_content_and_not_the_trace() -> None:
