@@ -40,6 +40,7 @@ NOT_HERE = {
     "slipway_extender_calls_total": "a pool has to have an extender",
     "slipway_feed_gaps_total": "the feed has to break",
     "slipway_foreseen_start_error_seconds": "the head of a line has to have a reservation",
+    "slipway_http_refused_total": "a listener has to refuse a head or a connection",
     "slipway_http_streams": "somebody has to follow events",
     "slipway_loop_errors_total": "a loop has to fail",
     "slipway_preemptions_total": "work has to make room for other work",

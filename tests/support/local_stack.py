@@ -229,7 +229,8 @@ def running_stack(folder: Path, **options: Any) -> Generator[RunningStack]:
     try:
         running.start()
         yield running
-        assert running.refused_by_redis() == []
+        refused = running.refused_by_redis()
+        assert not refused, refused
     finally:
         running.stop()
 

@@ -160,9 +160,9 @@ async def test_a_rule_that_was_taken_away(cluster: Cluster) -> None:
 
 
 async def test_a_role_that_is_gone(cluster: Cluster) -> None:
-    """The scheduler without its leases, the api without its Secrets."""
-    for name in ("scheduler", "api"):
-        cluster.delete(f"{RBAC}/namespaces/{NAMESPACE}/roles/slipway-{name}")
+    """The scheduler without its leases, the api without its Secrets, which are in a namespace of their own."""
+    for name, namespace in (("scheduler", NAMESPACE), ("api", f"{NAMESPACE}-webhooks")):
+        cluster.delete(f"{RBAC}/namespaces/{namespace}/roles/slipway-{name}")
     found = await cluster.failures()
     assert set(found) == {"rights of scheduler", "rights of api"}
     assert "create leases.coordination.k8s.io" in found["rights of scheduler"].found

@@ -19,10 +19,10 @@ async def a_queue(bench: Bench, name: str, **spec: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "limit"), [({}, "3600s"), ({"maxRuntime": "2h"}, "3600s"), ({"maxRuntime": "30m"}, None)]
+    ("asked", "limit"), [({}, "3600s"), ({"maxRuntime": "2h"}, "3600s"), ({"maxRuntime": "30m"}, "3600s")]
 )
 def test_the_run_limit_of_a_queue_is_written_with_the_admission(asked: dict[str, Any], limit: str | None) -> None:
-    """The shortest of its own and of those above it, where the work asks for more or for none."""
+    """The shortest of its own and of those above it, whatever the work asks for: that may change while it runs."""
 
     async def test(bench: Bench) -> None:
         await a_queue(bench, "lab", maxRuntime="1h")
