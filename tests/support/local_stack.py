@@ -120,11 +120,12 @@ class RunningStack:
             client.close()
 
     def refused_by_redis(self) -> list[str]:
-        """What a service sent that its account may not."""
+        """What a service sent that its account may not; what `/condition` asks of any server it may be refused."""
         if self.stack.valkey is None or self.stack.valkey.pid is None:
             return []
         with self.redis() as redis:
-            return [f"{each['username']}: {each['object']} ({each['reason']})" for each in redis.acl_log()]
+            refused = [each for each in redis.acl_log() if each["object"] != "config|get"]
+            return [f"{each['username']}: {each['object']} ({each['reason']})" for each in refused]
 
     def environment(self, service: str = "") -> dict[str, str]:
         """What a service of this stack is started with."""
