@@ -134,9 +134,10 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
 def _is_told(line: Json, numbers: dict[tuple[Any, ...], int]) -> bool:
     """Whether a line with a number, or a later one of its log, was told before; notes that it is now."""
     number = int(line.get("number") or 0)
-    if not number or line.get("missing"):
+    # What Kubernetes says of a pod is no line of its log, also where a server numbers it.
+    if not number or line.get("missing") or line.get("stream") == "event":
         return False
-    source = (line.get("attempt"), line.get("rank"), line.get("container"), line.get("stream"))
+    source = (line.get("attempt"), line.get("rank"), line.get("container"))
     if number <= numbers.get(source, 0):
         return True
     numbers[source] = number

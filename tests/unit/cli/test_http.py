@@ -251,7 +251,7 @@ def test_lines_without_ids_are_told_once() -> None:
 
 
 def test_what_kubernetes_says_hides_no_line() -> None:
-    """Lines of a rank are known by their numbers; what Kubernetes says of its pod is another log."""
+    """Lines of a rank are known by their numbers; what Kubernetes says of its pod is always told, numbered or not."""
     told_by = [
         ("event", "started", 1),
         ("stdout", "hello", 1),
@@ -264,8 +264,14 @@ def test_what_kubernetes_says_hides_no_line() -> None:
         if "/logs" not in head:
             return b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"phase": "Terminated"}'
         bodies = [
-            {"rank": 0, "attempt": 1, "time": "2026-01-02T03:04:05Z", "stream": stream, "text": text}
-            | ({"number": number} if stream == "stdout" else {})
+            {
+                "rank": 0,
+                "attempt": 1,
+                "time": "2026-01-02T03:04:05Z",
+                "stream": stream,
+                "text": text,
+                "number": number,
+            }
             for stream, text, number in told_by
         ]
         return STREAM + b"".join(f"id: {n}-1\ndata: {json.dumps(body)}\n\n".encode() for body in bodies)
