@@ -15,8 +15,9 @@ Promises
 - A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
   When it is below for the third time running, the history is another one (etcd was put back to an older copy): the
   store begins anew with that LIST.
-- After a watch that broke, or minutes on which not even a bookmark came, the history is looked at before the next
-  watch: a server that has gone back in time lets a watch from the future begin, and is silent on it.
+- After a watch that broke, or minutes on which not even a bookmark came, the history is looked at beside the next
+  watch: a server that has gone back in time lets a watch from the future begin, and is silent on it. The look never
+  delays the watch.
 
 Not promised
 - Every intermediate state, or any change within a bound of time: what may not act on an old view asks the API.
@@ -40,10 +41,11 @@ from slipway.errors import (
 )
 from slipway.kube.ports import KubeReader, WatchEvent, WatchType
 from slipway.kube.resources import Resource
-from slipway.kube.scope import StopSignal, run_until
+from slipway.kube.scope import StopSignal, only, run_until
 from slipway.kube.store import Store
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.tasks import TaskGroup
 
 T = TypeVar("T")
 
@@ -153,13 +155,10 @@ class Reflector(Generic[T]):
         backoff = Backoff(self._clock, self._random)
         while True:
             try:
-                if self._is_doubted and self._position:
-                    await self._look_at_history()
-                self._is_doubted = False
                 if not self._position:
                     await self._list()
                 started = self._clock.monotonic()
-                changes = await self._watch()
+                changes = await self._watch_in_doubt() if self._is_doubted else await self._watch()
                 # The server ended it as it was asked to: until now there was nothing to tell.
                 self._hear()
                 self._is_doubted = self._clock.monotonic() - self._told_at >= DOUBT_S
@@ -185,14 +184,36 @@ class Reflector(Generic[T]):
             self._restarted(cause)
             await self._clock.sleep(wait_s)
 
-    async def _look_at_history(self) -> None:
-        """A position that the server has not reached is of a history that it has lost: LIST next."""
-        page = await self._api.list(
-            self._resource, namespace=self._namespace, label_selector=self._label_selector, limit=1
-        )
-        if 0 < _number(page.resource_version) < self._highest:
-            self._position = ""
+    async def _watch_in_doubt(self) -> int:
+        """Like `_watch`, while the history is looked at beside it. Raises ExpiredError when the server has not reached
+        the position: its history is another one, and such a watch is silent."""
+        is_lost = asyncio.Event()
+        try:
+            async with TaskGroup() as tasks:
+                look = tasks.create_task(self._look_at_history(is_lost))
+                changes = await run_until(is_lost, self._watch())
+                look.cancel()
+        except BaseExceptionGroup as group:
+            raise only(group) from None
+        if changes is None:
+            raise ExpiredError(f"the API server has not reached version {self._highest} of {self.plural}, seen before")
+        return changes
+
+    async def _look_at_history(self, is_lost: asyncio.Event) -> None:
+        """Asks until the server says how far its history reaches; sets `is_lost` when that is below what was seen."""
+        backoff = Backoff(self._clock, self._random)
+        while True:
+            try:
+                page = await self._api.list(
+                    self._resource, namespace=self._namespace, label_selector=self._label_selector, limit=1
+                )
+                break
+            except TransientError as error:
+                await self._clock.sleep(max(backoff.next_s(), error.retry_after_s or 0.0))
+        self._is_doubted = False
         self._told_at = self._clock.monotonic()
+        if 0 < _number(page.resource_version) < self._highest:
+            is_lost.set()
 
     async def _list(self) -> None:
         listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
@@ -205,6 +226,7 @@ class Reflector(Generic[T]):
                 )
             self._begin_anew(version)
         self._below = 0
+        self._is_doubted = False
         self._hear()
         self._told_at = self._heard_at
         self._written.clear()  # what comes by a LIST says nothing of the watch

@@ -145,7 +145,7 @@ async def test_a_watch_that_closes_at_once_is_asked_for_again_with_patience(
         await _eventually(lambda: all(those.restarts(resource)["short"] >= 2 for resource in broken))
         for resource in broken:
             assert those.proxy.asked[resource.plural, True] <= 3 + those.restarts(resource)["short"]
-            assert those.proxy.asked[resource.plural, False] == 1
+            assert those.proxy.asked[resource.plural, False] <= 2, "the first LIST, and a look after the break"
             those.create(resource, "meanwhile")
         those.proxy.closes.clear()
         await _eventually(lambda: all(those.knows(resource, "meanwhile") for resource in broken))
