@@ -7,6 +7,8 @@ Owns the same as `redis_operations.py` for these.
 import random
 from typing import Any
 
+import msgspec
+
 from slipway.streams import keys
 from slipway.streams.decisions import Caps, DecisionEntry
 from slipway.streams.gatherings import GatherKey, Seat
@@ -17,6 +19,7 @@ from tests.support.redis import an_id
 
 IDLE_S = (0, 0, 5, 25)
 POOLS = ("default", "gpu")
+ELSEWHERE: tuple[dict[str, Any], ...] = ({"number": 7}, {"second": "r"}, {"seen": 3})
 
 
 async def log_append(player: Player, chance: random.Random) -> Any:
@@ -25,14 +28,15 @@ async def log_append(player: Player, chance: random.Random) -> Any:
     for name in chance.sample(NAMES, 2):
         source = LogSource(attempt=chance.choice((1, 2, 3)), rank=chance.choice((0, 1)))
         position = await player.streams.logs.position(an_id(name), source)
-        after = chance.choice((position.number, position.number, position.number, 0, 7))
+        elsewhere = [LogPosition(), *(msgspec.structs.replace(position, **wrong) for wrong in ELSEWHERE)]
+        after = chance.choice((*elsewhere, *[position] * 6))
         count, left_out = chance.choice((0, 1, 5, 30)), chance.choice((0, 0, 3))
         is_event = chance.random() < 0.2
         pack = LogPack(
             allocation=an_id(name),
             source=source,
             after=after,
-            first=after + 1 + left_out,
+            first=after.number + 1 + left_out,
             lines=[chance.choice((b"t said", b"t \x00\xff\xe2", b"t")) for _ in range(count)],
             position=LogPosition(second="s", seen=count, time="t", is_ended=chance.random() < 0.1),
             share_bytes=chance.choice((400, 4_000)),

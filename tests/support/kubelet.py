@@ -150,6 +150,8 @@ class Kubelets:
                 yield chunk
             if is_over:
                 return
+            if container.ended_at is not None:
+                continue  # it ended while the reader took its time
             ended = self._ends.setdefault(container.pod_uid, asyncio.Event())
             pause_s = talk.due_at - self._now()
             with suppress(TimeoutError):

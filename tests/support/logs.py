@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from slipway.model.ids import AllocationId
 from slipway.streams.logpacks import EVENT, LogLine, LogPack, LogPosition
 from slipway.streams.ports import Streams
@@ -17,10 +19,10 @@ def a_pack(
     return LogPack(
         allocation=allocation,
         source=lines[0].source,
-        after=after,
+        after=_position(after),
         first=start,
         lines=[f"{line.time} {line.text}".encode() for line in lines],
-        position=LogPosition(number=start + len(lines) - 1, second="2026-01-02T03:04:05Z", seen=len(lines)),
+        position=_position(start + len(lines) - 1),
         share_bytes=share,
     )
 
@@ -34,7 +36,7 @@ async def store_lines(streams: Streams, allocation: AllocationId, lines: Sequenc
             pack = LogPack(
                 allocation=allocation,
                 source=line.source,
-                after=0,
+                after=LogPosition(),
                 first=1,
                 lines=pack.lines,
                 position=LogPosition(),
@@ -52,10 +54,15 @@ async def end_logs(streams: Streams, allocation: AllocationId) -> None:
         pack = LogPack(
             allocation=allocation,
             source=source,
-            after=position.number,
+            after=position,
             first=position.number + 1,
             lines=[],
-            position=LogPosition(number=position.number, is_ended=True),
+            position=msgspec.structs.replace(position, is_ended=True),
             share_bytes=SHARE_BYTES,
         )
         await streams.logs.append([pack])
+
+
+def _position(number: int) -> LogPosition:
+    """A log of which so many lines were read, all of one second."""
+    return LogPosition(number=number, second="2026-01-02T03:04:05Z", seen=number) if number else LogPosition()

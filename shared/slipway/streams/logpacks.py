@@ -7,8 +7,9 @@ kept. A stored entry is a pack: lines of one log with consecutive numbers. So a 
 how many lines are missing and where, whoever left them out: the writer, because it could not keep up, or the store,
 because each log has a bound (its first lines and its last ones stay).
 
-Invariants: a pack is appended only behind the line that its writer believes to be the last one; so no line is stored
-twice, however many writers there are. Encoding is deterministic. What is decoded may be hostile: it decodes to values
+Invariants: a pack is appended only where its writer believes that the log stands, by number and by what was read; so no
+line is stored twice, however many writers there are, and also when the store has lost the log and another writer has
+told it again under other numbers. Encoding is deterministic. What is decoded may be hostile: it decodes to values
 or raises `InvalidError`.
 """
 
@@ -104,11 +105,16 @@ class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
     first_end: int = 0
     kept_from: int = 0
 
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """What two readers of one log agree on when they have read and stored the same."""
+        return self.number, self.second, self.seen
+
 
 class LogPack(msgspec.Struct, frozen=True, kw_only=True):
     """Lines to append to one log, and where its reader stands after them.
 
-    `after` is the number that the log is believed to end with; `first` that of the first line here, and larger than
+    `after` is where the log is believed to stand; `first` the number of the first line here, and larger than that of
     `after` + 1 when the writer leaves lines out. `lines` are `<time> <text>` without a line end; none to move the
     position alone. `share_bytes` is what the log may take of the store. `position` says nothing of `first_end` and
     `kept_from`, which the store keeps.
@@ -119,7 +125,7 @@ class LogPack(msgspec.Struct, frozen=True, kw_only=True):
 
     allocation: AllocationId
     source: LogSource
-    after: int
+    after: LogPosition
     first: int
     lines: Sequence[bytes]
     position: LogPosition
@@ -152,7 +158,8 @@ def older_name(source: LogSource) -> str:
 def encode_pack(pack: LogPack) -> dict[str, bytes]:
     """The fields of the entry."""
     source = pack.source
-    left_out = {"p": b"%d" % pack.after} if not pack.key and pack.first > pack.after + 1 else {}
+    last = pack.after.number
+    left_out = {"p": b"%d" % last} if not pack.key and pack.first > last + 1 else {}
     return {
         **left_out,
         "a": b"%d" % source.attempt,

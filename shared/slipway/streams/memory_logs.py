@@ -77,7 +77,7 @@ class MemoryLogs:
         states = self._server.hash_get(states_key)
         raw = states.get(name)
         state = _State(raw)
-        if not pack.key and pack.after != state.number:
+        if not pack.key and pack.after.place != state.position().place:
             return LogAppended(is_appended=False, position=state.position())
         said = int(states.get(f"key:{pack.key}", b"0"))
         if pack.key and said > 0 and pack.count < 2 * said:

@@ -83,10 +83,11 @@ class RedisLogs:
 def _call(pack: LogPack, now_ms: int) -> Command:
     allocation, position, is_event = pack.allocation, pack.position, bool(pack.key)
     of = (keys.logs(allocation), keys.log_state(allocation), keys.log_packs(allocation))
-    where = (pack.source.name, _ANY if is_event else pack.after, pack.key, pack.count)
+    where = (pack.source.name, _ANY if is_event else pack.after.number, pack.key, pack.count)
     what = (pack.first, len(pack.lines), now_ms)
     bounds = (pack.share_bytes // logpacks.FIRST_PART, pack.share_bytes, keys.LOGS.ttl_s)
     older = (logpacks.older_name(pack.source), logpacks.SHARE_BYTES_MIN)
     reached = (position.second or "-", position.seen, position.time or "-", int(position.is_ended))
+    stands = (pack.after.second or "-", pack.after.seen)
     fields = rows.flat(logpacks.encode_pack(pack)) if pack.lines else []
-    return scripts.LOGS.call_on_all(of, *where, *what, *bounds, *older, *reached, *fields)
+    return scripts.LOGS.call_on_all(of, *where, *what, *bounds, *older, *reached, *stands, *fields)

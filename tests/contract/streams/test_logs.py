@@ -67,6 +67,20 @@ async def test_of_two_writers_one_goes_on(streams: Streams) -> None:
     assert await numbers(streams) == [1, 2, 3, 4, 5]
 
 
+async def test_a_writer_of_before_a_flush_does_not_go_on_behind_what_another_told_again(
+    streams: Streams, backend: Backend
+) -> None:
+    """The same number is another line then: a progress bar has fewer lines when it is read after its end."""
+    before = a_pack(an_id(), lines(8))
+    await streams.logs.append([before])
+    late = a_pack(an_id(), lines(1, start=9), after=8)
+    await backend.flush()
+    again = msgspec.structs.replace(before, position=msgspec.structs.replace(before.position, seen=9))
+    [told], [behind] = await streams.logs.append([again]), await streams.logs.append([late])
+    assert (told.is_appended, behind.is_appended, behind.position) == (True, False, told.position)
+    assert await numbers(streams) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 async def test_a_position_is_kept_with_the_lines(streams: Streams) -> None:
     """Another process goes on from exactly there."""
     source = LogSource(attempt=1, rank=0, container="side/car")

@@ -75,7 +75,7 @@ def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
 
     async def append(self: Any, pack: LogPack) -> bool:
         await self._persist(lambda: self._writer.write(pack))
-        self._stored = pack.first + len(pack.lines) - 1
+        self._stored = pack.position
         return True
 
     patch.setattr(LogFollower, "_append", append)
@@ -88,8 +88,8 @@ def _whatever_comes_is_stored(patch: pytest.MonkeyPatch) -> None:
     def willing(self: Any, pack: LogPack) -> LogAppended:
         states = self._server.hash_get(memory_logs.keys.log_state(pack.allocation))
         position = memory_logs.logpacks.decode_position(states.get(pack.source.name))
-        moved = position.number - pack.after if not pack.key else 0
-        return append(self, msgspec.structs.replace(pack, after=pack.after + moved, first=pack.first + moved))
+        moved = position.number - pack.after.number if not pack.key else 0
+        return append(self, msgspec.structs.replace(pack, after=position, first=pack.first + moved))
 
     patch.setattr(memory_logs.MemoryLogs, "_append", willing)
 

@@ -29,6 +29,8 @@ class Journal:
         """pods whose log meets a fault of ours"""
         self.broken_off_at: list[float] = []
         """times at which a log that is followed ends as if its container had"""
+        self.unended: set[str] = set()
+        """texts that no line end follows"""
         self.reads = 0
 
     def write(self, uid: str, text: str) -> None:
@@ -48,7 +50,8 @@ class Journal:
             sent += len(fresh)
             for at, text in fresh:
                 if not since or format_time(at, "seconds") >= since:
-                    yield f"{format_time(at, 'microseconds')} {text}\n".encode()
+                    end = "" if text in self.unended else "\n"
+                    yield f"{format_time(at, 'microseconds')} {text}{end}".encode()
             if query.get("follow") != "true" or (not fresh and self._has_ended(pod)):
                 return
             if self.broken_off_at and self._post.clock.now() >= self.broken_off_at[0]:
@@ -352,6 +355,26 @@ def test_a_log_says_when_it_is_stored_to_its_end() -> None:
         ended = await post.until(is_let_go, "the end")
         [after] = (await post.streams.logs.positions(id_of(ended))).values()
         assert (before.is_ended, after.is_ended, after.number) == (False, True, 1)
+
+    play(story)
+
+
+def test_the_last_line_of_a_pod_that_is_torn_out_needs_no_line_end() -> None:
+    """Its object goes while it is followed, and never said that it has ended: what was read of its log is all."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.unended.add("two")
+        running = await post.launch()
+        await post.until(is_running, "running")
+        [pod] = await post.pods()
+        for text in ("one", "two"):
+            journal.write(pod.metadata.uid, text)
+        await asyncio.sleep(1)
+        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        await asyncio.sleep(5)
+        assert await texts(post, running) == ["one", "two"]
 
     play(story)
 

@@ -180,7 +180,8 @@ class LogFollower:
         self._share_bytes = share_bytes
         self._allocation = AllocationId(pod.metadata.labels.get(LABEL_ALLOCATION, ""))
         self._number = 0
-        self._stored = 0
+        self._stored = LogPosition()
+        """where this reader believes the stored log to stand"""
         self._cutter = LineCutter(LogPosition())
         self._lines: deque[bytes] = deque()
         self._pieces: deque[bytes] = deque()
@@ -239,7 +240,7 @@ class LogFollower:
         if position is None:
             position = await self._persist(lambda: self._store.position(self._allocation, self._source))
         self._is_stored = position.is_ended
-        self._number = self._stored = position.number
+        self._number, self._stored = position.number, position
         self._cutter = LineCutter(position)
         self._lines.clear()
         self._pieces.clear()
@@ -354,17 +355,20 @@ class LogFollower:
 
     async def _append(self, pack: LogPack) -> bool:
         answer = await self._persist(lambda: self._writer.write(pack))
-        reached = pack.first + len(pack.lines) - 1
         self._known = answer.position
-        if not answer.is_appended and answer.position.number != reached:
+        if not answer.is_appended and answer.position.place != pack.position.place:
             return False
         # Refused at the same place: an answer that was lost.
-        self._stored = reached
+        self._stored = answer.position
         self.moved_at = self._clock.monotonic()
         return True
 
     async def _finish(self) -> bool:
-        """Say that the log is stored to its end."""
+        """Say that the log is stored to its end; a last line without a line end is one when nothing can follow it."""
+        if self._cutter.has_rest:
+            self._add(self._cutter.end())
+            if not await self._store_lines():
+                return False
         return await self._append(self._pack(self._number + 1, [], is_ended=True))
 
     async def _say_unread(self, error: ControlPlaneError) -> None:
@@ -447,7 +451,7 @@ def event_pack(allocation: AllocationId, source: LogSource, line: str, key: str,
     return LogPack(
         allocation=allocation,
         source=LogSource(attempt=source.attempt, rank=source.rank, stream=EVENT),
-        after=0,
+        after=LogPosition(),
         first=1,
         lines=[line.replace("\n", " ").encode("utf-8", "replace")],
         position=LogPosition(),

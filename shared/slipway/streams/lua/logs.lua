@@ -5,7 +5,7 @@
 -- ARGV: log, number that it is believed to end with (-1: any), event ('' for none), count of the event, number of the
 -- first line, count of lines, caller's time in ms, bytes of the first lines, bytes of the last ones, seconds to live,
 -- log of an earlier attempt to cut down ('' for none), bytes that it keeps, then second, seen, time, ended, then the
--- fields of the entry.
+-- second and the seen that the log is believed to stand at, then the fields of the entry.
 -- Answers {1 or 0, the position as stored or ''}.
 local stream, states, packs = KEYS[1], KEYS[2], KEYS[3]
 local name = ARGV[1]
@@ -44,7 +44,7 @@ end
 local raw = redis.call('HGET', states, name)
 local s = read(name)
 local expected, event, times = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-if expected >= 0 and expected ~= s.number then return {0, raw or ''} end
+if expected >= 0 and (expected ~= s.number or ARGV[17] ~= s.second or ARGV[18] ~= s.seen) then return {0, raw or ''} end
 if event ~= '' then
   local said = tonumber(redis.call('HGET', states, 'key:' .. event) or 0)
   if said > 0 and times < 2 * said then return {0, raw or ''} end
@@ -67,8 +67,8 @@ if count > 0 then
   local function id_of() return string.format('%.0f', ms) .. '-' .. string.format('%.0f', seq + count - 1) end
   local id = id_of()
   local bytes = 150
-  for place = 18, #ARGV, 2 do bytes = bytes + #ARGV[place] end
-  local added = redis.pcall('XADD', stream, id, unpack(ARGV, 17))
+  for place = 20, #ARGV, 2 do bytes = bytes + #ARGV[place] end
+  local added = redis.pcall('XADD', stream, id, unpack(ARGV, 19))
   if type(added) == 'table' and added.err then
     if not string.find(added.err, 'equal or smaller') then return added end
     -- The stream has an id from this one on that `last` does not know: `last` was lost, or the entry is another's.
@@ -80,7 +80,7 @@ if count > 0 then
       end
     end
     id = id_of()
-    redis.call('XADD', stream, id, unpack(ARGV, 17))
+    redis.call('XADD', stream, id, unpack(ARGV, 19))
   end
   redis.call('HSET', states, 'last', id)
   local last = first + count - 1
