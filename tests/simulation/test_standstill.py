@@ -13,17 +13,22 @@ from contextlib import suppress
 import pytest
 
 from slipway.api import loops as api_loops
+from slipway.crd.transitions import id_of
 from slipway.errors import NotFoundError, TransientError
 from slipway.kube.resources import LEASES
 from slipway.podworker import loops as podworker_loops
 from slipway.runtime import liveness
+from slipway.runtime import service as service_loops
 from slipway.runtime.liveness import Loop
 from slipway.scheduler import loops as scheduler_loops
 from slipway.watcher import loops as watcher_loops
 from slipway.watcher.primary import CLAIMS_S
 from slipway.watcher.relay import Relay
+from tests.simulation.scenario import has_ended
 from tests.simulation.standstill import FreezingLoop, play
 from tests.support.api_clients import Client
+from tests.support.kubelet import Script
+from tests.support.redis import an_id
 from tests.support.world import NAMESPACE, REDIS, Setup, World
 
 TABLES = {
@@ -42,17 +47,15 @@ FAILURES_MAX = 3
 LOOK_S = 5.0
 PAUSE_MAX_S = {"claims": CLAIMS_S, "archives": 60.0, "retention": 60.0, "sweep": 30.0, "follow": 12.0, "poll": 40.0}
 """What a loop has announced, at most, when it is frozen."""
-BY_THE_RUNNER = {"lag", "write-behind", "tokens"}
-"""Started by `build` or by settings that no simulation has; they run under the same `service.loop` as all others."""
-NOTHING_TO_DO = {"follow-logs"}
-"""It has begun when it rests, and has no work until its term ends."""
+AT_ONCE = {"follow-logs"}
+"""All its work is done before it first waits: there is nothing of it that could stand still."""
 STRUCTURE = (
     "World.",
     "_live",
     "_serve",
     "compose.",
     "Watcher.run",
-    "write_behind",
+    "write_behind",  # it waits for the loop of that name, and for the stop
     "_announce",
     "_fail_with",
     "_stop_with",
@@ -91,18 +94,25 @@ async def provoke(world: World, name: str) -> None:
         world.server.flush()
     if name == "candidacy":
         world.processes["scheduler"].cut_until = world.loop.time() + 20.0
+    if name == "write-behind":
+        for behind in world.behind.values():
+            behind.offer_activity(an_id(), "web", world.clock.now())
 
 
 def cases() -> list[tuple[str, Loop]]:
-    left_out = BY_THE_RUNNER | NOTHING_TO_DO
-    return [(service, each) for service, table in TABLES.items() for each in table if each.name not in left_out]
+    return [
+        (service, each)
+        for service, table in TABLES.items()
+        for each in (*table, *service_loops.LOOPS)
+        if each.name not in AT_ONCE
+    ]
 
 
 def a_system(service: str, name: str) -> Setup:
     replicas = {"api": int(service == "api")}
     if name == "warm":
         replicas["scheduler"] = 2
-    return Setup(nodes=4, cpus=32, replicas=replicas, api={"redis_url": REDIS})
+    return Setup(nodes=4, cpus=32, replicas=replicas, api={"redis_url": REDIS}, is_whole=True)
 
 
 async def noticed_after(world: World, role: str, name: str, within_s: float) -> float:
@@ -140,7 +150,7 @@ def freeze(service: str, loop: Loop) -> None:
         promised_s = loop.bound_s + PAUSE_MAX_S.get(loop.name, 0.0)
         # Work has to come before it can be old, and two looks have to see it.
         await noticed_after(world, role, loop.name, promised_s + WARM_UP_S + 3 * LOOK_S)
-        if service in LEASE_OF and role == service:
+        if service in LEASE_OF and loop.name != "warm":
             await asyncio.sleep(PROBE_S)
             before = await renewal(world, service)
             await asyncio.sleep(PROBE_S)
@@ -156,9 +166,23 @@ def test_a_loop_that_stands_still_is_noticed(service: str, loop: Loop) -> None:
     freeze(service, loop)
 
 
+def test_the_following_of_logs_has_nothing_that_could_stand_still() -> None:
+    """Its task is held from the start on: the log of what is launched then is stored all the same, to its end."""
+
+    async def story(world: World, freezer: FreezingLoop) -> bool:
+        freezer.freeze_loop("watcher", watcher_loops.FOLLOW_LOGS.name)
+        world.kubelets.script = lambda _attempt, _rank: Script(runs_s=2.0)
+        launched = await world.launch(cpu="10m")
+        await world.when(lambda it: has_ended(it) and not it.metadata.finalizers)
+        positions = await world.streams.logs.positions(id_of(launched))
+        return bool(positions) and all(each.is_ended and each.number > 0 for each in positions.values())
+
+    assert play(story, a_system("watcher", ""))
+
+
 @pytest.mark.parametrize("service", TABLES)
 def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
-    """And every loop of the table runs, but for those that the simulation has no use for."""
+    """And every loop of the table runs."""
 
     async def story(world: World, freezer: FreezingLoop) -> tuple[set[str], set[str]]:
         working = asyncio.ensure_future(arrivals(world))
@@ -174,9 +198,7 @@ def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
 
     ran, without = play(story, a_system(service, "warm" if service == "scheduler" else ""))
     assert without == set()
-    table = {each.name for each in TABLES[service]}
-    assert ran <= table
-    assert table - ran <= BY_THE_RUNNER
+    assert ran == {each.name for each in (*TABLES[service], *service_loops.LOOPS)}
 
 
 def test_a_beat_without_work_is_found_by_freezing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler import main as scheduler_main
 from slipway.scheduler.settings import Settings as SchedulerSettings
 from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.opening import write_behind
 from slipway.streams.ports import NoTally
 from slipway.streams.producer import BestEffort
 from slipway.watcher import main as watcher_main
@@ -69,6 +71,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """the same, of the api"""
     skew_s: dict[str, float] = {}
     """{role: how far its wall clock is ahead}"""
+    is_whole: bool = False
+    """with the loops that settings start which no other simulation needs"""
     binding: str = "direct"
     """of the pool; delegate: beside a model of kube-scheduler"""
 
@@ -81,6 +85,13 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     at: float
+
+
+class _Certificate:
+    """One that stays."""
+
+    def look(self) -> bool:
+        return False
 
 
 class World:
@@ -115,6 +126,8 @@ class World:
         self.last_fault_at = 0.0
         self.stale: dict[str, int] = {}
         """{role: the version at which the API replica stands to which it comes back}"""
+        self.behind: dict[str, BestEffort] = {}
+        """{role: what it writes when there is time}"""
         self.apps: dict[str, tuple[Process, Any]] = {}
         """{role of an api: (the process, its application)}"""
         self.answers: list[Answered] = []
@@ -216,6 +229,7 @@ class World:
             self.trouble,
         )
         streams: Any = ProcessStreams(MemoryStreams(self.server), process, self.trouble)
+        self.behind[process.role] = behind = BestEffort(streams, process.clock, NoTally())
         kind = process.role.rstrip("0123456789")
         if kind == "watcher":
             kube.lag_s = dict(self.setup.lag_s)
@@ -242,7 +256,9 @@ class World:
                     case "api":
                         self._serve(process, context, kube, streams)
                     case _:
-                        watcher_main.compose(context, kube, streams, BestEffort(streams, process.clock, NoTally()))
+                        watcher_main.compose(context, kube, streams, behind)
+                if self.setup.is_whole:
+                    self._start_the_rest(process, context, streams)
                 self._stops[process.role] = context.stop
                 self.healths[process.role] = context.health
                 await context.stop.wait()
@@ -256,8 +272,27 @@ class World:
     def _serve(self, process: Process, context: Context[Any], kube: ProcessKube, streams: Any) -> None:
         from slipway.api import main as api_main  # most runs have no api, and it is much to import
 
-        api_main.compose(context, kube, streams, BestEffort(streams, process.clock, NoTally()))
+        api_main.compose(context, kube, streams, self.behind[process.role])
         self.apps[process.role] = (process, context.app)
+
+    def _start_the_rest(self, process: Process, context: Context[Any], streams: Any) -> None:
+        service.follow_certificate(context, _Certificate())
+        match context.service:
+            case "scheduler" | "podworker":
+                context.tasks.create_task(write_behind(self.behind[process.role], context))
+            case "watcher":
+                watcher_main.follow_lag(context, streams)
+            case _:
+                from slipway.api import main as api_main
+                from slipway.api.access.book import TokenBook
+
+                class NoTokens(TokenBook):
+                    """A folder without files: nothing of the simulation reads a disk."""
+
+                    async def look(self) -> None:
+                        self._records = {}
+
+                api_main.follow_tokens(context, NoTokens(Path(), context.clock))
 
     def end(self, process: Process, why: str) -> None:
         """A process ended by itself: a bug; it is started again as Kubernetes would."""

@@ -21,7 +21,7 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.runtime import log, memory, settings, stacks, telemetry
@@ -322,7 +322,7 @@ async def _serve(
                     certificate = Certificate(edge.tls_dir) if edge.tls_dir else None
                     tasks.create_task(_http(context, listeners, edge.websockets, certificate), name="http")
                     if certificate is not None:
-                        _follow(context, certificate)
+                        follow_certificate(context, certificate)
                 listen = str(context.address) if listeners else ""
                 _log.info("started", version=version(), once=once, listen=listen, settings=repr(values))
                 await build(context)
@@ -332,8 +332,14 @@ async def _serve(
                 begin_drain()
 
 
-def _follow(context: Context[SettingsT], certificate: Certificate) -> None:
-    """Whoever renews a certificate writes the files anew: no process has to be started for it."""
+class RenewedFiles(Protocol):
+    """A certificate whose files may be written anew; `look` is True when another one counts."""
+
+    def look(self) -> bool: ...
+
+
+def follow_certificate(context: Context[SettingsT], certificate: RenewedFiles) -> None:
+    """Look for a renewed certificate now and then: no process has to be started for it."""
 
     async def look() -> None:
         if certificate.look():

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from slipway.api.access.book import BACKOFF_S, LOOK_S
+from slipway.api.access.book import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
 from slipway.api.loops import ANNOUNCE, KUBERNETES, TOKENS
 from slipway.api.parts import Parts, connect
@@ -77,7 +77,7 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
         return parts
     context.serve(create_app(parts, context.probes))
     if parts.tokens is not None:
-        context.loop(TOKENS, parts.tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
+        follow_tokens(context, parts.tokens)
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
     if settings.task_listen:
@@ -93,6 +93,11 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
 
     context.loop(KUBERNETES, probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
     return parts
+
+
+def follow_tokens(context: Context[Settings], tokens: TokenBook) -> None:
+    """Read the folder of tokens every few seconds."""
+    context.loop(TOKENS, tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
 
 
 async def check(parts: Parts) -> None:

@@ -43,7 +43,12 @@ async def build(context: Context[Settings]) -> None:
         return
     compose(context, kube, streams, behind)
     if settings.redis_url:
-        context.loop(LAG, partial(measure, streams.work_queue("lag")), min_interval_s=LAG_S, max_backoff_s=LAG_S)
+        follow_lag(context, streams)
+
+
+def follow_lag(context: Context[Settings], streams: Streams) -> None:
+    """Measure the work queue every few seconds."""
+    context.loop(LAG, partial(measure, streams.work_queue("lag")), min_interval_s=LAG_S, max_backoff_s=LAG_S)
 
 
 async def measure(queue: WorkQueue) -> None:
