@@ -7,8 +7,9 @@ from tests.support.local_stack import RunningStack
 
 SCREEN = (
     "(() => { const b = slipwayTerminal.buffer.active; return [...Array(b.length).keys()]"
-    ".map((i) => b.getLine(i).translateToString(true)).join('\\n') })()"
+    ".map((i) => (b.getLine(i).isWrapped ? '' : '\\n') + b.getLine(i).translateToString(true)).join('') })()"
 )
+"""What stands on the screen; a line that the width of the screen has broken is one line."""
 OPEN = "document.querySelector('.bar')?.dataset.state === 'open'"
 
 

@@ -8,8 +8,11 @@ from tests.support.local_stack import RunningStack
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
-ENV: Json = {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "later", "key": "t"}}}]}
 MOUNT: Json = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+
+
+def with_token_of(secret: str) -> Json:
+    return {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "t"}}}]}
 
 
 def body(name: str, main: Json, **more: Any) -> Json:
@@ -22,7 +25,7 @@ def body(name: str, main: Json, **more: Any) -> Json:
 @pytest.mark.parametrize(
     ("name", "main", "volumes", "said"),
     [
-        ("no-secret", ENV, [], 'secret "later" not found'),
+        ("no-secret", with_token_of("never"), [], 'secret "never" not found'),
         ("no-config", MOUNT, [{"name": "v", "configMap": {"name": "gone"}}], 'configmap "gone" not found'),
         ("no-claim", MOUNT, [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}], "volume claim gone"),
     ],
@@ -45,7 +48,7 @@ def test_what_is_missing_is_told_and_bounded(
 
 def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
     """By itself, as its explanation promises."""
-    id_ = stack.launch(body("waits", ENV))
+    id_ = stack.launch(body("waits", with_token_of("later")))
     wait_until(lambda: "later" in stack.command("explain", id_).out, "the explanation")
     secret = {"metadata": {"name": "later"}, "data": {"t": "aGVyZQ=="}}
     stack.kubernetes("POST", "/api/v1/namespaces/default/secrets", secret)

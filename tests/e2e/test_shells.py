@@ -33,15 +33,18 @@ def shell(stack: RunningStack) -> Generator[str]:
 
 
 @contextmanager
-def opened(stack: RunningStack, *words: str) -> Generator[Person]:
+def opened(stack: RunningStack, *words: str, **env: str) -> Generator[Person]:
     """`slipway shell ...` on a terminal."""
-    with at_terminal(cli_words("shell", *words), stack.cli_environment()) as person:
+    with at_terminal(cli_words("shell", *words), {**stack.cli_environment(), **env}) as person:
         yield person
 
 
 def test_a_shell_needs_no_argument(stack: RunningStack) -> None:
-    """Launched, attached, typed to, resized; its exit code is the command's, and the pod goes on until it is ended."""
-    with opened(stack, "start") as person:
+    """Launched, attached, typed to, resized; its exit code is the command's, and the pod goes on until it is ended.
+
+    The terminal has the size that it has, not the one that the environment says.
+    """
+    with opened(stack, "start", COLUMNS="70", LINES="20") as person:
         person.until("detaches, and it goes on")
         person.type("stty size; tty > /dev/null && echo tty-$((1+1))\n")
         assert "24 80" in person.until("tty-2")

@@ -163,8 +163,13 @@ def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> No
     assert [span.parent for span in said] == launches
     bound = [event for span in named(spans, "podworker.bind") for event in span.events if event[0] == "pod bound"]
     assert {event[1]["k8s.pod.uid"] for event in bound} == {span.attributes["k8s.pod.uid"] for span in containers}
-    shown = {span["spanId"]: span for span in stack.ask(lambda api: api.get(f"/allocations/{id_}/trace"))["spans"]}
-    assert {span.id for span in [*containers, *said]} <= set(shown)
+    wanted = {span.id for span in [*containers, *said]}
+    wait_until(
+        lambda: (
+            wanted <= {span["spanId"] for span in stack.ask(lambda api: api.get(f"/allocations/{id_}/trace"))["spans"]}
+        ),
+        "the same in the waterfall, which is written a moment later",
+    )
 
 
 def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collected) -> None:

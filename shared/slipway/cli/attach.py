@@ -8,7 +8,6 @@ happens.
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -90,7 +89,10 @@ class Attachment:
                     return
 
     def _resize(self) -> None:
-        columns, rows = shutil.get_terminal_size(_FALLBACK)
+        # The terminal itself is asked: COLUMNS and LINES of the environment say what it was when a shell exported them.
+        columns, rows = _FALLBACK
+        with contextlib.suppress(OSError):
+            columns, rows = os.get_terminal_size(sys.stdin.fileno())
         self._remote.resize(rows, columns)
 
     def _on_lost(self, why: str) -> None:
