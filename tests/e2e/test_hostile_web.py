@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
-from tests.support.listeners import Listener, listeners_below
+from tests.support.listeners import Listener, forget_peak, listeners_below
 from tests.support.listeners import rss_mib as rss_of
 from tests.support.local_stack import RunningStack
 from tests.support.wait import wait_until
@@ -220,6 +220,7 @@ def test_heads_without_an_end_on_every_listener(stack: RunningStack, terminal: s
     names = {name for name, child in stack.stack.children.items() if child.pid in {each.pid for each in listeners}}
     assert {"api", "scheduler", "podworker", "watcher", "cluster", "nodes"} <= names
     for each in listeners:
+        forget_peak(each.pid)
         before = rss_of(each.pid)
         with suppress(OSError), dialled(stack, each) as connection:
             connection.sendall(start)

@@ -29,9 +29,14 @@ def listeners_below(roots: Collection[int]) -> list[Listener]:
 
 
 def rss_mib(pid: int, field: str = "VmRSS") -> int:
-    """The memory of a process; `VmHWM` is the most that it ever used."""
+    """The memory of a process; `VmHWM` is the most that it used since `forget_peak`."""
     lines = (_PROC / str(pid) / "status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) // 1024
+
+
+def forget_peak(pid: int) -> None:
+    """The most memory that a process ever used is what it uses now."""
+    (_PROC / str(pid) / "clear_refs").write_text("5")
 
 
 def _listening() -> Generator[tuple[str, tuple[str, int]]]:
