@@ -31,6 +31,7 @@ THEIRS = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
 """Kinds of others, whose definitions are not installed here: test_kinds_of_others.py has them."""
 PLACES = ("team-a", "team-b")
 COLLECTIONS = {
+    "Namespace": "api/v1/namespaces",
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
     "Secret": "api/v1/namespaces/{}/secrets",

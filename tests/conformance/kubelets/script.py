@@ -1,7 +1,7 @@
 """What a pod does: how long it takes to start, how long it runs, how it ends and how it takes SIGTERM.
 
 Owns the words of a script and where they come from: the pod's annotation, else the callback, else the default. Pure.
-Times are seconds. The annotation's key is not below Slipway's own domain, because allocations may not set such.
+Times are seconds. The annotation is a note of the user's, as every pool allows them.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import msgspec
 
 from tests.conformance.kubelets.objects import Pod
 
-PLAY = "kubelets.example.org/play"
+PLAY = "kubelets-play"
 """Annotation of a pod: a script in JSON, such as {"runsS": 2, "exit": 3}."""
 FOREVER = -1
 
