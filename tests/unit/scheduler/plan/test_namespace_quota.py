@@ -62,6 +62,12 @@ def test_a_gang_that_is_larger_than_the_quota_can_never_start() -> None:
     )
 
 
+def test_what_can_never_be_is_told_before_what_is_short_for_now() -> None:
+    why = _why(an_allocation("g", a_role(3)), a_quota({"pods": 4, "requests.cpu": 2}, {"pods": 2}))
+    assert why.is_never
+    assert "3 of requests.cpu" in why.message
+
+
 def test_what_the_same_plan_admits_counts() -> None:
     """Two gangs of three for five pods: one starts, whole; the other waits."""
     work = [an_allocation(name, a_role(3), created=at) for at, name in enumerate(("first", "second"), 1)]

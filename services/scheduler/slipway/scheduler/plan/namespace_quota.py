@@ -40,14 +40,20 @@ class NamespaceQuotas:
                 self._used[namespace, quota.name] = self._in_use(quota, held.get(namespace, ()))
 
     def refusal(self, fact: AllocationFact, demand: Resources) -> Refusal | None:
-        """The first quota that does not have `demand` more of `fact`; None when all do."""
+        """The first quota that does not have `demand` more of `fact`; None when all do. One that could never hold it
+        comes first."""
+        first: Refusal | None = None
         for quota in self._quotas.get(fact.namespace, ()):
             used = self._used[fact.namespace, quota.name]
             asked = self._asked(fact, demand, quota)
             for name in sorted(asked):
-                if asked[name] and used.get(name, 0) + asked[name] > quota.hard[name]:
-                    return quota, name, asked[name], used.get(name, 0)
-        return None
+                hard = quota.hard[name]
+                if asked[name] and used.get(name, 0) + asked[name] > hard:
+                    refusal = quota, name, asked[name], used.get(name, 0)
+                    if asked[name] > hard:
+                        return refusal
+                    first = first or refusal
+        return first
 
     def take(self, fact: AllocationFact, demand: Resources, times: int = 1) -> None:
         """Count `demand` of `fact`; -1 gives it back."""
