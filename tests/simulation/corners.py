@@ -60,12 +60,18 @@ async def bound_elsewhere(world: World) -> None:
     await world.when(lambda found: has_ended(found) and found.metadata.uid == launched.metadata.uid)
 
 
+REPLACED_S = 0.2
+"""How long the leader stands still while its object is replaced."""
+
+
 async def replaced(world: World) -> None:
     """What was decided for an object finds another one of its name."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
     first = await world.launch(ranks=2)
     await _decided(world)
-    # Nobody has admitted it yet, so no finalizer keeps it.
+    # The leader is stopped between its ledger and the admission, so no finalizer keeps it yet.
+    leader = world.processes["scheduler"]
+    world.freeze(leader, REPLACED_S)
     await world.delete()
     second = await world.launch(ranks=3)
     assert second.metadata.uid != first.metadata.uid

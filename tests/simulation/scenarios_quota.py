@@ -2,8 +2,10 @@
 
 import asyncio
 
+from slipway.crd.facts import gate_of
+from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import QUEUES, RESOURCE_QUOTAS
-from slipway.model.reasons import Result
+from slipway.model.reasons import Gate, Result
 from tests.simulation.scenario import DONE, RUNS_S, Ending, Scenario, ended, has_ended, is_running
 from tests.support.kubelet import Script
 from tests.support.small_cluster import add_node
@@ -54,13 +56,43 @@ async def _budget(world: World) -> None:
 async def _kubernetes_quota(world: World) -> None:
     """The namespace has room for two pods, and the gang has three: it waits until somebody grants more."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
-    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"pods": "2"}}}
-    await world.kube.create(RESOURCE_QUOTAS, quota, namespace="default")
+    await _grant(world, pods=2)
     await world.launch(ranks=3)
-    await world.created("pods")
+    await world.when(waits_for_resource_quota)
+    await world.kube.patch(RESOURCE_QUOTAS, "team", {"spec": {"hard": {"pods": "5"}}}, namespace="default")
+    await world.when(has_ended)
+
+
+async def _late_quota(world: World) -> None:
+    """A quota for two of three pods comes between the admission and the pods: the launch waits for more, with none."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await world.launch(ranks=3)
+    await world.created("configmaps")
+    await _grant(world, pods=2)
     await asyncio.sleep(3.0)
     await world.kube.patch(RESOURCE_QUOTAS, "team", {"spec": {"hard": {"pods": "5"}}}, namespace="default")
     await world.when(has_ended)
+
+
+async def _quota_rivals(world: World) -> None:
+    """A quota of four pods and two gangs of three, planned at once: one starts, the other waits for its end."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=3.0)
+    await _grant(world, pods=4)
+    for name in ("first", "second"):
+        await world.launch(name, ranks=3)
+    await world.when(waits_for_resource_quota, name="second")
+    for name in ("first", "second"):
+        await world.when(has_ended, name=name)
+
+
+async def _grant(world: World, *, pods: int) -> None:
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"pods": str(pods)}}}
+    await world.kube.create(RESOURCE_QUOTAS, quota, namespace="default")
+
+
+def waits_for_resource_quota(found: Allocation) -> bool:
+    """It is told so."""
+    return gate_of(found)[0] == Gate.RESOURCE_QUOTA
 
 
 async def _many(world: World) -> None:
@@ -94,6 +126,8 @@ QUOTA = (
     Scenario(name="borrow", story=_borrow, ends=_all(["own", "borrowed", "beyond"])),
     Scenario(name="budget", story=_budget, ends={"first": ended(Result.SUCCEEDED), "second": ended(Result.CANCELED)}),
     Scenario(name="kubernetes-quota", story=_kubernetes_quota, ends=DONE),
+    Scenario(name="late-quota", story=_late_quota, ends=DONE),
+    Scenario(name="quota-rivals", story=_quota_rivals, ends=_all(["first", "second"])),
     Scenario(name="many", story=_many, ends=_all([f"job{n}" for n in range(MANY)]), setup=Setup(nodes=1)),
     Scenario(
         name="freed",

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, QuotaFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.model.quantity import QuantityValue
 from slipway.model.resources import GPU, Resources
@@ -74,6 +74,7 @@ def a_snapshot(
     jobs: Iterable[JobFact] = (),
     pool: PoolFact | None = None,
     decisions: Iterable[OpenDecision] = (),
+    quotas: Iterable[QuotaFact] = (),
 ) -> Snapshot:
     """A snapshot of pool `default`, whose one namespace is a workspace."""
     return build(
@@ -85,6 +86,7 @@ def a_snapshot(
         pool=pool or PoolFact(name="default"),
         open_decisions=decisions,
         workspaces=WORKSPACES,
+        quotas=quotas,
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve, role_requests
-from slipway.crd.roleresources import object_of, objects_of
+from slipway.crd.roleresources import is_extended, object_of, objects_of, role_limits
 from slipway.crd.transitions import held_up_since, is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
 from slipway.crd.v1alpha1 import (
     Allocation,
@@ -387,7 +387,15 @@ def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta) -> RoleFact:
         spread=tuple(dict(item) for item in spread),
         claims=_claims(pod_spec),
         scored=scored_requests(requests, role_requests(role, template, UNSTATED)),
+        limits=_own_limits(role_limits(role, template)),
+        priority_class=str(pod_spec.get("priorityClassName") or ""),
+        is_terminating=pod_spec.get("activeDeadlineSeconds") is not None,
     )
+
+
+def _own_limits(limits: Resources) -> Resources:
+    """Without those that are always the request: a quota bounds extended resources by their requests alone."""
+    return Resources.of({name: amount for name, amount in limits.amounts.items() if not is_extended(name)})
 
 
 def _claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:

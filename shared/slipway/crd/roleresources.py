@@ -103,6 +103,30 @@ def role_requests(role: RoleSpec, template: JsonMap, unstated: Quantities = NOTH
     return effective_requests(asks, inits, object_of(spec.get("overhead")), unstated=unstated)
 
 
+def role_limits(role: RoleSpec, template: JsonMap) -> Resources:
+    """What one rank of `role` may use at most, as Kubernetes counts the pod; without what states no limit.
+
+    Raises:
+        ValueError: a bad quantity; never after `resolve` found no error.
+    """
+    containers = [object_of(item.get("resources")) for item in containers_of(template)]
+    if role.resources:
+        main = main_container(template)
+        containers = containers or [{}]
+        containers[main] = overlaid(containers[main], role.resources)
+    asks = [ContainerAsk(requests=object_of(item.get("limits"))) for item in containers]
+    inits = [
+        ContainerAsk(
+            requests=object_of(object_of(item.get("resources")).get("limits")),
+            sidecar=item.get("restartPolicy") == "Always",
+        )
+        for item in objects_of(object_of(template.get("spec")).get("initContainers"))
+    ]
+    limits = effective_requests(asks, inits)
+    overhead = Resources.parse(object_of(object_of(template.get("spec")).get("overhead")))
+    return limits + Resources.of({name: amount for name, amount in overhead.amounts.items() if limits.get(name)})
+
+
 def _ask(container: JsonMap) -> ContainerAsk:
     resources = object_of(container.get("resources"))
     return ContainerAsk(

@@ -23,7 +23,7 @@ from slipway.crd.meta import (
 )
 from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
-from slipway.kube.objects import Namespace, Node, Pod
+from slipway.kube.objects import Namespace, Node, Pod, ResourceQuota
 from slipway.kube.podrequests import host_ports_of, requests_of
 from slipway.model.facts import (
     AllocationFact,
@@ -32,18 +32,21 @@ from slipway.model.facts import (
     PodFact,
     PoolFact,
     QueueFact,
+    QuotaFact,
+    QuotaScope,
     Taint,
     WorkspaceFact,
 )
+from slipway.model.podquota import THOUSANDTHS, counts_pods
 from slipway.model.podresources import NOTHING, UNSTATED, Quantities, scored_requests
-from slipway.model.quantity import parse_quantity
+from slipway.model.quantity import QuantityValue, parse_quantity
 from slipway.model.resources import GPU, GPU_MILLI, Resources, scale_of
 
 _ENDED_PHASES = ("Succeeded", "Failed")
 _BESIDE = ("podAffinity", "podAntiAffinity")
 
 
-Fact = AllocationFact | JobFact | NodeFact | PodFact | PoolFact | QueueFact | WorkspaceFact
+Fact = AllocationFact | JobFact | NodeFact | PodFact | PoolFact | QueueFact | QuotaFact | WorkspaceFact
 
 FEED_KINDS: dict[str, type[Fact]] = {
     "nodes": NodeFact,
@@ -53,6 +56,7 @@ FEED_KINDS: dict[str, type[Fact]] = {
     "jobs": JobFact,
     "resourcepools": PoolFact,
     "namespaces": WorkspaceFact,
+    "resourcequotas": QuotaFact,
 }
 
 _ENCODER = msgspec.json.Encoder()
@@ -84,6 +88,8 @@ def fact_of(obj: object, pools: dict[str, ResourcePool], specs: Specs | None = N
             return pool_fact(obj)
         case Namespace():
             return workspace_fact(obj)
+        case ResourceQuota():
+            return quota_fact(obj)
         case _:
             raise TypeError(f"the feed carries no {type(obj).__name__}")
 
@@ -113,6 +119,35 @@ def workspace_fact(namespace: Namespace) -> WorkspaceFact:
         terminating=namespace.metadata.deletion_timestamp is not None or namespace.status.phase == "Terminating",
         labels=namespace.metadata.labels,
     )
+
+
+def quota_fact(quota: ResourceQuota) -> QuotaFact:
+    """What a ResourceQuota allows to the pods of its namespace, and what they use of it."""
+    spec = quota.spec
+    hard = _thousandths(spec.hard)
+    used = _thousandths(quota.status.used)
+    selected = (
+        QuotaScope(each.scope_name, each.operator, tuple(each.values)) for each in spec.scope_selector.match_expressions
+    )
+    return QuotaFact(
+        namespace=quota.metadata.namespace,
+        name=quota.metadata.name,
+        hard=hard,
+        used={name: amount for name, amount in used.items() if name in hard and amount},
+        scopes=(*(QuotaScope(name) for name in spec.scopes), *selected),
+    )
+
+
+def _thousandths(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:
+    """The amounts of what pods use; other names, and what is no quantity, are left out."""
+    amounts: dict[str, int] = {}
+    for name, value in quantities.items():
+        if counts_pods(name):
+            try:
+                amounts[name] = parse_quantity(value, scale=THOUSANDTHS)
+            except ValueError:
+                continue
+    return amounts
 
 
 def node_fact(node: Node) -> NodeFact:

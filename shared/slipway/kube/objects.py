@@ -201,8 +201,20 @@ class Namespace(Wire, kw_only=True, frozen=True):
     status: NamespaceStatus = NamespaceStatus()
 
 
+class QuotaRequirement(Wire, kw_only=True, frozen=True):
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class QuotaSelector(Wire, kw_only=True, frozen=True):
+    match_expressions: list[QuotaRequirement] = []
+
+
 class QuotaSpec(Wire, kw_only=True, frozen=True):
     hard: dict[str, Any] = {}
+    scopes: list[str] = []
+    scope_selector: QuotaSelector = QuotaSelector()
 
 
 class QuotaStatus(Wire, kw_only=True, frozen=True):

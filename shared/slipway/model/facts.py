@@ -108,6 +108,11 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """volume claims that it mounts"""
     scored: Resources = Resources()
     """cpu and memory as scores count them, where a container states no request; empty when it is the requests"""
+    limits: Resources = Resources()
+    """what its pods may use at most, as Kubernetes counts it; a ResourceQuota may bound it"""
+    priority_class: str = ""
+    is_terminating: bool = False
+    """its pods have an activeDeadlineSeconds"""
 
 
 class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -280,6 +285,27 @@ class WorkspaceFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     is_workspace: bool = False
     terminating: bool = False
     labels: dict[str, str] = {}
+
+
+class QuotaScope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which pods a ResourceQuota counts: one requirement, as in its `scopeSelector`."""
+
+    name: str
+    operator: str = "Exists"
+    values: tuple[str, ...] = ()
+
+
+class QuotaFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A ResourceQuota of a namespace, as far as it bounds pods. Amounts are thousandths."""
+
+    namespace: str
+    name: str
+    hard: dict[str, int] = {}
+    """{name in the quota: the most}"""
+    used: dict[str, int] = {}
+    """{name in the quota: in use}, as Kubernetes has counted it"""
+    scopes: tuple[QuotaScope, ...] = ()
+    """a pod that does not match all of them is not counted"""
 
 
 class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -84,6 +84,7 @@ class Gate(StrEnum):
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     WAITING_FOR_QUOTA = "WaitingForQuota"
     JOB_MAX_SLOTS = "JobMaxSlots"
+    RESOURCE_QUOTA = "ExceedsResourceQuota"
     WAITING_FOR_EXTENDER = "WaitingForExtender"
     TOPOLOGY_TOO_SMALL = "TopologyTooSmall"
     NO_FIT = "NoFit"

@@ -165,7 +165,7 @@ def test_every_object_is_accepted_strictly(ground: Ground) -> None:
             if text in seen or item["apiVersion"].startswith(THEIRS):
                 continue
             seen.add(text)
-            asked = as_a_job(item) if item["kind"] == "Pod" else item
+            asked: Json = as_a_job(item) if item["kind"] == "Pod" else item
             if asked["metadata"].get("namespace", "").endswith("-webhooks"):
                 # It is made by the chart, and nothing is made here.
                 asked = {**asked, "metadata": {**asked["metadata"], "namespace": chart.NAMESPACE}}

@@ -69,8 +69,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
 
 
 def test_no_right_to_write_reaches_another_namespace(narrow: System) -> None:
-    """Of all that the accounts of the services were given, what writes holds in the list, in their own namespaces, or of
-    no namespace."""
+    """What writes does so in the listed namespaces, in those of the release, or in none: all that its accounts may."""
     accounts = [narrow.installation.account(service) for service in chart.SERVICES]
     objects = [
         {"kind": kind, **item}

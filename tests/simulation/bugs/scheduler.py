@@ -9,6 +9,7 @@ from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cycle import Cycle
 from slipway.scheduler.follow import Follower
+from slipway.scheduler.plan.namespace_quota import NamespaceQuotas
 from slipway.streams.feed import FeedBatch, FeedReader
 from tests.simulation.bugs.bug import Bug
 
@@ -94,7 +95,32 @@ def _admitted_without_finalizer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Applier, "_finalize", same)
 
 
+def _resource_quotas_are_not_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NamespaceQuotas, "refusal", lambda _self, _fact, _demand: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
+def _own_admissions_take_no_resource_quota(patch: pytest.MonkeyPatch) -> None:
+    def nothing(_self: Any, _fact: Any, _demand: Any, _times: int = 1) -> None:
+        """Nothing is counted."""
+
+    patch.setattr(NamespaceQuotas, "take", nothing)
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="resource quotas are not read",
+        breaks="no gang is admitted whose pods a ResourceQuota cannot hold",
+        install=_resource_quotas_are_not_read,
+        hunts=(("quota-rivals", ""),),
+        told_by=("I18",),
+    ),
+    Bug(
+        name="a plan's own admissions take no resource quota",
+        breaks="what a plan admits takes from the ResourceQuota for the rest of that plan",
+        install=_own_admissions_take_no_resource_quota,
+        hunts=(("quota-rivals", ""),),
+        told_by=("I18",),
+    ),
     Bug(
         name="capacity is ignored",
         breaks="no node is given more than it has",

@@ -36,6 +36,10 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
     Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
     Gate.JOB_MAX_SLOTS: ("wait", "wait for work of the job to end, or raise the job's maxSlots"),
+    Gate.RESOURCE_QUOTA: (
+        "wait",
+        "wait for work of the workspace to end, ask for less, or have the ResourceQuota that the message names raised",
+    ),
     Gate.WAITING_FOR_EXTENDER: ("wait", "wait, or have the extender that the message names repaired or made ignorable"),
     Gate.TOPOLOGY_TOO_SMALL: ("relax", "set topology mode to preferred, or ask for fewer ranks"),
     Gate.NO_FIT: ("fit", "wait for work to end, ask for less, or have nodes added"),

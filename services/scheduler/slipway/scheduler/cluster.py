@@ -11,7 +11,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
+from slipway.model.facts import (
+    AllocationFact,
+    JobFact,
+    NodeFact,
+    PodFact,
+    PoolFact,
+    QueueFact,
+    QuotaFact,
+    WorkspaceFact,
+)
 from slipway.scheduler.plan.budgets import Accounts
 
 T = TypeVar("T")
@@ -154,6 +163,7 @@ class Cluster:
         self.jobs: Table[JobFact] = Table()
         self.pools: Table[PoolFact] = Table()
         self.workspaces: Table[WorkspaceFact] = Table()
+        self.quotas: Table[QuotaFact] = Table()
         self.accounts = Accounts()
         """what the queues have used, where any has a budget"""
         self._accounts_seen = 0
@@ -168,6 +178,7 @@ class Cluster:
             "jobs": self.jobs,
             "resourcepools": self.pools,
             "namespaces": self.workspaces,
+            "resourcequotas": self.quotas,
         }.get(kind)
 
     @property
@@ -181,6 +192,7 @@ class Cluster:
             self.jobs.generation,
             self.pools.generation,
             self.workspaces.generation,
+            self.quotas.generation,
             self._accounts_seen,
         )
 

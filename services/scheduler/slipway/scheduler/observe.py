@@ -13,7 +13,17 @@ from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ExpiredError
 from slipway.kube.factpages import Told
 from slipway.kube.facts import Fact, decode_fact, fact_of, object_key
-from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    QUEUES,
+    RESOURCE_POOLS,
+    RESOURCE_QUOTAS,
+    Resource,
+)
 from slipway.kube.rest import LIST_STARTS_MAX, PAGE_SIZE
 from slipway.kube.scope import only
 from slipway.kube.wire import metadata_of
@@ -28,7 +38,7 @@ from slipway.streams.ports import FeedOp
 
 _log = log.get_logger(__name__)
 
-LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, NODES, PODS, ALLOCATIONS)
+LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, RESOURCE_QUOTAS, NODES, PODS, ALLOCATIONS)
 
 
 async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:

@@ -52,6 +52,8 @@ class PoolView:
                 frozenset(item.name for item in spaces if item.is_workspace and not item.terminating)
             )
             columns.set_namespaces({item.name: item.labels for item in cluster.workspaces.values()})
+        if cluster.quotas.take_changes():
+            columns.set_quotas(cluster.quotas.values())
         columns.set_spent(cluster.accounts.spent(self._windows, now))
         return columns.snapshot([(decision, ledger.nodes) for decision in ledger.decisions], now)
 

@@ -10,8 +10,18 @@ from typing import Any
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
-from slipway.kube.objects import Namespace, Node, Pod
-from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.objects import Namespace, Node, Pod, ResourceQuota
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    QUEUES,
+    RESOURCE_POOLS,
+    RESOURCE_QUOTAS,
+    Resource,
+)
 from slipway.kube.store import Store, by_label
 from slipway.watcher.podwarnings import PodWarnings
 from slipway.watcher.ports import Reader
@@ -49,6 +59,7 @@ class World:
     pools: Store[ResourcePool] = field(default_factory=Store[ResourcePool])
     queues: Store[Queue] = field(default_factory=Store[Queue])
     jobs: Store[Job] = field(default_factory=Store[Job])
+    quotas: Store[ResourceQuota] = field(default_factory=Store[ResourceQuota])
     warnings: PodWarnings = field(default_factory=PodWarnings)
     """what Events say of the start of pods; only the primary is told"""
 
@@ -60,6 +71,7 @@ class World:
             (NODES, self.nodes),
             (QUEUES, self.queues),
             (JOBS, self.jobs),
+            (RESOURCE_QUOTAS, self.quotas),
             (PODS, self.pods),
             (ALLOCATIONS, self.allocations),
         )

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact, VolumeFact
+from slipway.model.facts import (
+    AllocationFact,
+    JobFact,
+    NodeFact,
+    PodFact,
+    PoolFact,
+    QueueFact,
+    QuotaFact,
+    RoleFact,
+    VolumeFact,
+)
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
@@ -55,6 +65,7 @@ class Columns:
         self._jobs: dict[tuple[str, str], JobFact] = {}
         self._is_jobs_new = False
         self._workspaces: frozenset[str] = frozenset()
+        self._quotas: dict[str, tuple[QuotaFact, ...]] = {}
         self._spent: Spent = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._volumes: dict[tuple[str, str], VolumeFact] = {}
@@ -146,6 +157,14 @@ class Columns:
         """The namespaces in which allocations may run."""
         self._workspaces = workspaces
 
+    def set_quotas(self, quotas: Iterable[QuotaFact]) -> None:
+        """All ResourceQuotas."""
+        found: dict[str, list[QuotaFact]] = {}
+        for quota in quotas:
+            if quota.hard:
+                found.setdefault(quota.namespace, []).append(quota)
+        self._quotas = {space: tuple(sorted(own, key=lambda each: each.name)) for space, own in found.items()}
+
     def set_namespaces(self, labels: Mapping[str, Mapping[str, str]]) -> None:
         """{namespace: its labels}, of all of them."""
         self._namespaces = dict(labels)
@@ -180,6 +199,7 @@ class Columns:
             queues=self._queues,
             jobs=self._jobs,
             workspaces=self._workspaces,
+            quotas=self._quotas,
             spent=self._spent,
             now=now,
             nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
@@ -413,6 +433,7 @@ def build(  # noqa: PLR0913 - one argument per kind of fact
     pool: PoolFact,
     open_decisions: Iterable[OpenDecision] = (),
     workspaces: frozenset[str] = frozenset(),
+    quotas: Iterable[QuotaFact] = (),
     now: float = 0.0,
 ) -> Snapshot:
     """The snapshot of `pool`: its `nodes`, all pods, and those of `allocations`, `queues` that are the pool's."""
@@ -425,4 +446,5 @@ def build(  # noqa: PLR0913 - one argument per kind of fact
     columns.set_queues(queues)
     columns.set_jobs(jobs)
     columns.set_workspaces(workspaces)
+    columns.set_quotas(quotas)
     return columns.snapshot(open_decisions, now)

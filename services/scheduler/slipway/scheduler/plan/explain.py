@@ -6,10 +6,10 @@ so that an unchanged situation gives an unchanged text.
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, RoleFact
+from slipway.model.facts import AllocationFact, JobFact, QuotaFact, RoleFact
 from slipway.model.quantity import format_quantity
 from slipway.model.reasons import Gate
-from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, total
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, scale_of, total
 from slipway.model.times import format_time
 from slipway.scheduler.plan.ask import Ask, requests_of
 from slipway.scheduler.plan.change import PLACE, in_words
@@ -70,6 +70,32 @@ def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
         gate=Gate.JOB_MAX_SLOTS,
         message=f"job {job.name} may use {most} slots and {used} are in use; this needs {asked}",
     )
+
+
+def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanation:
+    """ExceedsResourceQuota; it can never start when its pods ask for more than the quota has in all."""
+    hard = quota.hard[name]
+    where = f"ResourceQuota {quota.name} of namespace {quota.namespace}"
+    asks, most = _of_quota(name, asked), _of_quota(name, hard)
+    if asked > hard:
+        return Explanation(
+            gate=Gate.RESOURCE_QUOTA,
+            message=f"can never start: its pods ask for {asks} of {name}, and {where} has a hard limit of {most}",
+            is_never=True,
+        )
+    return Explanation(
+        gate=Gate.RESOURCE_QUOTA,
+        message=f"its pods ask for {asks} of {name}; {where} has a hard limit of {most} "
+        f"and {_of_quota(name, used)} is used",
+    )
+
+
+def _of_quota(name: str, thousandths: int) -> str:
+    """An amount in words: bytes with their unit, cpu with its fraction."""
+    plain = name.removeprefix("requests.").removeprefix("limits.")
+    if scale_of(plain) == MILLI:
+        return format_quantity(thousandths, scale=MILLI)
+    return format_quantity(thousandths // MILLI, scale=1)
 
 
 def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked) -> Explanation:

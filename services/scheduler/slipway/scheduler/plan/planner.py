@@ -104,7 +104,7 @@ def _to_take_down(snapshot: Snapshot) -> tuple[Evict, ...]:
 
 _ROOM_HELPS = frozenset({Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS, Gate.TOPOLOGY_TOO_SMALL, Gate.NO_FIT})
 """What may be cured by evicting or moving others."""
-_NO_HEAD = frozenset({Gate.JOB_MAX_SLOTS, Gate.WAITING_FOR_EXTENDER})
+_NO_HEAD = frozenset({Gate.JOB_MAX_SLOTS, Gate.RESOURCE_QUOTA, Gate.WAITING_FOR_EXTENDER})
 """What waits for something of its own keeps nothing from others."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PoolFact, QueueFact
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PoolFact, QueueFact, QuotaFact
 from slipway.model.ledger import Decision
 from slipway.model.position import WorkKey
 from slipway.model.resources import Resources, total
@@ -104,6 +104,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Mapping[tuple[str, str], JobFact]
     """{(namespace, name): job}"""
     workspaces: frozenset[str]
+    quotas: Mapping[str, tuple[QuotaFact, ...]] = {}
+    """{namespace: its ResourceQuotas, by name}"""
     now: float = 0.0
     nominations: tuple[Nomination, ...] = ()
     """in order of the ledger; what they hold is in no usage here, the plan books it"""

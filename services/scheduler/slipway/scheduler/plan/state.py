@@ -14,6 +14,7 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
 from slipway.scheduler.plan.extenders import Panel
 from slipway.scheduler.plan.mix import mix_of
+from slipway.scheduler.plan.namespace_quota import NamespaceQuotas
 from slipway.scheduler.plan.outcome import Evict, Explanation
 from slipway.scheduler.plan.policy import Policy
 from slipway.scheduler.plan.quota import QueueTree
@@ -42,6 +43,8 @@ class State:
         self.now = now
         self.tree = tree
         self.slots = dict(snapshot.slots)
+        self.spaces = NamespaceQuotas(snapshot) if snapshot.quotas else None
+        """None where no namespace has a ResourceQuota"""
         self.whatif = WhatIf(snapshot.usage, policy, panel)
         if policy.is_fragmentation_scored:
             self.whatif.usage.mix = mix_of(_work(snapshot, now))
@@ -75,9 +78,15 @@ class State:
         used = self.slots.get((fact.namespace, fact.job), 0)
         return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
 
+    def space_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        """Why the ResourceQuotas of its namespace do not let `fact` have the pods of `demand` more; None when they
+        do."""
+        refusal = self.spaces.refusal(fact, demand) if self.spaces is not None else None
+        return explain.space_gate(*refusal) if refusal is not None else None
+
     def may_use(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
-        """Quota, then job slots."""
-        return self.quota_gate(fact, demand) or self.slots_gate(fact, demand.gpus())
+        """Quota, then job slots, then the ResourceQuotas of the namespace."""
+        return self.quota_gate(fact, demand) or self.slots_gate(fact, demand.gpus()) or self.space_gate(fact, demand)
 
     def count(self, fact: AllocationFact, demand: Resources, times: int = 1) -> None:
         """Count `demand` for its queue and job; -1 gives it back. The nodes are the what-if's."""
@@ -86,6 +95,8 @@ class State:
         if fact.job:
             key = (fact.namespace, fact.job)
             self.slots[key] = self.slots.get(key, 0) + demand.gpus() * times
+        if self.spaces is not None:
+            self.spaces.take(fact, demand, times)
 
     def withdraw(self, placed: gang.Placed, demand: Resources | None = None) -> None:
         """Give back the places, and `demand` where it was counted."""

@@ -1,0 +1,56 @@
+"""A ResourceQuota as the planner knows it: what is about pods, in thousandths."""
+
+import msgspec
+import pytest
+
+from slipway.crd.roleresources import role_limits
+from slipway.crd.v1alpha1 import RoleSpec
+from slipway.kube.facts import quota_fact
+from slipway.kube.objects import ResourceQuota
+from slipway.model.facts import QuotaFact, QuotaScope
+from slipway.model.resources import Resources
+
+
+def _read(spec: object, used: dict[str, str] | None = None) -> QuotaFact:
+    wire = {"metadata": {"name": "team", "namespace": "red"}, "spec": spec, "status": {"used": used or {}}}
+    return quota_fact(msgspec.convert(wire, ResourceQuota))
+
+
+def test_amounts_of_pods_are_kept_and_those_of_other_objects_are_not() -> None:
+    hard = {"pods": "4", "requests.cpu": "1500m", "limits.memory": "1Gi", "requests.nvidia.com/gpu": 2}
+    others = {"services": "3", "count/configmaps": "5", "requests.storage": "1Ti", "persistentvolumeclaims": "2"}
+    found = _read({"hard": hard | others}, {"pods": "1", "services": "1", "requests.cpu": "0"})
+    assert found.hard == {
+        "pods": 4000,
+        "requests.cpu": 1500,
+        "limits.memory": 1000 * 2**30,
+        "requests.nvidia.com/gpu": 2000,
+    }
+    assert found.used == {"pods": 1000}
+
+
+def test_scopes_come_from_both_fields() -> None:
+    chosen = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
+    found = _read({"hard": {"pods": "1"}, "scopes": ["NotBestEffort"], "scopeSelector": chosen})
+    assert found.scopes == (QuotaScope("NotBestEffort"), QuotaScope("PriorityClass", "In", ("high",)))
+
+
+def test_what_is_no_quantity_bounds_nothing() -> None:
+    assert _read({"hard": {"pods": "many"}}).hard == {}
+
+
+@pytest.mark.parametrize(
+    ("resources", "limits"),
+    [
+        ({}, {"cpu": 3000}),
+        ({"cpu": "1"}, {"cpu": 1000}),
+        ({"requests": {"cpu": "1"}, "limits": {"cpu": "4", "memory": "1Ki"}}, {"cpu": 5000, "memory": 1024}),
+    ],
+)
+def test_limits_of_a_rank_are_those_of_its_containers(resources: dict[str, object], limits: dict[str, int]) -> None:
+    """The role's own resources take the place of the main container's; a sidecar's limit is added."""
+    containers = [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]
+    sidecars = [{"name": "log", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}]
+    template = {"spec": {"containers": containers, "initContainers": sidecars}}
+    role = RoleSpec(name="worker", count=1, resources=resources)
+    assert role_limits(role, template) == Resources(limits)
