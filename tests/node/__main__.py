@@ -52,7 +52,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 0
     finally:
-        end_groups()
+        end_groups(folder)
         clean(folder)
 
 

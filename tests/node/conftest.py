@@ -24,6 +24,7 @@ VALUES: chart.Values = {
     "image": {"repository": SLIPWAY.rpartition(":")[0], "tag": SLIPWAY.rpartition(":")[2]},
     "valkey": {"image": {"repository": VALKEY.rpartition(":")[0], "tag": VALKEY.rpartition(":")[2]}},
 }
+SETTLE_S = 240.0
 SMALL = ("--cpus", "50m", "--memory", "128Mi")
 
 
@@ -111,6 +112,28 @@ class Product:
         return env | {"SLIPWAY_SERVER": self.url, "HOME": str(self.cluster.folder)}
 
 
+def settle(cluster: NodeCluster) -> None:
+    """Wait until all that the chart has installed is ready.
+
+    Raises:
+        RuntimeError: it is not in time; the message has what Kubernetes says of the pods.
+    """
+    ours = ("--namespace", chart.NAMESPACE)
+    timeout = f"--timeout={SETTLE_S:.0f}s"
+    try:
+        for name in chart.SERVICES:
+            cluster.kubectl(
+                *ours, "rollout", "status", f"deployment/slipway-{name}", timeout, timeout_s=SETTLE_S + 10
+            )  # fmt: skip
+        cluster.kubectl(
+            *ours, "wait", "job", "--for=condition=Complete", "--selector", "app.kubernetes.io/component=setup",
+            timeout, timeout_s=SETTLE_S + 10,
+        )  # fmt: skip
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        pods = cluster.kubectl(*ours, "describe", "pods")
+        raise RuntimeError(f"{error}\n{pods}") from error
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Generator[NodeCluster]:
     """Two nodes that are Ready."""
@@ -127,15 +150,7 @@ def cluster() -> Generator[NodeCluster]:
 def product(cluster: NodeCluster) -> Generator[Product]:
     """As docs/install.md says it."""
     chart.install(cluster.control.kubeconfig, values=VALUES)
-    ours = ("--namespace", chart.NAMESPACE)
-    cluster.kubectl(
-        *ours, "rollout", "status", "deployment", "--selector", "app.kubernetes.io/instance=slipway",
-        "--timeout=120s", timeout_s=130,
-    )  # fmt: skip
-    cluster.kubectl(
-        *ours, "wait", "job", "--for=condition=Complete", "--selector", "app.kubernetes.io/component=setup",
-        "--timeout=120s", timeout_s=130,
-    )  # fmt: skip
+    settle(cluster)
     found = Product(cluster)
     found.connect()
     try:
