@@ -36,6 +36,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs real nodes: make node ARGS=--test"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails says what the services logged meanwhile: the cluster is gone when it is read."""
+    report = yield
+    product: object = getattr(item, "funcargs", {}).get("product")
+    if report.failed and isinstance(product, Product):
+        for name in chart.SERVICES:
+            report.sections.append((f"log of the {name}", product.log_of(name)))
+    return report
+
+
 class Product:
     """Slipway as it is installed, and a user of it at a terminal beside the nodes."""
 
@@ -65,6 +76,13 @@ class Product:
             self._forward.terminate()
             self._forward.wait(10)
             self._forward = None
+
+    def log_of(self, service: str) -> str:
+        """What the containers of a service have logged lately; what kubectl says where it cannot tell."""
+        selector = f"app.kubernetes.io/component={service}"
+        words = ("logs", "--selector", selector, "--tail=60", "--prefix", "--since=180s")
+        done = self.cluster.control.kubectl("--namespace", chart.NAMESPACE, *words)
+        return done.stdout + done.stderr
 
     def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> Ran:
         """`slipway ...` as a process."""
@@ -121,7 +139,7 @@ def settle(cluster: NodeCluster) -> None:
     ours = ("--namespace", chart.NAMESPACE)
     timeout = f"--timeout={SETTLE_S:.0f}s"
     try:
-        for name in chart.SERVICES:
+        for name in ("valkey", *chart.SERVICES):
             cluster.kubectl(
                 *ours, "rollout", "status", f"deployment/slipway-{name}", timeout, timeout_s=SETTLE_S + 10
             )  # fmt: skip

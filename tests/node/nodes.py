@@ -359,16 +359,16 @@ def node_address(number: int) -> str:
 def end_groups(folder: Path) -> None:
     """End what still runs in the control groups of the cluster with this folder, and remove those."""
     for root in groups(folder):
-        folders = [path for path, _, _ in os.walk(root, topdown=False)]
+        inner = [path for path, _, _ in os.walk(root, topdown=False)]
         deadline = time.monotonic() + STOP_S
-        for folder in folders:
+        for group in inner:
             while time.monotonic() < deadline:
-                for pid in _pids(Path(folder)):
+                for pid in _pids(Path(group)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 with contextlib.suppress(OSError):
-                    os.rmdir(folder)
-                if not os.path.exists(folder):
+                    os.rmdir(group)
+                if not os.path.exists(group):
                     break
                 time.sleep(0.02)
         with contextlib.suppress(OSError):
@@ -378,6 +378,21 @@ def end_groups(folder: Path) -> None:
 def groups(folder: Path) -> list[Path]:
     """The control groups of the cluster with this folder, one per hierarchy."""
     return [root for each in _controllers() if (root := each / GROUPS / folder.name).exists()]
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What of the cluster with this folder is still on the machine: control groups, mounts, processes, its files."""
+    found = [f"control group {group}" for group in groups(folder)]
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        if str(folder) in line:
+            found.append(f"mount {line.split()[1]}")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            group = (process / "cgroup").read_text()
+            if str(folder) in words or f"/{GROUPS}/{folder.name}/" in group:
+                found.append(f"process {process.name}: {words}")
+    return [*found, *([f"folder {folder}"] if folder.exists() else [])]
 
 
 def _pids(group: Path) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError, UnavailableError
+from slipway.errors import UnavailableError
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.resources import LEASES
 from slipway.local.apiserver.objects import Json
@@ -32,10 +32,6 @@ class Journal:
         self.unended: set[str] = set()
         """texts that no line end follows"""
         self.reads = 0
-        self.late: list[str] = []
-        """texts that the runtime writes only once a reader that followed has met the end"""
-        self.is_removed = False
-        """once a reader that followed has met the end, the log goes with its container"""
 
     def write(self, uid: str, text: str) -> None:
         self.lines.setdefault(uid, []).append((self._post.clock.now(), text))
@@ -45,8 +41,6 @@ class Journal:
         self.reads += 1
         if self.is_broken:
             raise UnavailableError("no logs today")
-        if self.is_removed and self.reads > 1:
-            raise NotFoundError("unable to retrieve container logs")
         if str(pod["metadata"]["uid"]) in self.bugs:
             raise IndexError("pop from an empty deque")
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
@@ -59,8 +53,6 @@ class Journal:
                     end = "" if text in self.unended else "\n"
                     yield f"{format_time(at, 'microseconds')} {text}{end}".encode()
             if query.get("follow") != "true" or (not fresh and self._has_ended(pod)):
-                while self.late:
-                    self.write(uid, self.late.pop(0))
                 return
             if self.broken_off_at and self._post.clock.now() >= self.broken_off_at[0]:
                 del self.broken_off_at[0]
@@ -115,41 +107,7 @@ def test_the_log_of_a_short_command_is_complete() -> None:
         assert await texts(post, ended) == [f"line {number}" for number in range(18)]
         lines = await post.streams.logs.read(id_of(ended))
         assert {(stored.line.rank, stored.line.attempt, stored.line.stream) for stored in lines} == {(0, 1, "stdout")}
-        assert journal.reads == 2, "it was followed, and read once more when its end was known"
-
-    play(story)
-
-
-def test_what_the_runtime_writes_after_the_end_is_read() -> None:
-    """containerd says that a container has ended before its last lines are in the log: a follower ends without them."""
-
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        journal.late = ["the cause", "of the failure"]
-        journal.write(await uid_of_rank(post, 0), "before")
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == ["before", "the cause", "of the failure"]
-
-    play(story)
-
-
-def test_a_log_that_goes_after_it_was_read_is_whole() -> None:
-    """A kubelet removes the containers of a deleted pod at once: what was followed to the end is not called unread."""
-
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.is_removed = True
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 0), "last words")
-        ended = await post.until(is_let_go, "the end")
-        stored = await post.streams.logs.read(id_of(ended))
-        assert [item.line.text for item in stored if item.line.stream != "event"] == ["last words"]
-        assert not [item.line.text for item in stored if "could not be read" in item.line.text]
+        assert journal.reads == 1, "it was followed to its end: there is nothing left to read"
 
     play(story)
 

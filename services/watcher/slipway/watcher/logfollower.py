@@ -205,11 +205,7 @@ class LogFollower:
                 await self._finish()
 
     async def _read_to_end(self) -> None:
-        """Follow, and once the container is known to have ended read what is left.
-
-        A log that ends says that its container does not run. It does not say that its last lines were in it: containerd
-        writes up to 4 KiB after that. A read that begins after the container's end was reported has them.
-        """
+        """Follow, and once the container has ended read what is left, unless it ended before the log did."""
         failures, read_until = 0, 0.0
         while True:
             await self._begin()
@@ -218,22 +214,21 @@ class LogFollower:
             self.pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
             has_ended = _has_ended(self.pod, self._container)
             try:
-                is_whole = await self._follow()
-                # What was read and not stored, or stored by another process, has to be read again to its end.
-                failures, read_until = 0, self._clock.now() if is_whole and not self._has_rest else 0.0
-                is_read = is_whole and (has_ended or self.is_gone)
-            except (TransientError, PermanentError) as error:
-                is_lost = (has_ended or self.is_gone) and isinstance(error, PermanentError)
-                # A node removes the log of a deleted pod with its container: it may have been read to its end before.
-                ended_at = _ended_at(self.pod, self._container)
-                is_read = is_lost and read_until > 0.0 and (self.is_gone or 0.0 < ended_at <= read_until)
+                is_read = has_ended and 0.0 < _ended_at(self.pod, self._container) <= read_until
                 if not is_read:
-                    # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
-                    failures, read_until = failures + 1, 0.0
-                    if is_lost or self.is_gone or (has_ended and failures > RETRIES_MAX):
-                        raise
-                    await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
-                    continue
+                    is_whole = await self._follow()
+                    # What was read and not stored, or stored by another process, has to be read again to its end.
+                    is_all = is_whole and not self._has_rest
+                    failures, read_until = 0, self._clock.now() if is_all else 0.0
+                    is_read = is_whole and (has_ended or self.is_gone)
+            except (TransientError, PermanentError) as error:
+                # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
+                failures, read_until = failures + 1, 0.0
+                is_lost = has_ended and isinstance(error, PermanentError)
+                if is_lost or self.is_gone or (has_ended and failures > RETRIES_MAX):
+                    raise
+                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+                continue
             if not is_read:
                 await self._hear_of()
             elif await self._finish():
