@@ -17,14 +17,14 @@ from pathlib import Path
 from tests.conformance.cluster import binaries
 from tests.conformance.cluster.binaries import MissingProgramError
 from tests.node import images
-from tests.node.nodes import NodeCluster, clean, end_groups
+from tests.node.nodes import NodeCluster, clean, end_groups, leftovers
 from tests.node.programs import ensure_programs, spaces
 
 SKIPPED = 77
 
 
 def main() -> int:
-    """0 after a signal or when every test passed; 77 where this machine cannot have a node."""
+    """0 after a signal or when every test passed; 77 where this machine cannot have a node; 1 if anything is left."""
     parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--test", nargs=argparse.REMAINDER, help="run the tests; all that follows goes to pytest")
@@ -47,13 +47,18 @@ def main() -> int:
     argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(folder)]
     if words.test is not None:
         argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/node", *words.test]
+    code = 0
     try:
-        return subprocess.run(spaces(argv), env={**os.environ, "SLIPWAY_NODE_DIR": str(folder)}, check=False).returncode
+        code = subprocess.run(spaces(argv), env={**os.environ, "SLIPWAY_NODE_DIR": str(folder)}, check=False).returncode
     except KeyboardInterrupt:
-        return 0
+        pass
     finally:
-        end_groups()
+        end_groups(folder)
         clean(folder)
+    left = leftovers(folder)
+    for each in left:
+        sys.stderr.write(f"error: left behind: {each}\n")
+    return code or bool(left)
 
 
 def _interrupt(_sign: int, _frame: object) -> None:

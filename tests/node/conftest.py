@@ -24,6 +24,7 @@ VALUES: chart.Values = {
     "image": {"repository": SLIPWAY.rpartition(":")[0], "tag": SLIPWAY.rpartition(":")[2]},
     "valkey": {"image": {"repository": VALKEY.rpartition(":")[0], "tag": VALKEY.rpartition(":")[2]}},
 }
+SETTLE_S = 240.0
 SMALL = ("--cpus", "50m", "--memory", "128Mi")
 
 
@@ -33,6 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if Path(__file__).parent in item.path.parents:
                 item.add_marker(pytest.mark.skip(reason="needs real nodes: make node ARGS=--test"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails says what the services logged meanwhile: the cluster is gone when it is read."""
+    report = yield
+    product: object = getattr(item, "funcargs", {}).get("product")
+    if report.failed and isinstance(product, Product):
+        for name in chart.SERVICES:
+            report.sections.append((f"log of the {name}", product.log_of(name)))
+    return report
 
 
 class Product:
@@ -64,6 +76,13 @@ class Product:
             self._forward.terminate()
             self._forward.wait(10)
             self._forward = None
+
+    def log_of(self, service: str) -> str:
+        """What the containers of a service have logged lately; what kubectl says where it cannot tell."""
+        selector = f"app.kubernetes.io/component={service}"
+        words = ("logs", "--selector", selector, "--tail=60", "--prefix", "--since=180s")
+        done = self.cluster.control.kubectl("--namespace", chart.NAMESPACE, *words)
+        return done.stdout + done.stderr
 
     def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> Ran:
         """`slipway ...` as a process."""
@@ -111,6 +130,28 @@ class Product:
         return env | {"SLIPWAY_SERVER": self.url, "HOME": str(self.cluster.folder)}
 
 
+def settle(cluster: NodeCluster) -> None:
+    """Wait until all that the chart has installed is ready.
+
+    Raises:
+        RuntimeError: it is not in time; the message has what Kubernetes says of the pods.
+    """
+    ours = ("--namespace", chart.NAMESPACE)
+    timeout = f"--timeout={SETTLE_S:.0f}s"
+    try:
+        for name in ("valkey", *chart.SERVICES):
+            cluster.kubectl(
+                *ours, "rollout", "status", f"deployment/slipway-{name}", timeout, timeout_s=SETTLE_S + 10
+            )  # fmt: skip
+        cluster.kubectl(
+            *ours, "wait", "job", "--for=condition=Complete", "--selector", "app.kubernetes.io/component=setup",
+            timeout, timeout_s=SETTLE_S + 10,
+        )  # fmt: skip
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        pods = cluster.kubectl(*ours, "describe", "pods")
+        raise RuntimeError(f"{error}\n{pods}") from error
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Generator[NodeCluster]:
     """Two nodes that are Ready."""
@@ -127,15 +168,7 @@ def cluster() -> Generator[NodeCluster]:
 def product(cluster: NodeCluster) -> Generator[Product]:
     """As docs/install.md says it."""
     chart.install(cluster.control.kubeconfig, values=VALUES)
-    ours = ("--namespace", chart.NAMESPACE)
-    cluster.kubectl(
-        *ours, "rollout", "status", "deployment", "--selector", "app.kubernetes.io/instance=slipway",
-        "--timeout=120s", timeout_s=130,
-    )  # fmt: skip
-    cluster.kubectl(
-        *ours, "wait", "job", "--for=condition=Complete", "--selector", "app.kubernetes.io/component=setup",
-        "--timeout=120s", timeout_s=130,
-    )  # fmt: skip
+    settle(cluster)
     found = Product(cluster)
     found.connect()
     try:

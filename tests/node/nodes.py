@@ -33,6 +33,8 @@ PAUSE = "slipway.local/pause:1"
 READY_S = 60.0
 STOP_S = 20.0
 CONTROLLERS = Path("/sys/fs/cgroup")
+GROUPS = "slipway-node"
+"""The control group above those of all clusters of this machine: in it each has one, named as its folder."""
 Json = dict[str, Any]
 
 
@@ -146,6 +148,7 @@ class RealNode:
         self.folder = folder / self.name
         self.folder.mkdir(parents=True, exist_ok=True)
         self._number, self._cluster, self._programs = number, cluster, programs
+        self._group = f"/{GROUPS}/{folder.name}/{self.name}"
         self.runtime = Runtime(self.folder, programs, network=self._network())
         self.kubelet = Program("kubelet", self.folder, self._kubelet(), self.runtime.env)
 
@@ -153,7 +156,7 @@ class RealNode:
         """Start containerd with the images that an earlier one has unpacked, then the kubelet."""
         _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
         for controller in _controllers():
-            (controller / "slipway-node" / self.name).mkdir(parents=True, exist_ok=True)
+            (controller / self._group.lstrip("/")).mkdir(parents=True, exist_ok=True)
         _run(["cp", "--archive", "--link", str(images), str(self.runtime.root)])
         for database in images.rglob("*.db"):
             # What is written to has to be a file of its own.
@@ -193,7 +196,7 @@ class RealNode:
             "tlsPrivateKeyFile": str(self._cluster.folder / f"{self.name}.pem"),
             "containerRuntimeEndpoint": f"unix://{self.runtime.socket}",
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/slipway-node/{self.name}",
+            "cgroupRoot": self._group,
             "failCgroupV1": False,
             "failSwapOn": False,
             "enforceNodeAllocatable": [],
@@ -263,7 +266,7 @@ class NodeCluster:
             node.kubelet.stop()
         for program in reversed(self._shared):
             program.stop()
-        end_groups()
+        end_groups(self.folder)
         for node in self.nodes:
             node.runtime.program.stop()
         self.control.stop()
@@ -353,24 +356,43 @@ def node_address(number: int) -> str:
     return f"192.0.2.{10 + number}"
 
 
-def end_groups() -> None:
-    """End what still runs in the nodes' control groups, and remove those."""
-    for controller in _controllers():
-        root = controller / "slipway-node"
-        if not root.exists():
-            continue
-        folders = [path for path, _, _ in os.walk(root, topdown=False)]
+def end_groups(folder: Path) -> None:
+    """End what still runs in the control groups of the cluster with this folder, and remove those."""
+    for root in groups(folder):
+        inner = [path for path, _, _ in os.walk(root, topdown=False)]
         deadline = time.monotonic() + STOP_S
-        for folder in folders:
+        for group in inner:
             while time.monotonic() < deadline:
-                for pid in _pids(Path(folder)):
+                for pid in _pids(Path(group)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 with contextlib.suppress(OSError):
-                    os.rmdir(folder)
-                if not os.path.exists(folder):
+                    os.rmdir(group)
+                if not os.path.exists(group):
                     break
                 time.sleep(0.02)
+        with contextlib.suppress(OSError):
+            root.parent.rmdir()  # not while another cluster has a group in it
+
+
+def groups(folder: Path) -> list[Path]:
+    """The control groups of the cluster with this folder, one per hierarchy."""
+    return [root for each in _controllers() if (root := each / GROUPS / folder.name).exists()]
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What of the cluster with this folder is still on the machine: control groups, mounts, processes, its files."""
+    found = [f"control group {group}" for group in groups(folder)]
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        if str(folder) in line:
+            found.append(f"mount {line.split()[1]}")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            group = (process / "cgroup").read_text()
+            if str(folder) in words or f"/{GROUPS}/{folder.name}/" in group:
+                found.append(f"process {process.name}: {words}")
+    return [*found, *([f"folder {folder}"] if folder.exists() else [])]
 
 
 def _pids(group: Path) -> list[int]:

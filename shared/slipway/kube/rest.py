@@ -33,6 +33,8 @@ BODY_BYTES_MAX = 3 * 1024 * 1024
 """What an API server reads of a request."""
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 LOG_BYTES_MAX = 8 * 1024 * 1024
+REFUSAL_BYTES_MAX = 1024
+"""Of what may be a node's refusal at the end of a log."""
 WATCH_S_MIN = 15.0
 WATCH_S_MAX = 25.0
 """The server is asked to end each watch after a random time in between: then a quiet watch is known to live, and
@@ -45,6 +47,8 @@ BRIEF_LIST_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v
 """Of what is asked for, the metadata alone, from servers that know how."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _ANSWERED_WITH_OBJECTS = (Verb.GET, Verb.CREATE, Verb.UPDATE)
+_LOST = (b"unable to retrieve container logs", b"rpc error: code = NotFound")
+"""How a kubelet begins when the container is not there any more, and its log with it."""
 _SEGMENT = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
@@ -147,7 +151,9 @@ class RestApi:
     ) -> bytes:
         query = {"container": container, "tailLines": tail_lines, "sinceTime": since_time, "timestamps": "true"}
         target = _path(PODS, namespace, pod, "log")
-        return await self._send(Verb.LOG, PODS, "GET", target, query | {"limitBytes": LOG_BYTES_MAX})
+        found = await self._send(Verb.LOG, PODS, "GET", target, query | {"limitBytes": LOG_BYTES_MAX})
+        _check_log(found.rpartition(b"\n")[2])
+        return found
 
     async def follow_log(
         self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
@@ -158,9 +164,13 @@ class RestApi:
         stream = self._transport.stream(
             request, timeout_s=self._timeouts.request_s, silence_s=self._timeouts.log_silence_s
         )
+        rest = b""
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
+                _, line_end, after = chunk.rpartition(b"\n")
+                rest = (after if line_end else rest + chunk)[:REFUSAL_BYTES_MAX]
                 yield chunk
+        _check_log(rest)
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
@@ -280,6 +290,18 @@ def _accept(resource: Resource[Any]) -> str:
 def _target(path: str, query: Mapping[str, object]) -> str:
     given = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def _check_log(rest: bytes) -> None:
+    """Raise what a kubelet could not do. It answers 200 before it looks for a log, and what went wrong then is the end
+    of the body: without a line end, and without the time that each line of a log begins with.
+    """
+    if not rest or rest[:1].isdigit():
+        return
+    text = rest.decode("utf-8", "replace")
+    if rest.startswith(_LOST):
+        raise NotFoundError(text)
+    raise UnavailableError(text)
 
 
 def _path(resource: Resource[Any], namespace: str | None, name: str | None = None, subresource: str = "") -> str:

@@ -21,6 +21,7 @@ from slipway.errors import (
     DeniedError,
     ExpiredError,
     InvalidError,
+    NotFoundError,
     ThrottledError,
     TooLargeError,
     UnavailableError,
@@ -34,6 +35,7 @@ from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.clock import FakeClock
 from tests.support.http_stub import HttpStub, serve, write_kubeconfig
 
+LOST = b"unable to retrieve container logs for containerd://e937e4e09c5c"
 FAST = Timeouts(request_s=0.3, list_s=0.3, silence_s=0.3, log_silence_s=0.3)
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -346,6 +348,23 @@ async def test_logs(tmp_path: Path) -> None:
     assert followed == b"2026 one\n2026 two\n2026 tail"
     assert stub.requests[0].target.startswith("/api/v1/namespaces/n/pods/p/log?tailLines=3&timestamps=true")
     assert "follow=true" in stub.requests[1].target
+
+
+@pytest.mark.parametrize("before", [b"", b"2026 one\n"])
+async def test_what_a_kubelet_could_not_do_is_no_line(tmp_path: Path, before: bytes) -> None:
+    """It answers 200 before it looks for the log; its error is the end of the body, without a time."""
+
+    async def answer(request: Request) -> Response:
+        error = b"failed to open log file" if request.query_params.get("container") == "shut" else LOST
+        return Response(before + error)
+
+    async with client_for(answer, tmp_path) as (kube, _):
+        with pytest.raises(NotFoundError, match="unable to retrieve"):
+            await kube.read_log("n", "p")
+        with pytest.raises(NotFoundError, match="unable to retrieve"):
+            _ = [part async for part in kube.follow_log("n", "p")]
+        with pytest.raises(UnavailableError, match="failed to open"):
+            await kube.read_log("n", "p", container="shut")
 
 
 async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
