@@ -89,7 +89,7 @@ class Sequence:
             LogPack(
                 allocation=allocation_id(name, UID),
                 source=LogSource(attempt=1, rank=0),
-                after=0,
+                after=LogPosition(),
                 first=1,
                 lines=[b"2026-01-02T03:04:05Z epoch 1"],
                 position=LogPosition(number=1, second="2026-01-02T03:04:05Z", seen=1),
