@@ -21,6 +21,7 @@ from slipway.model.lifecycle import Phase
 from slipway.streams.pages import Id
 from tests.support.faults import Effect, Process
 from tests.support.kubelet import Script
+from tests.support.printing import Burst
 from tests.support.small_cluster import a_manifest
 from tests.support.world import Setup, World, run_world
 
@@ -28,6 +29,8 @@ WARM_S = 20.0
 TAIL_S = 10.0
 """What is put off (a second hint, usage, the end of a name) has happened by then."""
 REST_S = 60.0
+A_LINE = (Burst(0.0, 1),)
+"""What a rank prints at its start; two more lines come with its end. Logs have figures of their own: `bench output`."""
 RUNS_S = 5.0
 SEED = 1
 NODES = Setup(nodes=4, cpus=64)
@@ -122,6 +125,7 @@ def measure(name: str) -> dict[str, float]:
 
     async def counted(world: World) -> Counter[str]:
         world.server.is_replicated = lambda: False
+        world.kubelets.talk = lambda _attempt, _rank: A_LINE
         world.kubelets.script = lambda _attempt, _rank: Script(runs_s=None if name == "rest" else RUNS_S)
         if name == "rest":
             await _launch(world, 20, 1, pause_s=0.05, is_ended=False)
