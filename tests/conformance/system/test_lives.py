@@ -3,6 +3,7 @@
 import pytest
 
 from slipway.errors import InvalidError
+from tests.conformance.cluster.credentials import ADMIN
 from tests.conformance.system.operator import Json, must
 from tests.conformance.system.system import MANAGED, System, a_body, an_allocation
 
@@ -82,7 +83,7 @@ def test_an_applied_object_is_launched(system: System, kind: str) -> None:
     assert "created" in system.operator.apply(manifest)
     id_ = system.applied_id(name)
     view = system.ended(id_, "Succeeded")
-    assert view["user"] == "unknown"
+    assert view["user"] == ADMIN[0], "whom the API server saw"
     assert system.story(id_)[0] == "requested"
     assert "unchanged" in system.operator.apply(manifest)
     system.started_once(id_, len(view["status"]["ranks"]))
