@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.model.facts import AllocationFact, JobFact, PodFact, PoolFact, QueueFact
-from slipway.model.reasons import Gate
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
+from slipway.model.reasons import Gate, says_never
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.outcome import Change, Explanation, as_data
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, planned, running
@@ -102,6 +102,22 @@ def test_a_rank_larger_than_any_node_is_told_so() -> None:
         "0 of 2 nodes fit: 2 have less than 9 cpu in all"
     )
     assert found.change is None
+
+
+@pytest.mark.parametrize(
+    ("role", "node_facts", "is_never"),
+    [
+        pytest.param(a_role(gpus=9), nodes(2, gpus=8), True, id="a rank that no node holds"),
+        pytest.param(a_role(8, gpus=8), nodes(2, gpus=8), True, id="more than the pool has"),
+        pytest.param(a_role(gpus=8), [a_node("n", gpus=8, unschedulable=True)], False, id="a cordon passes"),
+    ],
+)
+def test_the_message_says_never_just_when_no_wait_helps(
+    role: RoleFact, node_facts: list[NodeFact], *, is_never: bool
+) -> None:
+    """The condition holds the gate and the message: a reader of it tells the two kinds of NoFit by the message."""
+    found = why(an_allocation("a", role), nodes=node_facts)
+    assert (found.gate, found.is_never, says_never(found.message)) == (Gate.NO_FIT, is_never, is_never)
 
 
 def test_a_pool_without_nodes() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, QuotaFact, RoleFact
 from slipway.model.quantity import format_quantity
-from slipway.model.reasons import Gate
+from slipway.model.reasons import NEVER, Gate
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, scale_of, total
 from slipway.model.times import format_time
 from slipway.scheduler.plan.ask import Ask, requests_of
@@ -80,7 +80,7 @@ def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanatio
     if asked > hard:
         return Explanation(
             gate=Gate.RESOURCE_QUOTA,
-            message=f"can never start: its pods ask for {asks} of {name}, and {where} has a hard limit of {most}",
+            message=f"{NEVER}: its pods ask for {asks} of {name}, and {where} has a hard limit of {most}",
             is_never=True,
         )
     return Explanation(
@@ -156,7 +156,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: As
     for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
         if name not in _NOT_OF_NODES and demand.get(name) > whole.get(name):
             return (
-                f"can never start as the pool stands: it asks for {spell(name, demand.get(name))} "
+                f"{NEVER} as the pool stands: it asks for {spell(name, demand.get(name))} "
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
             )
     if blocked.least == 0:
@@ -167,7 +167,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: As
     if is_hopeless:
         ranks = "a rank like this" if needed == 1 else f"{needed} ranks like these"
         where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
-        return f"can never start as the pool stands: even empty it has no place for {ranks}{where}"
+        return f"{NEVER} as the pool stands: even empty it has no place for {ranks}{where}"
     return ""
 
 
