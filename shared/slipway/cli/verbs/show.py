@@ -138,12 +138,14 @@ def explain(arguments: argparse.Namespace, session: Session) -> int:
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
         return main.OK
-    session.terminal.line(explain_text(cast("Json", answer.json())))
+    terminal = session.terminal
+    width = terminal.width if terminal.out.isatty() else 0
+    terminal.line(explain_text(cast("Json", answer.json()), width=width))
     return main.OK
 
 
-def explain_text(why: Json) -> str:
-    """An explanation for people."""
+def explain_text(why: Json, *, width: int = 0) -> str:
+    """An explanation for people, its sentences broken at `width` columns; 0: each on one line, as programs read it."""
     code = f"{why['code']}: " if why.get("code") else ""
     lines = [f"{why['id']}  {why.get('result') or why['phase']}", f"  {code}{why['message']}"]
     if why.get("position"):
@@ -158,7 +160,15 @@ def explain_text(why: Json) -> str:
         lines.append(f"  what helps: {change['detail']}{until}")
     for each in cast("list[Json]", why.get("deadlines") or []):
         lines += [f"  {deadline_text(each)}", f"    {each['detail']}"]
-    return "\n".join(lines)
+    return "\n".join(_broken(line, width) if width else line for line in lines)
+
+
+def _broken(line: str, width: int) -> str:
+    """`line` in lines of `width` columns, the further ones below its words; names and ids stay whole."""
+    import textwrap
+
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def foreseen_text(foreseen: Json) -> list[str]:
