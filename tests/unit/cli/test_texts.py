@@ -202,6 +202,17 @@ def test_explanations() -> None:
     assert progress_of({**why, "phase": "Starting", "message": "starting: 1 of 2 ranks running"}).startswith("starting")
 
 
+def test_who_holds_what_is_waited_for() -> None:
+    """One line each, and how many others do."""
+    holders = [{"id": "b", "user": "ada", "slots": 8, "since": "2026-01-02T03:04:05Z"}]
+    why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": "no room", "holders": holders}
+    assert explain_text({**why, "othersHolding": 2}).splitlines()[2:] == [
+        "  held by b of ada: 8 slots since 2026-01-02T03:04:05Z",
+        "  held by 2 others too",
+    ]
+    assert explain_text({**why, "holders": [], "othersHolding": 1}).splitlines()[2:] == ["  held by 1 other"]
+
+
 def test_an_explanation_keeps_to_the_columns_of_a_terminal() -> None:
     """Long sentences are broken between words; elsewhere each is one line, to be searched."""
     message = (

@@ -153,6 +153,7 @@ def explain_text(why: Json, *, width: int = 0) -> str:
     ahead = cast("list[str]", why.get("jobsAhead") or [])
     if ahead:
         lines.append(f"  ahead: {', '.join(ahead)}")
+    lines += [f"  {line}" for line in _holders_text(why)]
     foreseen = cast("Json", why.get("foreseen") or {})
     lines += [f"  {line}" for line in foreseen_text(foreseen)]
     for change in cast("list[Json]", [] if foreseen.get("helps") else why.get("change") or []):
@@ -169,6 +170,18 @@ def _broken(line: str, width: int) -> str:
 
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _holders_text(why: Json) -> list[str]:
+    """Who holds what it waits for, the largest first."""
+    lines: list[str] = []
+    for each in cast("list[Json]", why.get("holders") or []):
+        slots = "1 slot" if each["slots"] == 1 else f"{each['slots']} slots"
+        lines.append(f"held by {each['id']} of {each['user']}: {slots} since {each['since']}")
+    more = why.get("othersHolding") or 0
+    if more:
+        lines.append(f"held by {more} {'others' if more > 1 else 'other'}{' too' if lines else ''}")
+    return lines
 
 
 def foreseen_text(foreseen: Json) -> list[str]:
