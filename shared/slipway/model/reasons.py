@@ -92,3 +92,12 @@ class Gate(StrEnum):
     BEHIND_RESERVATION = "BehindReservation"
     BEHIND_QUEUE_HEAD = "BehindQueueHead"
     NOT_YET_CONSIDERED = "NotYetConsidered"
+
+
+NEVER = "can never start"
+"""How the message of a gate begins that also stands for waits, when no wait helps: a condition has no field for it."""
+
+
+def says_never(message: str) -> bool:
+    """Whether the message of a condition says that waiting does not help."""
+    return message.startswith(NEVER)

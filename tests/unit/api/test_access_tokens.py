@@ -15,10 +15,13 @@ from starlette.types import Message, Scope
 from slipway.api.access import door
 from slipway.api.settings import Settings
 from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import Admission
 from slipway.errors import UnavailableError
-from slipway.kube.resources import TEMPLATES
+from slipway.kube.resources import ALLOCATIONS, TEMPLATES
 from slipway.model import apitokens
 from slipway.model.apitokens import Role
+from slipway.model.lifecycle import Event
 from slipway.runtime import log
 from tests.support.access import CANARY, Teams, bearer, teams_world, write
 
@@ -100,6 +103,20 @@ async def test_a_shared_queue_tells_places_and_no_names(teams: Teams) -> None:
     root = await teams.token("root", {"*": "viewer"})
     told = (await teams.call("GET", f"/allocations/{teams.ids['blue']}/explain", root)).json()
     assert (told["jobsAhead"], CANARY["red"] in told["message"]) == ([teams.ids["red"]], True)
+
+
+async def test_who_holds_the_room_is_counted_where_it_may_not_be_seen(teams: Teams) -> None:
+    """Work of another workspace has a number and no name."""
+    red = await teams.world.stored(CANARY["red"], "team-red")
+    admission = Admission(decision_id="d1", epoch=1, attempt=red.status.attempt)
+    moved = record(red, Event.ASSIGNED, now=teams.world.clock.now(), admission=admission)
+    await teams.world.kube.replace_status(ALLOCATIONS, moved)
+    await teams.world.explain(CANARY["blue"], "NoFit", "no room", namespace="team-blue")
+    path = f"/allocations/{teams.ids['blue']}/explain"
+    told = (await teams.call("GET", path, await teams.token("ada", {"team-blue": "viewer"}))).json()
+    assert (told["holders"], told["othersHolding"]) == ([], 1)
+    told = (await teams.call("GET", path, await teams.token("root", {"*": "viewer"}))).json()
+    assert ([each["id"] for each in told["holders"]], told["othersHolding"]) == ([teams.ids["red"]], 0)
 
 
 async def test_the_same_name_in_two_workspaces_is_no_question(teams: Teams) -> None:

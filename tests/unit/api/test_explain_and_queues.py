@@ -7,12 +7,13 @@ import pytest
 
 from slipway.api.explain import explain
 from slipway.api.queue_view import in_order, waiting_of
+from slipway.api.schemas import ExplainView
 from slipway.crd.meta import Condition
 from slipway.crd.transitions import with_status
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES
 from slipway.model.lifecycle import Event
-from slipway.model.reasons import Gate, Reason, Result
+from slipway.model.reasons import NEVER, Gate, Reason, Result
 from tests.support.api_world import ApiWorld
 
 
@@ -60,16 +61,47 @@ def test_positions_count_within_a_queue() -> None:
     ]
 
 
-@pytest.mark.parametrize("gate", [gate for gate in Gate if gate is not Gate.NOT_YET_CONSIDERED])
+GATES = [gate for gate in Gate if gate is not Gate.NOT_YET_CONSIDERED]
+MAY_SAY_NEVER = (Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL, Gate.WAITING_FOR_EXTENDER, Gate.RESOURCE_QUOTA)
+"""Gates of both: what waits, and what no wait helps."""
+
+
+def told(gate: Gate, message: str) -> ExplainView:
+    """The explanation of an allocation that the scheduler says this of."""
+    allocation = pending("a")
+    condition = {"type": "Admitted", "status": "False", "reason": gate.value, "message": message}
+    status = msgspec.convert({"conditions": [condition]}, type(allocation.status))
+    return explain(msgspec.structs.replace(allocation, status=status), [allocation], {})
+
+
+@pytest.mark.parametrize("gate", GATES)
 def test_every_gate_says_what_would_help(gate: Gate) -> None:
     """No code without a next step."""
-    allocation = pending("a")
-    condition = {"type": "Admitted", "status": "False", "reason": gate.value, "message": "so", "observedGeneration": 1}
-    status = msgspec.convert({"conditions": [condition]}, type(allocation.status))
-    view = explain(msgspec.structs.replace(allocation, status=status), [allocation], {})
+    view = told(gate, "so")
     assert (view.code, view.message) == (gate.value, "so")
     assert len(view.change) == 1
     assert view.change[0].detail
+
+
+@pytest.mark.parametrize("gate", MAY_SAY_NEVER)
+def test_what_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
+    """`can never start` never stands beside `wait for work to end`."""
+    (help_,) = told(gate, f"{NEVER} as the pool stands: it is too large").change
+    assert help_.kind != "wait"
+    assert "wait" not in help_.detail.replace("waiting does not help", "")
+
+
+def test_what_does_not_fit_now_may_wait() -> None:
+    """The same gate, where the end of other work helps."""
+    (help_,) = told(Gate.NO_FIT, "0 of 2 nodes fit: 2 lack 1 nvidia.com/gpu free").change
+    assert help_.detail.startswith("wait for work to end")
+
+
+@pytest.mark.parametrize("message", ["pool p has no queue q", "nothing starts in queue q: its limit is below 0"])
+def test_a_queue_that_takes_no_work_is_created_or_corrected(message: str) -> None:
+    """One that is there and set aside is not to be created again."""
+    (help_,) = told(Gate.UNKNOWN_QUEUE, message).change
+    assert help_.detail.startswith("create that Queue or correct it as the message says")
 
 
 async def test_the_explanation_is_the_schedulers_own(world: ApiWorld) -> None:

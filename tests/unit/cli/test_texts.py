@@ -202,6 +202,31 @@ def test_explanations() -> None:
     assert progress_of({**why, "phase": "Starting", "message": "starting: 1 of 2 ranks running"}).startswith("starting")
 
 
+def test_who_holds_what_is_waited_for() -> None:
+    """One line each, and how many others do."""
+    holders = [{"id": "b", "user": "ada", "slots": 8, "since": "2026-01-02T03:04:05Z"}]
+    why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": "no room", "holders": holders}
+    assert explain_text({**why, "othersHolding": 2}).splitlines()[2:] == [
+        "  held by b of ada: 8 slots since 2026-01-02T03:04:05Z",
+        "  held by 2 others too",
+    ]
+    assert explain_text({**why, "holders": [], "othersHolding": 1}).splitlines()[2:] == ["  held by 1 other"]
+
+
+def test_an_explanation_keeps_to_the_columns_of_a_terminal() -> None:
+    """Long sentences are broken between words; elsewhere each is one line, to be searched."""
+    message = (
+        "can never start as the pool stands: even empty it has no place for a rank like this; the largest node that it "
+        "may use has 4 nvidia.com/gpu: ask for at most that a rank; 0 of 2 nodes fit"
+    )
+    why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": message}
+    lines = explain_text(why, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line[:4].isspace() for line in lines] == [False, False, True, True]
+    assert " ".join(line.strip() for line in lines) == f"a  Pending NoFit: {message}"
+    assert explain_text(why).splitlines() == ["a  Pending", f"  NoFit: {message}"]
+
+
 def test_timelines() -> None:
     """The longest stretch has the longest bar; an open one says so."""
     spans = [

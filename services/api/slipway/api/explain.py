@@ -17,7 +17,7 @@ from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event, Phase, RankState
-from slipway.model.reasons import Gate
+from slipway.model.reasons import Gate, says_never
 from slipway.model.times import format_time, parse_time
 
 JOBS_SHOWN_MAX = 10
@@ -31,7 +31,10 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.HELD: ("release", "release it: POST resume, or slipway resume"),
     Gate.BACKOFF: ("wait", "wait: it is tried again by itself"),
     Gate.UNKNOWN_POOL: ("create", "create that ResourcePool, or launch into one that exists"),
-    Gate.UNKNOWN_QUEUE: ("create", "create that Queue in the pool, or move the allocation to one that exists"),
+    Gate.UNKNOWN_QUEUE: (
+        "create",
+        "create that Queue or correct it as the message says, or move the allocation to a queue that takes work",
+    ),
     Gate.NOT_ENOUGH_PODS: ("lower", "lower minAvailable or raise the counts of the roles, and launch again"),
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
     Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
@@ -47,6 +50,17 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.BEHIND_RESERVATION: ("wait", "wait: a place is kept for work that is before it"),
     Gate.BEHIND_QUEUE_HEAD: ("wait", "wait, or raise its priority: the queue keeps strict order"),
 }
+
+_FITS_NEVER = ("fit", "ask for less, or have nodes added: waiting does not help")
+_NEVER_HELP: dict[str, tuple[str, str]] = {
+    Gate.RESOURCE_QUOTA: (
+        "quota",
+        "ask for less, or have the ResourceQuota that the message names raised: waiting does not help",
+    ),
+    Gate.WAITING_FOR_EXTENDER: _FITS_NEVER,
+    Gate.NO_FIT: _FITS_NEVER,
+}
+"""The same where the scheduler says that it can never start; other gates have one help for both."""
 
 
 def explain(
@@ -75,7 +89,7 @@ def explain(
         message=message or standing(allocation),
         position=len(before) + 1 if is_waiting(allocation) else 0,
         ahead=len(before),
-        change=_change(allocation, code) if held_up is None else [stuck.change(held_up)],
+        change=_change(allocation, code, message) if held_up is None else [stuck.change(held_up)],
         jobs_ahead=[id_of(each) for each in before[:JOBS_SHOWN_MAX]],
         queue=spec.queue,
         pool=spec.pool,
@@ -99,10 +113,10 @@ def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs, a
     return ordered[: uids.index(uid)] if uid in uids else []
 
 
-def _change(allocation: Allocation, code: str) -> list[Change]:
+def _change(allocation: Allocation, code: str, message: str) -> list[Change]:
     if code not in _HELP:
         return []
-    kind, detail = _HELP[code]
+    kind, detail = _NEVER_HELP.get(code, _HELP[code]) if says_never(message) else _HELP[code]
     until = allocation.status.not_before if code == Gate.BACKOFF else ""
     return [Change(kind=kind, detail=detail, until=until)]
 

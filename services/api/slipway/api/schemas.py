@@ -215,10 +215,20 @@ class ForeseenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     estimated_start: StartView
 
 
+class Holder(Wire, kw_only=True, frozen=True):
+    """An admitted allocation that has what another waits for; `since` is when it was admitted."""
+
+    id: str
+    user: str
+    slots: int
+    since: str
+
+
 class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """Why it stands where it stands. While it waits: the first gate that keeps it (`code`), its place, and what would
     help (`change`). `deadlines` are what will end it by themselves, the next one first. `foreseen` is there when it was
-    asked for, and could be told."""
+    asked for, and could be told. `holders` are the largest that have what it waits for, among those that the caller may
+    see; `othersHolding` counts the rest."""
 
     id: str
     phase: Phase
@@ -238,6 +248,8 @@ class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     conditions: list[dict[str, Any]]
     deadlines: list[Deadline] = []
     foreseen: ForeseenView | None = None
+    holders: list[Holder] = []
+    others_holding: int = 0
 
 
 class Span(Wire, kw_only=True, frozen=True):

@@ -138,12 +138,14 @@ def explain(arguments: argparse.Namespace, session: Session) -> int:
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
         return main.OK
-    session.terminal.line(explain_text(cast("Json", answer.json())))
+    terminal = session.terminal
+    width = terminal.width if terminal.out.isatty() else 0
+    terminal.line(explain_text(cast("Json", answer.json()), width=width))
     return main.OK
 
 
-def explain_text(why: Json) -> str:
-    """An explanation for people."""
+def explain_text(why: Json, *, width: int = 0) -> str:
+    """An explanation for people, its sentences broken at `width` columns; 0: each on one line, as programs read it."""
     code = f"{why['code']}: " if why.get("code") else ""
     lines = [f"{why['id']}  {why.get('result') or why['phase']}", f"  {code}{why['message']}"]
     if why.get("position"):
@@ -151,6 +153,7 @@ def explain_text(why: Json) -> str:
     ahead = cast("list[str]", why.get("jobsAhead") or [])
     if ahead:
         lines.append(f"  ahead: {', '.join(ahead)}")
+    lines += [f"  {line}" for line in _holders_text(why)]
     foreseen = cast("Json", why.get("foreseen") or {})
     lines += [f"  {line}" for line in foreseen_text(foreseen)]
     for change in cast("list[Json]", [] if foreseen.get("helps") else why.get("change") or []):
@@ -158,7 +161,27 @@ def explain_text(why: Json) -> str:
         lines.append(f"  what helps: {change['detail']}{until}")
     for each in cast("list[Json]", why.get("deadlines") or []):
         lines += [f"  {deadline_text(each)}", f"    {each['detail']}"]
-    return "\n".join(lines)
+    return "\n".join(_broken(line, width) if width else line for line in lines)
+
+
+def _broken(line: str, width: int) -> str:
+    """`line` in lines of `width` columns, the further ones below its words; names and ids stay whole."""
+    import textwrap
+
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _holders_text(why: Json) -> list[str]:
+    """Who holds what it waits for, the largest first."""
+    lines: list[str] = []
+    for each in cast("list[Json]", why.get("holders") or []):
+        slots = "1 slot" if each["slots"] == 1 else f"{each['slots']} slots"
+        lines.append(f"held by {each['id']} of {each['user']}: {slots} since {each['since']}")
+    more = why.get("othersHolding") or 0
+    if more:
+        lines.append(f"held by {more} {'others' if more > 1 else 'other'}{' too' if lines else ''}")
+    return lines
 
 
 def foreseen_text(foreseen: Json) -> list[str]:

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.model.facts import AllocationFact, JobFact, PodFact, PoolFact, QueueFact
-from slipway.model.reasons import Gate
+from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
+from slipway.model.reasons import Gate, says_never
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.outcome import Change, Explanation, as_data
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, planned, running
@@ -89,8 +89,8 @@ def test_a_gang_larger_than_the_pool_is_told_so() -> None:
     found = why(an_allocation("a", a_role(8, gpus=8)), nodes=nodes(2, gpus=8))
     assert found.is_never
     assert found.message.startswith(
-        "can never start as the pool stands: it asks for 64 nvidia.com/gpu and the whole pool has 16; "
-        "room for 2 of 8 ranks"
+        "can never start as the pool stands: it asks for 64 nvidia.com/gpu and the whole pool has 16, "
+        "when empty room for 2 of 8 ranks; room for 2 of 8 ranks"
     )
 
 
@@ -99,9 +99,81 @@ def test_a_rank_larger_than_any_node_is_told_so() -> None:
     assert found.is_never
     assert found.message == (
         "can never start as the pool stands: even empty it has no place for a rank like this; "
+        "the largest node that it may use has 8 cpu: ask for at most that a rank; "
         "0 of 2 nodes fit: 2 have less than 9 cpu in all"
     )
     assert found.change is None
+
+
+@pytest.mark.parametrize(
+    ("role", "node_facts", "said"),
+    [
+        pytest.param(
+            a_role(gpus=8),
+            [a_node("small", gpus=2), a_node("large", gpus=4)],
+            "; the largest node that it may use has 4 nvidia.com/gpu: ask for at most that a rank;",
+            id="the most of any node",
+        ),
+        pytest.param(
+            a_role(gpus=8, node_selector={"zone": "a"}),
+            [a_node("a", gpus=4, labels={"zone": "a"}), a_node("b", gpus=8)],
+            "; the largest node that it may use has 4 nvidia.com/gpu: ask for at most that a rank;",
+            id="only of the nodes that its filters admit",
+        ),
+        pytest.param(
+            a_role(gpus=8, cpu=6),
+            [a_node("few", gpus=2, cpu=8), a_node("thin", gpus=4, cpu=2)],
+            "; the largest node that it may use has 2 nvidia.com/gpu: ask for at most that a rank;",
+            id="of a node that holds the rest",
+        ),
+        pytest.param(
+            a_role(gpus=8, cpu=9),
+            [a_node("few", gpus=2, cpu=8), a_node("thin", gpus=4, cpu=2)],
+            "; the largest node that it may use has 4 nvidia.com/gpu and 2 cpu: ask for at most that a rank;",
+            id="two of them of one node",
+        ),
+        pytest.param(
+            a_role(gpus=1), nodes(2), "; no node that it may use has nvidia.com/gpu;", id="a kind that no node has"
+        ),
+        pytest.param(
+            a_role(gpus=1, node_selector={"zone": "a"}),
+            [a_node("a", labels={"zone": "a"}), a_node("b", gpus=8)],
+            "; no node that it may use has nvidia.com/gpu;",
+            id="a kind that only others have",
+        ),
+        pytest.param(
+            a_role(4, cpu=5), nodes(3, cpu=8), "even empty it has room for 3 of 4 ranks;", id="fewer ranks would fit"
+        ),
+    ],
+)
+def test_what_can_never_start_is_told_what_would_fit(role: RoleFact, node_facts: list[NodeFact], said: str) -> None:
+    """The number to ask for: of the nodes that it may use, and what is said of them is true of one node."""
+    found = why(an_allocation("a", role), nodes=node_facts)
+    assert found.is_never
+    assert said in found.message
+
+
+def test_what_is_said_to_fit_does_fit() -> None:
+    """A rank that asks for the most that was named starts on the empty pool."""
+    node_facts = [a_node("few", gpus=2, cpu=8), a_node("thin", gpus=4, cpu=2)]
+    assert "4 nvidia.com/gpu and 2 cpu" in why(an_allocation("a", a_role(gpus=8, cpu=9)), nodes=node_facts).message
+    assert planned(a_snapshot(node_facts, [an_allocation("a", a_role(gpus=4, cpu=2))]), 0.0).admits
+
+
+@pytest.mark.parametrize(
+    ("role", "node_facts", "is_never"),
+    [
+        pytest.param(a_role(gpus=9), nodes(2, gpus=8), True, id="a rank that no node holds"),
+        pytest.param(a_role(8, gpus=8), nodes(2, gpus=8), True, id="more than the pool has"),
+        pytest.param(a_role(gpus=8), [a_node("n", gpus=8, unschedulable=True)], False, id="a cordon passes"),
+    ],
+)
+def test_the_message_says_never_just_when_no_wait_helps(
+    role: RoleFact, node_facts: list[NodeFact], *, is_never: bool
+) -> None:
+    """The condition holds the gate and the message: a reader of it tells the two kinds of NoFit by the message."""
+    found = why(an_allocation("a", role), nodes=node_facts)
+    assert (found.gate, found.is_never, says_never(found.message)) == (Gate.NO_FIT, is_never, is_never)
 
 
 def test_a_pool_without_nodes() -> None:

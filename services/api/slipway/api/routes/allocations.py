@@ -15,6 +15,7 @@ from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
 from slipway.api.foreseeing import foreseen
+from slipway.api.holders import holders, waits_for_others
 from slipway.api.limits import Seen, is_watched
 from slipway.api.parts import Parts, parts_of
 from slipway.api.queue_view import NOBODY, Aged, aged
@@ -203,6 +204,9 @@ async def explained(request: Request) -> Response:
     seen = await _seen(parts, found) if is_watched(found) else None
     view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now())
     sight = await sight_of(request)
+    if waits_for_others(view.code, view.message):
+        held, more = holders(found, view.code, await live_of(parts, found.spec.pool), sight.has)
+        view = msgspec.structs.replace(view, holders=held, others_holding=more)
     if not sight.is_whole:
         own = {id_of(each) for each in pending if sight.has(each.metadata.namespace)}
         view = msgspec.structs.replace(view, jobs_ahead=[each for each in view.jobs_ahead if each in own])
@@ -256,6 +260,12 @@ async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tu
         return listed.items, {}
     jobs = await parts.whole.list(JOBS)
     return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
+
+
+async def live_of(parts: Parts, pool: str) -> list[Allocation]:
+    """What a pool has started and what has not ended, of everybody: the caller shows what may be seen."""
+    selector = f"status.phase!={Phase.PENDING},status.phase!={Phase.TERMINATED},spec.pool={pool}"
+    return (await parts.whole.list(ALLOCATIONS, field_selector=selector)).items
 
 
 async def aged_of(parts: Parts, pending: Sequence[Allocation]) -> Aged:

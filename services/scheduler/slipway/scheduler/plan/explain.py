@@ -8,7 +8,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, QuotaFact, RoleFact
 from slipway.model.quantity import format_quantity
-from slipway.model.reasons import Gate
+from slipway.model.reasons import NEVER, Gate
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, scale_of, total
 from slipway.model.times import format_time
 from slipway.scheduler.plan.ask import Ask, requests_of
@@ -18,7 +18,7 @@ from slipway.scheduler.plan.filters.node_resources_fit import spell
 from slipway.scheduler.plan.gang import Blocked, smallest_demand
 from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.quota import ROOT, Shortfall
-from slipway.scheduler.plan.rows import empty_room
+from slipway.scheduler.plan.rows import admitting, empty_room
 from slipway.scheduler.plan.topology import REQUIRED, largest_domain
 from slipway.scheduler.plan.whatif import WhatIf
 
@@ -80,7 +80,7 @@ def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanatio
     if asked > hard:
         return Explanation(
             gate=Gate.RESOURCE_QUOTA,
-            message=f"can never start: its pods ask for {asks} of {name}, and {where} has a hard limit of {most}",
+            message=f"{NEVER}: its pods ask for {asks} of {name}, and {where} has a hard limit of {most}",
             is_never=True,
         )
     return Explanation(
@@ -147,28 +147,64 @@ _NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
 
 
 def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: Ask) -> str:
-    """Why it can not start even on an empty pool; "" when it could."""
+    """Why it can not start even on an empty pool, and what would fit there; "" when it could start."""
     demand = smallest_demand(allocation)
     if len(allocation.roles) > 1:
         # Roles may stand in for one another beyond their minima: only what each must have is certain.
         demand = total(requests_of(role) * role.minimum for role in allocation.roles)
+    if blocked.least == 0:
+        room, needed = sum(min(role.count, _most(whatif, role)) for role in allocation.roles), blocked.needed
+    else:
+        room, needed = _most(whatif, blocked.role), blocked.least
     whole = whatif.table.total
+    ranks = f"{needed} ranks{_of_role(allocation, blocked) if blocked.least else ''}"
     for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
         if name not in _NOT_OF_NODES and demand.get(name) > whole.get(name):
-            return (
-                f"can never start as the pool stands: it asks for {spell(name, demand.get(name))} "
+            text = (
+                f"{NEVER} as the pool stands: it asks for {spell(name, demand.get(name))} "
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
             )
-    if blocked.least == 0:
-        whole_room = sum(min(role.count, _most(whatif, role)) for role in allocation.roles)
-        is_hopeless, needed = whole_room < blocked.needed, blocked.needed
-    else:
-        is_hopeless, needed = _most(whatif, blocked.role) < blocked.least, blocked.least
-    if is_hopeless:
-        ranks = "a rank like this" if needed == 1 else f"{needed} ranks like these"
-        where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
-        return f"can never start as the pool stands: even empty it has no place for {ranks}{where}"
-    return ""
+            if room == 0:
+                return text + _largest(whatif, ask)
+            return f"{text}, when empty room for {room} of {ranks}" if room < needed else text
+    if room >= needed:
+        return ""
+    where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
+    if room:
+        return f"{NEVER} as the pool stands: even empty it has room for {room} of {ranks}{where}"
+    return f"{NEVER} as the pool stands: even empty it has no place for a rank like this{_largest(whatif, ask)}"
+
+
+def _largest(whatif: WhatIf, ask: Ask) -> str:
+    """What one node has at most of that of which a rank asks for too much; "" where the amounts are not the trouble.
+
+    It is the node that is closest: it has the most of the rarest among those that hold the rest.
+    """
+    nodes = admitting(ask, whatif.table)
+    if not nodes.any():
+        return ""
+    rows = sorted(ask.steps, key=lambda step: (whatif.table.resources[step[0]] in (CPU, MEMORY), step[0]))
+    amounts = whatif.table.allocatable
+    short = [(row, asked) for row, asked in rows if int(amounts[row, nodes].max()) < asked]
+    for row, asked in rows:
+        if (row, asked) not in short:
+            nodes = nodes & (amounts[row] >= asked)
+    most: dict[str, int] = {}
+    for row, _ in short:
+        if not nodes.any():
+            return ""
+        name = whatif.table.resources[row]
+        if name not in _NOT_OF_NODES:
+            most[name] = int(amounts[row, nodes].max())
+            nodes = nodes & (amounts[row] == most[name])
+    missing = [name for name in ask.missing if name not in _NOT_OF_NODES]
+    if missing or not all(most.values()):
+        lacking = [*missing, *(name for name, amount in most.items() if not amount)]
+        return f"; no node that it may use has {' or '.join(lacking)}"
+    if not most:
+        return ""
+    given = " and ".join(spell(name, amount) for name, amount in most.items())
+    return f"; the largest node that it may use has {given}: ask for at most that a rank"
 
 
 def _most(whatif: WhatIf, role: RoleFact) -> int:

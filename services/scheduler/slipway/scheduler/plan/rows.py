@@ -288,11 +288,17 @@ def _passed(ask: Ask, usage: Usage) -> Bools:
     return passed
 
 
-def empty_room(ask: Ask, table: NodeTable, most: int) -> Ints:
-    """How many ranks each node would hold if it were empty, ready and not cordoned."""
+def admitting(ask: Ask, table: NodeTable) -> Bools:
+    """The nodes that `ask` may use, whatever they hold, once they are ready and not cordoned."""
     usage = Usage(table)
     passed = np.ones(len(table), dtype=np.bool_)
     for entry in STATIC:
         for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():
             passed &= ~refused
-    return without_its_like(ask, usage, np.where(passed, usage.room(ask, EVERY, most), 0))
+    return passed
+
+
+def empty_room(ask: Ask, table: NodeTable, most: int) -> Ints:
+    """How many ranks each node would hold if it were empty, ready and not cordoned."""
+    usage = Usage(table)
+    return without_its_like(ask, usage, np.where(admitting(ask, table), usage.room(ask, EVERY, most), 0))

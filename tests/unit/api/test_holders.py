@@ -1,0 +1,88 @@
+"""Who holds what something waits for."""
+
+import msgspec
+import pytest
+
+from slipway.api.holders import HOLDERS_MAX, holders, waits_for_others
+from slipway.crd.v1alpha1 import Admission, Allocation, AllocationStatus
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import NEVER, Gate
+from tests.support.api_world import ApiWorld
+
+SOON, LATER = "2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z"
+
+
+def waiting(**spec: object) -> Allocation:
+    metadata = {"name": "waits", "namespace": "default", "uid": "waits-uid"}
+    return msgspec.convert({"metadata": metadata, "spec": {"kind": "command", **spec}}, Allocation)
+
+
+def holding(name: str, slots: int = 1, *, namespace: str = "default", at: str = SOON, **spec: object) -> Allocation:
+    """One that was admitted at that time and runs."""
+    ranks = [{"role": "worker", "count": 1, "resources": {"nvidia.com/gpu": slots}}]
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{name}-uid",
+        "annotations": {"slipway.dev/user": "ada"},
+        "creationTimestamp": SOON,
+    }
+    made = msgspec.convert({"metadata": metadata, "spec": {"kind": "command", "ranks": ranks, **spec}}, Allocation)
+    status = AllocationStatus(phase=Phase.RUNNING, admission=Admission(decision_id="d", epoch=1, at=at))
+    return msgspec.structs.replace(made, status=status)
+
+
+def told(
+    code: Gate, *live: Allocation, hidden: tuple[str, ...] = (), **spec: object
+) -> tuple[list[tuple[str, int]], int]:
+    """([(id without its workspace and suffix, slots)], how many others)."""
+    found, more = holders(waiting(**spec), code, live, lambda namespace: namespace not in hidden)
+    assert all((each.user, each.since in (SOON, LATER)) == ("ada", True) for each in found)
+    return [(each.id, each.slots) for each in found], more
+
+
+def test_the_largest_come_first_and_the_rest_is_counted() -> None:
+    """Among equals who has held it longest; what waits itself holds nothing."""
+    live = [holding(f"h{slots}", slots) for slots in range(1, HOLDERS_MAX + 2)]
+    young = holding("young", 6, at=LATER)
+    found, more = told(Gate.NO_FIT, *live, young, waiting())
+    assert [slots for _, slots in found] == [6, 6, 5, 4, 3]
+    assert found[0][0] != found[1][0]
+    assert "young" in found[1][0]
+    assert more == 2
+
+
+def test_what_the_viewer_may_not_see_is_only_counted() -> None:
+    """A larger one of another workspace takes no place of those shown."""
+    found, more = told(Gate.NO_FIT, holding("own"), holding("other", 8, namespace="team"), hidden=("team",))
+    assert ([slots for _, slots in found], more) == ([1], 1)
+
+
+def test_it_is_of_the_queue_the_job_or_the_pool_that_is_short() -> None:
+    """Of a queue that holds nothing, what others of the pool hold: that is what was lent."""
+    live = [holding("a", 1, queue="q", job="j"), holding("b", 2), holding("c", 4, pool="other")]
+    assert [slots for _, slots in told(Gate.NO_FIT, *live)[0]] == [2, 1]
+    assert [slots for _, slots in told(Gate.WAITING_FOR_QUOTA, *live, queue="q")[0]] == [1]
+    assert [slots for _, slots in told(Gate.WAITING_FOR_QUOTA, *live, queue="empty")[0]] == [2, 1]
+    assert [slots for _, slots in told(Gate.JOB_MAX_SLOTS, *live, job="j")[0]] == [1]
+
+
+@pytest.mark.parametrize("gate", [Gate.HELD, Gate.INVALID, Gate.EXCEEDS_MAX_QUOTA, Gate.BACKOFF])
+def test_what_does_not_wait_for_others_names_nobody(gate: Gate) -> None:
+    """Neither does what no end of other work helps."""
+    assert not waits_for_others(gate, "so")
+    assert not waits_for_others(Gate.NO_FIT, f"{NEVER} as the pool stands")
+    assert waits_for_others(Gate.NO_FIT, "no room")
+
+
+async def test_the_explanation_names_who_holds_the_room(world: ApiWorld) -> None:
+    """By the api's own view, only while it waits for that."""
+    holder = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/gpu": 1}}])
+    await world.run(holder["name"])
+    waits = await world.launch()
+    await world.explain(waits["name"], "NoFit", "no room")
+    view = (await world.get(f"/allocations/{waits['id']}/explain")).json()
+    assert [(each["id"], each["slots"]) for each in view["holders"]] == [(holder["id"], 2)]
+    assert view["othersHolding"] == 0
+    await world.explain(waits["name"], "NoFit", f"{NEVER} as the pool stands")
+    assert (await world.get(f"/allocations/{waits['id']}/explain")).json()["holders"] == []
