@@ -71,3 +71,15 @@ def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack, name
     id_ = stubborn(stack, name)
     assert stack.command("kill", id_, *how, "--wait", timeout_s=30.0).code == 0
     assert stack.view(id_)["result"] == "Canceled"
+
+
+def test_a_second_kill_ends_the_grace(stack: RunningStack) -> None:
+    """The first one waits for the ten minutes; one that follows some seconds later ends it."""
+    id_ = stubborn(stack, "twice")
+
+    def killed_again() -> bool:
+        assert stack.command("kill", id_).code == 0
+        return stack.view(id_)["phase"] == "Terminated"
+
+    wait_until(killed_again, "the end", timeout_s=30.0)
+    assert stack.view(id_)["result"] == "Canceled"
