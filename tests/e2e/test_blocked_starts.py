@@ -56,11 +56,30 @@ def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
     wait_until(lambda: "here" in stack.command("logs", id_, "--stream", "stdout").out, "its line")
 
 
-def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack) -> None:
-    """`--force` ends at once what ignores SIGTERM for ten minutes."""
-    stubborn = ["sh", "-c", "trap '' TERM; while true; do sleep 0.2; done"]
+def stubborn(stack: RunningStack, name: str) -> str:
+    """The id of one that runs and ignores SIGTERM, with a grace of ten minutes."""
+    command = ["sh", "-c", "trap '' TERM; while true; do sleep 0.2; done"]
     spec = {"terminationGracePeriodSeconds": 600, "containers": [{"name": "main"}]}
-    id_ = stack.launch({"kind": "command", "name": "stays", "command": stubborn, "template": {"spec": spec}})
+    id_ = stack.launch({"kind": "command", "name": name, "command": command, "template": {"spec": spec}})
     stack.wait_for(id_, "Running")
-    assert stack.command("kill", id_, "--force", "--wait", timeout_s=30.0).code == 0
+    return id_
+
+
+@pytest.mark.parametrize(("name", "how"), [("forced", ["--force"]), ("graceless", ["--grace", "0s"])])
+def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack, name: str, how: list[str]) -> None:
+    """`--force` and `--grace 0s` end at once what ignores SIGTERM for ten minutes."""
+    id_ = stubborn(stack, name)
+    assert stack.command("kill", id_, *how, "--wait", timeout_s=30.0).code == 0
+    assert stack.view(id_)["result"] == "Canceled"
+
+
+def test_a_second_kill_ends_the_grace(stack: RunningStack) -> None:
+    """The first one waits for the ten minutes; one that follows some seconds later ends it."""
+    id_ = stubborn(stack, "twice")
+
+    def killed_again() -> bool:
+        assert stack.command("kill", id_).code == 0
+        return stack.view(id_)["phase"] == "Terminated"
+
+    wait_until(killed_again, "the end", timeout_s=30.0)
     assert stack.view(id_)["result"] == "Canceled"

@@ -167,3 +167,24 @@ async def test_stats_count_what_waits_and_runs(world: ApiWorld) -> None:
     (pool,) = stats["pools"]
     assert (pool["pool"], pool["queued"], pool["running"]) == ("default", 2, 1)
     assert (await world.get("/queue-stats?pool=none")).json()["queues"] == []
+
+
+@pytest.mark.parametrize("path", ["/allocations", "/allocations?dryRun=true"])
+async def test_a_launch_into_a_job_that_is_not_there_is_refused(world: ApiWorld, path: str) -> None:
+    """At `/job`, with the jobs of its workspace and the way to make one: none of its limits would bind."""
+    await a_job(world, "sweep")
+    answer = await world.post(path, {"kind": "shell", "job": "swep"})
+    assert answer.status_code == 422, answer.text
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "/job"
+    assert error["detail"] == (
+        "workspace default has no job swep; there are: sweep; make it with: slipway job create swep"
+    )
+
+
+async def test_what_waits_does_not_move_to_a_queue_that_is_not_there(world: ApiWorld) -> None:
+    """Refused at `/queue`, and it keeps the queue that it has."""
+    waits = await world.launch()
+    answer = await world.http.patch(f"/api/v1/allocations/{waits['id']}", json={"queue": "gone"})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/queue")
+    assert (await world.stored(waits["name"])).spec.queue == "default"

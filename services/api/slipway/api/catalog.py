@@ -15,7 +15,7 @@ from slipway.api.capacity import Offers, offers_of
 from slipway.api.ports import Kube
 from slipway.api.recent import Recent
 from slipway.crd.meta import ANNOTATION_POOL, ANNOTATION_QUEUE, ANNOTATION_TEMPLATE, LABEL_WORKSPACE
-from slipway.crd.v1alpha1 import Queue, ResourcePool, Template
+from slipway.crd.v1alpha1 import Job, Queue, ResourcePool, Template
 from slipway.errors import (
     DeniedError,
     FieldError,
@@ -26,7 +26,7 @@ from slipway.errors import (
     TransientError,
 )
 from slipway.kube.objects import Namespace, Node
-from slipway.kube.resources import NAMESPACES, NODES, QUEUES, RESOURCE_POOLS, TEMPLATES
+from slipway.kube.resources import JOBS, NAMESPACES, NODES, QUEUES, RESOURCE_POOLS, TEMPLATES
 from slipway.model.duration import parse_duration
 from slipway.runtime.clock import Clock
 
@@ -51,6 +51,7 @@ class Catalog:
         self._kube = kube
         self._pools = Recent[str, ResourcePool](clock, ttl_s=TTL_S)
         self._queues = Recent[str, Queue](clock, ttl_s=TTL_S)
+        self._jobs = Recent[tuple[str, str], Job](clock, ttl_s=TTL_S)
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
         self._workspaces = Recent[str, list[str]](clock, ttl_s=NODES_TTL_S)
         self._nodes = Recent[str, list[Node]](clock, ttl_s=NODES_TTL_S)
@@ -95,7 +96,7 @@ class Catalog:
         try:
             queue = await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
         except NotFoundError:
-            return f"there is no queue {name}: the allocation waits until somebody creates it"
+            return f"there is no queue {name}: the allocation waits until the queue is created"
         if queue.spec.pool != pool:
             return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
         return ""
@@ -108,6 +109,15 @@ class Catalog:
         have = [queue.metadata.name for queue in (await self._kube.list(QUEUES)).items if queue.spec.pool == pool]
         if name not in have:
             raise _missing("/queue", f"pool {pool} has no queue {name}; {_names(have)}")
+
+    async def check_job(self, name: str, workspace: str) -> None:
+        """Raises InvalidError at `/job` when the workspace has no such job: its limits would bind nothing."""
+        try:
+            await self._jobs.get((workspace, name), lambda: self._kube.get(JOBS, name, namespace=workspace))
+        except NotFoundError as error:
+            have = _names([job.metadata.name for job in (await self._kube.list(JOBS, namespace=workspace)).items])
+            detail = f"workspace {workspace} has no job {name}; {have}; make it with: slipway job create {name}"
+            raise _missing("/job", detail) from error
 
     async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
         """Which queue ends the work before it would end by itself; empty when none does."""

@@ -173,6 +173,8 @@ class Launcher:
         if body.context is not None:
             await self._contexts.use(body.context, body.workspace)
         await self._catalog.check_queue(body.queue, body.pool)
+        if body.job:
+            await self._catalog.check_job(body.job, body.workspace)
         warnings = list(draft.warnings)
         if limit_warning := await self._catalog.run_limit_warning(body.queue, draft.allocation.spec.max_runtime):
             warnings.append(limit_warning)

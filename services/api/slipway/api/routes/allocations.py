@@ -80,6 +80,8 @@ async def change(request: Request) -> Response:
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
     if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
         check_limits(given, await parts.catalog.pool(found.spec.pool))
+    if "queue" in fields and found.status.admission is None:
+        await parts.catalog.check_queue(fields["queue"], found.spec.pool)
     return _answer(await parts.changes.write(found, fields, version=version))
 
 
