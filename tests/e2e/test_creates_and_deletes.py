@@ -33,12 +33,23 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
 
 @pytest.fixture
 def no_room(quick: RunningStack) -> Generator[RunningStack]:
-    """The workspace has a quota of no pods."""
-    body = {"metadata": {"name": "slipway-quota"}, "spec": {"hard": {"pods": "0"}}}
-    quick.kubernetes("POST", QUOTA, body)
+    """A stack whose quota, if the test makes one, goes at the end."""
     yield quick
     with suppress(Exception):
         quick.kubernetes("DELETE", f"{QUOTA}/slipway-quota")
+
+
+def launched_before_its_quota(stack: RunningStack, body: Json) -> str:
+    """Admitted; then its workspace gets a quota of no pods, and only then its pods are asked for."""
+    stack.halt("podworker")
+    try:
+        id_ = stack.launch(body)
+        stack.wait_for(id_, "Assigned")
+        quota = {"metadata": {"name": "slipway-quota"}, "spec": {"hard": {"pods": "0"}}}
+        stack.kubernetes("POST", QUOTA, quota)
+    finally:
+        stack.resume("podworker")
+    return id_
 
 
 def condition(stack: RunningStack, id_: str, kind: str) -> Json | None:
@@ -60,7 +71,7 @@ def left_of(stack: RunningStack, *ids: str) -> list[str]:
 def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised(no_room: RunningStack) -> None:
     """The words of the server stand where people look; nothing has failed; with room it runs."""
     stack = no_room
-    id_ = stack.launch({"kind": "command", "command": ["true"]})
+    id_ = launched_before_its_quota(stack, {"kind": "command", "command": ["true"]})
     told = wait_until(lambda: condition(stack, id_, "Stuck"), "the reason")
     assert told is not None
     assert (told["reason"], "exceeded quota: slipway-quota" in told["message"]) == ("QuotaExceeded", True)
@@ -78,7 +89,7 @@ def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay(no_room: RunningStack) -> None:
     """Found with `slipway dead ls` and over REST; the replay alone finishes the launch, as no hint comes meanwhile."""
     stack = no_room
-    id_ = stack.launch(SLEEP)
+    id_ = launched_before_its_quota(stack, SLEEP)
 
     def letter() -> str:
         listed = stack.command("dead", "ls", "--source", "work").out

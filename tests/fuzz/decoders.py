@@ -97,6 +97,10 @@ def _event(data: bytes) -> None:
     assert codec.decode_event(codec.encode_event(event)) == event
 
 
+_FACTS = tuple(b'{"name":"n","namespace":"m"' + b" " * pad + b"}" for pad in range(len(FEED_KINDS)))
+"""One of each kind: the length says which."""
+
+
 def _fact(data: bytes) -> None:
     kind = sorted(FEED_KINDS)[len(data) % len(FEED_KINDS)]
     fact = decode_fact(kind, data)
@@ -186,7 +190,7 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     Decoder(name="feed entry", call=_entry(codec.decode_feed), seeds=_SEEDS["feed entry"]),
     Decoder(name="feed heartbeat", call=codec.decode_beat, seeds=(b'{"nodes":"12"}',)),
-    Decoder(name="feed fact", call=_fact, refusals=(msgspec.ValidationError,), seeds=(b'{"name":"n"}',)),
+    Decoder(name="feed fact", call=_fact, refusals=(msgspec.ValidationError,), seeds=_FACTS),
     Decoder(name="recorded tick", call=_entry(codec.decode_decision), seeds=_SEEDS["recorded tick"]),
     Decoder(name="decision record", call=record.unpack, seeds=(_TICK.data,)),
     Decoder(

@@ -21,7 +21,7 @@ from slipway.model.times import format_time, parse_time
 from slipway.streams import keys
 from tests.support.kubelet import Script
 from tests.support.small_cluster import look
-from tests.support.world import Setup, World, run_world
+from tests.support.world import RESTART_S, Setup, World, run_world
 
 LATE_S = 20.0
 """A dead leader's lease of 15 s, its election, and the restart."""
@@ -170,7 +170,7 @@ def test_a_kill_is_repeated_until_everything_is_gone() -> None:
         await world.cancel()
         for _ in range(30):
             kill(world, ("podworker",))
-            await asyncio.sleep(1.0001)
+            await asyncio.sleep(RESTART_S + 1e-6)  # it lives for less than any call takes
         assert not has_ended(await look(world.kube))
         begun = world.clock.now()
         found = await ended(world)

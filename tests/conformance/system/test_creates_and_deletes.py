@@ -53,14 +53,15 @@ def test_a_configmap_created_and_a_pod_refused_leave_nothing(system: System) -> 
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay(system: System) -> None:
     """Quota is refused until the worker gives up; the letter's replay finishes the launch once there is room."""
     system.installation.halt("podworker")
-    system.installation.resume(
-        "podworker", more={"SLIPWAY_WORKER_PATIENCE_S": "1", "SLIPWAY_WORKER_STUCK_AFTER_S": "2"}
-    )
+    id_ = system.launch(a_body())
+    system.wait_for(id_, "Assigned")  # before there is a quota that the scheduler would heed
     quota: Json = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     system.operator.create(PODS, quota)
     try:
         wait_until(lambda: system.operator.get(f"{PODS}/none").get("status", {}).get("hard"), "the quota counts")
-        id_ = system.launch(a_body())
+        system.installation.resume(
+            "podworker", more={"SLIPWAY_WORKER_PATIENCE_S": "1", "SLIPWAY_WORKER_STUCK_AFTER_S": "2"}
+        )
 
         def letter() -> str:
             items: list[Json] = system.get("/dead")["items"]
@@ -82,5 +83,6 @@ def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_r
             system.operator.delete(f"{PODS}/none")
         if not system.installation.processes["watcher"].is_running:
             system.installation.resume("watcher")
-        system.installation.halt("podworker")
+        if system.installation.processes["podworker"].is_running:
+            system.installation.halt("podworker")
         system.installation.resume("podworker")

@@ -32,16 +32,35 @@ def condition(view: Json, name: str) -> Json:
 
 
 def test_a_quota_is_waited_for(system: System, workspace: str) -> None:
-    """403 `exceeded quota` is no end: it says so, and goes on when the quota is lifted."""
+    """403 `exceeded quota` of one that came after the admission is no end: it goes on when that is lifted."""
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     path = f"/api/v1/namespaces/{workspace}/resourcequotas"
-    system.operator.create(path, quota)
-    wait_until(lambda: system.operator.get(f"{path}/none").get("status", {}).get("hard"), "the quota counts")
-    id_ = system.launch(a_body(script={"runsS": 0.1}, workspace=workspace))
+    system.installation.halt("podworker")
+    try:
+        id_ = system.launch(a_body(script={"runsS": 0.1}, workspace=workspace))
+        system.wait_for(id_, "Assigned")
+        system.operator.create(path, quota)
+        wait_until(lambda: system.operator.get(f"{path}/none").get("status", {}).get("hard"), "the quota counts")
+    finally:
+        system.installation.resume("podworker")
     view = system.wait_until(id_, lambda view: "exceeded quota" in str(condition(view, "Stuck")), "explained")
     assert view["phase"] == "Assigned"
     assert condition(view, "Stuck")["status"] == "Unknown"
     assert "exceeded quota" in str(system.get(f"/allocations/{id_}/explain"))
+    system.operator.delete(f"{path}/none")
+    system.ended(id_, "Succeeded", timeout_s=60)
+    system.started_once(id_, 1)
+
+
+def test_a_quota_that_is_there_is_heeded_before_admission(system: System, workspace: str) -> None:
+    """Nothing is made of what it cannot hold; the explanation names the quota, and it runs once the quota is gone."""
+    path = f"/api/v1/namespaces/{workspace}/resourcequotas"
+    system.operator.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    wait_until(lambda: system.operator.get(f"{path}/none").get("status", {}).get("hard"), "the quota counts")
+    id_ = system.launch(a_body(script={"runsS": 0.1}, workspace=workspace))
+    system.wait_until(id_, lambda view: "ExceedsResourceQuota" in str(view["status"].get("conditions")), "explained")
+    assert system.view(id_)["phase"] == "Pending"
+    assert "none" in str(system.get(f"/allocations/{id_}/explain"))
     system.operator.delete(f"{path}/none")
     system.ended(id_, "Succeeded", timeout_s=60)
     system.started_once(id_, 1)
