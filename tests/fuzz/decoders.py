@@ -97,7 +97,7 @@ def _event(data: bytes) -> None:
     assert codec.decode_event(codec.encode_event(event)) == event
 
 
-_FACTS = tuple(b'{"name":"n","namespace":"m","uid":"u"' + b" " * pad + b"}" for pad in range(len(FEED_KINDS)))
+_FACTS = tuple(b'{"name":"n","namespace":"m","uid":"u","version":1' + b" " * pad + b"}" for pad in range(len(FEED_KINDS)))
 """One of each kind: the length says which."""
 
 
