@@ -142,7 +142,8 @@ def test_a_workspace_is_made_filled_and_removed(system: System) -> None:
     system.wait_for(first, "Running")
     second = system.launch(a_body(workspace="made", script={"runsS": 0.1}))
     told = f"/allocations/{second}"
-    wait_until(lambda: "exceeded quota" in str(system.get(f"{told}/explain")) + str(system.get(told)), "it is told")
+    code = "ExceedsResourceQuota"
+    wait_until(lambda: system.get(f"{told}/explain")["code"] == code, "it is told")
     assert "made" in [item["name"] for item in system.get("/workspaces")["items"]]
     changed: Json = system.ask(lambda api: api.patch("/workspaces/made", {"quota": {"pods": 2}, "defaultPool": None}))
     assert (changed["quota"], changed["defaultPool"]) == ({"pods": "2"}, "")
