@@ -97,7 +97,8 @@ def _event(data: bytes) -> None:
     assert codec.decode_event(codec.encode_event(event)) == event
 
 
-_FACTS = tuple(b'{"name":"n","namespace":"m","uid":"u","version":1' + b" " * pad + b"}" for pad in range(len(FEED_KINDS)))
+_FACT = b'{"name":"n","namespace":"m","uid":"u","version":1'
+_FACTS = tuple(_FACT + b" " * pad + b"}" for pad in range(len(FEED_KINDS)))
 """One of each kind: the length says which."""
 
 
