@@ -69,7 +69,14 @@ def processes_of(image: Image) -> dict[str, list[Path]]:
     return found
 
 
-def test_every_service_is_of_the_image_and_ready(operator: Operator, image: Image) -> None:
+def test_the_chart_runs_on_the_image(operator: Operator, image: Image) -> None:
+    """Installed, used and uninstalled, in this order."""
+    check_every_service_is_of_the_image_and_ready(operator, image)
+    check_a_launch_lives_its_whole_life(operator)
+    check_the_uninstall_leaves_nothing(operator, image)
+
+
+def check_every_service_is_of_the_image_and_ready(operator: Operator, image: Image) -> None:
     """Two processes of each, on the image's files, as its user; the setup has run and made what a launch needs."""
     wait_until(lambda: all(job["status"].get("succeeded") for job in operator.items(JOBS)), "the setup has run")
     assert operator.find(f"{GROUP}/queues/default") is not None
@@ -84,7 +91,7 @@ def test_every_service_is_of_the_image_and_ready(operator: Operator, image: Imag
             assert [options.split(",")[0] for _, point, _, options, *_ in mounts if point == "/"][-1:] == ["ro"]
 
 
-def test_a_launch_lives_its_whole_life(operator: Operator) -> None:
+def check_a_launch_lives_its_whole_life(operator: Operator) -> None:
     """Applied, admitted, bound, run and seen to its end, and gone when it is deleted."""
     container = {"name": "main", "image": "local", "command": ["sh", "-c", "sleep 0.5"]}
     spec = {
@@ -103,7 +110,7 @@ def test_a_launch_lives_its_whole_life(operator: Operator) -> None:
     assert status()["result"] == "Succeeded"
 
 
-def test_the_uninstall_of_the_image_leaves_nothing(operator: Operator, image: Image) -> None:
+def check_the_uninstall_leaves_nothing(operator: Operator, image: Image) -> None:
     """Its Job runs in the image, too, and finds its account: no allocation, no process."""
     chart.uninstall(operator.cluster.kubeconfig)
     assert operator.items(ALLOCATIONS) == []
