@@ -40,6 +40,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     paths: Sequence[str]
     needs_kubeconfig: bool = False
+    words: Sequence[str] = ()
+    """more for pytest"""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,8 @@ PHASES = (
     Phase(name="contracts", paths=["contract", "conformance/crd"], needs_kubeconfig=True),
     Phase(name="models", paths=["conformance/models"]),
     Phase(name="scheduling", paths=["conformance/scheduling"]),
-    Phase(name="installs", paths=["conformance/installs"]),
+    # An installation is a story: its tests come in the order in which people meet them.
+    Phase(name="installs", paths=["conformance/installs"], words=["--randomly-dont-reorganize"]),
 )
 
 
@@ -131,7 +134,7 @@ def _run(phase: Phase, env: Mapping[str, str], more: Sequence[str]) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="slipway-conformance-") as scratch, _kubeconfig(phase, scratch) as named:
         report, printed = Path(scratch) / "report.xml", Path(scratch) / "printed"
         paths = [str(TESTS / path) for path in phase.paths]
-        argv = [sys.executable, "-m", "pytest", *paths, f"--junitxml={report}", "--durations=10", *more]
+        argv = [sys.executable, "-m", "pytest", *paths, f"--junitxml={report}", "--durations=10", *phase.words, *more]
         with printed.open("wb") as out:
             done = subprocess.run(
                 argv, env={**env, **named}, stdout=out, stderr=subprocess.STDOUT, check=False, cwd=TESTS.parent

@@ -226,6 +226,8 @@ def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Pla
 
     What only the next version knows is gone from what is read once its definitions are.
     """
+    if place.is_installed:
+        chart.uninstall(place.kubeconfig)
     place.install()
     with Load(place) as load:
         load.more()
