@@ -86,6 +86,8 @@ def blocked_by(view: Json) -> str:
     return ""
 
 
+_STOPPED = (143, 137)
+"""The exit codes of SIGTERM, and of SIGKILL once the grace is over."""
 SHOWN_MAX = 3
 """Ranks that are named in one line."""
 
@@ -93,14 +95,18 @@ SHOWN_MAX = 3
 def failures_of(view: Json) -> list[str]:
     """One text per failed rank, with its exit code.
 
-    Ranks with the reason of the allocation are the cause: then those that were stopped for it are only counted.
+    Ranks with the reason of the allocation are the cause: then those that were stopped for it are only counted. Of what
+    was ended by a kill or a limit, a rank that ended by the signal that this sends says nothing of its own.
     """
+    is_ended_for_it = view.get("result") not in (None, "", "Failed")
     causes: list[str] = []
     others: list[str] = []
     for number, rank in enumerate(ranks_of(view)):
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
             is_cause = bool(rank.get("reason")) and rank.get("reason") == view.get("reason")
+            if is_ended_for_it and not is_cause and code in _STOPPED and rank.get("reason") != "OutOfMemory":
+                continue
             (causes if is_cause else others).append(f"rank {number} {_how(rank)}")
     causes = _with_words(causes, str(view.get("message") or ""))
     if not causes or not others:

@@ -295,6 +295,17 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
     assert words.failures_of(lost) == ["rank 0 exited with 143 (SIGTERM)", "rank 1 exited with 143 (SIGTERM)"]
 
 
+def test_what_was_killed_says_so_and_not_how_each_rank_ended_for_it() -> None:
+    """Only a rank that ended in another way than by the kill's own signal is worth a word."""
+    ranks = [{"phase": "Failed", "exitCode": code} for code in (143, 137, 143)]
+    killed = {"id": "run-a-12345678", "phase": "Terminated", "result": "Canceled", "reason": "Killed"}
+    gang = killed | {"status": {"ranks": ranks}}
+    assert words.summary_of(gang) == "run-a-12345678 Canceled (Killed)"
+    assert words.note_of(gang) == "Killed"
+    told = killed | {"status": {"ranks": [*ranks, {"phase": "Failed", "exitCode": 3}]}}
+    assert words.failures_of(told) == ["rank 3 exited with 3"]
+
+
 def test_the_rank_that_failed_is_told_in_the_words_that_were_recorded_of_it() -> None:
     """They say more than its code: that the program is not there, or what it said at last."""
     failed = {"phase": "Failed", "exitCode": 128, "reason": "RankFailed"}
