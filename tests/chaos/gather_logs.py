@@ -13,18 +13,18 @@ import msgspec
 from slipway.audit.evidence import PODS, Logged, Passage, Printed, Version
 from slipway.audit.logs import folded
 from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.streams import keys, logpacks
-from slipway.streams.logpacks import EVENT, LogLine, LogPosition, LogSource
+from slipway.streams import keys
+from slipway.streams.logpacks import LogLine, LogSource
 from tests.chaos.clients import API
 from tests.conformance.kubelets.logs import printed
 from tests.conformance.kubelets.records import Run
 from tests.conformance.kubelets.script import PLAY, Script
+from tests.support.log_witness import logs_in
 
 COUNT = 500
 PACKS = 50
 CALL_S = 30.0
 MAIN = "main"
-UNREAD = "could not be read from its node"
 FITS_LINES = 1_000
 """A log of no more lines is far below its share."""
 LOST_AGO_S = 60.0
@@ -80,34 +80,8 @@ def _script_of(pod: Mapping[str, Any]) -> Script:
 
 
 def _logs_of(client: Any, name: str) -> list[Logged]:
-    passages: dict[LogSource, list[Passage]] = {}
-    unread: set[tuple[int, int]] = set()
-    for fields in _entries(client, f"{keys.LOGS.prefix}{{{name}}}"):
-        lines = logpacks.decode_pack(fields)
-        source = lines[0].source
-        if source.stream == EVENT:
-            unread |= {(line.attempt, line.rank) for line in lines if UNREAD in line.text}
-        else:
-            passages[source] = folded(lines, passages.get(source, ()))
-    positions: dict[LogSource, LogPosition] = {}
-    for key, raw in client.hgetall(f"{keys.LOG_STATE.prefix}{{{name}}}").items():
-        source = logpacks.source_of(key.decode())
-        if source is not None and source.stream != EVENT:
-            positions[source] = logpacks.decode_position(raw)
-    return [
-        Logged(
-            allocation=name,
-            attempt=source.attempt,
-            rank=source.rank,
-            container=source.container,
-            passages=passages.get(source, ()),
-            end=position.number,
-            is_ended=position.is_ended,
-            is_unread=(source.attempt, source.rank) in unread,
-        )
-        for source in sorted(passages.keys() | positions.keys())
-        for position in [positions.get(source, LogPosition())]
-    ]
+    states = {key.decode(): raw for key, raw in client.hgetall(f"{keys.LOG_STATE.prefix}{{{name}}}").items()}
+    return logs_in(name, _entries(client, f"{keys.LOGS.prefix}{{{name}}}"), states)
 
 
 def _entries(client: Any, key: str) -> Iterator[dict[str, bytes]]:

@@ -3,6 +3,8 @@
 Owns the translation from the model of Redis and from the kubelets.
 """
 
+from collections.abc import Iterable, Mapping
+
 from slipway.audit.evidence import Logged, Passage, Printed
 from slipway.audit.logs import folded
 from slipway.streams import keys, logpacks
@@ -49,17 +51,17 @@ def printed_by(kubelets: Kubelets) -> list[Printed]:
     ]
 
 
-def _logs_of(server: MemoryServer, name: str) -> list[Logged]:
+def logs_in(name: str, entries: Iterable[Mapping[str, bytes]], states: Mapping[str, bytes]) -> list[Logged]:
+    """Every log of an allocation, from the entries of its stream and the fields of its positions."""
     passages: dict[LogSource, list[Passage]] = {}
     unread: set[tuple[int, int]] = set()
-    for _, fields in server.after(f"{keys.LOGS.prefix}{{{name}}}", ZERO, ENTRIES_MAX):
+    for fields in entries:
         lines = logpacks.decode_pack(fields)
         source = lines[0].source
         if source.stream == EVENT:
             unread |= {(line.attempt, line.rank) for line in lines if UNREAD in line.text}
         else:
             passages[source] = folded(lines, passages.get(source, ()))
-    states = server.hash_get(f"{keys.LOG_STATE.prefix}{{{name}}}")
     positions = {
         source: logpacks.decode_position(raw)
         for key, raw in states.items()
@@ -79,3 +81,8 @@ def _logs_of(server: MemoryServer, name: str) -> list[Logged]:
         for source in sorted(passages.keys() | positions.keys())
         for position in [positions.get(source, LogPosition())]
     ]
+
+
+def _logs_of(server: MemoryServer, name: str) -> list[Logged]:
+    entries = (fields for _, fields in server.after(f"{keys.LOGS.prefix}{{{name}}}", ZERO, ENTRIES_MAX))
+    return logs_in(name, entries, server.hash_get(f"{keys.LOG_STATE.prefix}{{{name}}}"))
