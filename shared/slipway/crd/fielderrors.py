@@ -37,7 +37,7 @@ class Findings:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more errors are noted: whoever looks for them may stop."""
+        """Whether no more errors are noted: the search for them may stop."""
         return len(self._errors) >= ERRORS_MAX
 
     def refuse(self, at: str, detail: str) -> None:

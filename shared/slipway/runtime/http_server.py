@@ -244,7 +244,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         self._count(len(name) + len(value) + _FIELD_BYTES)
-        if self._is_head:  # a trailer is no field of the head: whoever looked at that has decided by now
+        if self._is_head:  # a trailer is no field of the head: the head was judged before
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -1,7 +1,7 @@
 """Liveness of loops: each loop states how long its work may stand still, and says when the work has moved.
 
 Owns the statement (`Loop`), and the record of one running loop (`Pulse`). Must not know any loop, nor what is done
-about one that stands still: that is `health.py` and whoever asks it.
+about one that stands still: that is `health.py` and the probes that ask it.
 
 A loop moves when something of its work has ended, well or badly: an answer that says "not now" is a move, because a
 restart would not bring back what is away. A loop that waits for work says so (`rest`); it may wait for ever, but only

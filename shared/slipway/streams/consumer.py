@@ -94,7 +94,7 @@ class WorkConsumer:
         troubled: Callable[[], object] = lambda: None,
         health: Health | None = None,
     ) -> None:
-        """`troubled` is told whenever the queue can not be reached. `LOOPS` run under `health`, where one is given; a
+        """`troubled` is told whenever the queue cannot be reached. `LOOPS` run under `health`, where one is given; a
         handler that can stand still is the caller's to watch."""
         self._queue, self._handler, self._clock = queue, handler, clock
         self._troubled, self._health = troubled, health

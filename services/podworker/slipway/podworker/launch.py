@@ -234,7 +234,7 @@ class Launcher:
             raise StaleError(f"{meta.name} has changed since it was read")
 
     async def _give_back(self, allocation: Allocation, made: Made) -> None:
-        """Deletes what there is of an attempt that its quota cannot hold; nothing of a release, by whoever made it.
+        """Deletes what there is of an attempt that its quota cannot hold; nothing of a release.
 
         Raises:
             StaleError: the allocation, or a pod of it, has changed since it was read.

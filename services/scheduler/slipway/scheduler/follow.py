@@ -246,7 +246,7 @@ class Follower:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
-        """One LIST at a time; whoever makes it is watched itself."""
+        """One LIST at a time; the loop that makes it is watched itself."""
         with liveness.rest():
             await self._listing.acquire()
         try:

@@ -69,7 +69,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that can not start, since when (epoch seconds) and why; `word` is Kubernetes' own for it."""
+    """A container that cannot start, since when (epoch seconds) and why; `word` is Kubernetes' own for it."""
 
     reason: Reason
     message: str

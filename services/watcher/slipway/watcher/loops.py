@@ -1,6 +1,6 @@
 """The loops of the watcher, and how long the work of each may stand still.
 
-Owns the table. What a bound means is said in `runtime/liveness.py`; what runs under it, by whoever runs it.
+Owns the table. What a bound means is said in `runtime/liveness.py`; what runs under it, where it is started.
 """
 
 from slipway.runtime.liveness import Loop

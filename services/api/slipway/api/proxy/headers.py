@@ -1,7 +1,7 @@
 """What passes the proxy and what does not. Pure.
 
 Owns the header rules of both directions: hop-by-hop fields end here, our credentials never reach a workload, and what a
-workload answers can not speak for our whole origin (cookies, redirects, policies). Bytes of a field are characters of
+workload answers cannot speak for our whole origin (cookies, redirects, policies). Bytes of a field are characters of
 the same numbers here (ISO 8859-1), so that those above 127 pass as they are.
 
 Source: RFC 9110 section 7.6.1 (Connection); RFC 6265 (cookies).

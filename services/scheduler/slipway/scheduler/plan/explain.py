@@ -147,7 +147,7 @@ _NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
 
 
 def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: Ask) -> str:
-    """Why it can not start even on an empty pool, and what would fit there; "" when it could start."""
+    """Why it cannot start even on an empty pool, and what would fit there; "" when it could start."""
     demand = smallest_demand(allocation)
     if len(allocation.roles) > 1:
         # Roles may stand in for one another beyond their minima: only what each must have is certain.
