@@ -35,6 +35,9 @@ RANK_BYTES_MAX = 256
 _API = "api"
 WRITES_MAX = 10
 RANK_WRITES_MAX = 4
+NEWS_S = 0.9
+"""News of ranks between transitions is written a second apart at the least (`rank_detail_interval_s` of the watcher);
+the clocks of who writes and of who records it differ by a little."""
 HALVES_S = 1.0
 """What the server takes at most between the two commits of one write."""
 STREAM_BYTES_MAX = 8 * 1024
@@ -65,12 +68,14 @@ def objects_are_bounded(evidence: Evidence) -> Iterator[Violation]:
 
 def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
     """I24: an attempt of N ranks costs us 10 + 4N writes to Kubernetes at most, the Service of a gang apart. Orders
-    (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
-    interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
-    was given back because a quota refused another of its gang, and was made again, costs its writes again."""
+        (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
+        interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
+        was given back because a quota refused another of its gang, and was made again, costs its writes again. Ranks that start
+    or end one by one are told of between transitions, once a second at most."""
     writes: dict[str, int] = {}
     pods: dict[str, dict[str, set[str]]] = {}
     last: dict[tuple[str, str, str], Version] = {}
+    status_at: dict[str, float] = {}
     for version in evidence.of(ALLOCATIONS, PODS, CONFIG_MAPS):
         owner, key = version.uid, (version.resource, version.namespace, version.name)
         is_second_half = _is_second_half(version, last.get(key))
@@ -80,6 +85,12 @@ def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
             owner = labels.get(LABEL_ALLOCATION_UID, "")
         if version.resource == PODS:
             pods.setdefault(owner, {}).setdefault(version.name, set()).add(version.uid)
+        if version.resource == ALLOCATIONS:
+            is_news = _is_news_of_ranks(version) and version.at - status_at.get(owner, 0.0) >= NEWS_S
+            if _status(version.obj) != _status(version.before):
+                status_at[owner] = version.at
+            if is_news:
+                continue
         if owner and (version.writer or version.resource == ALLOCATIONS) and not is_second_half:
             writes[owner] = writes.get(owner, 0) + (-1 if _is_order(version) else 1)
     for uid, count in writes.items():
@@ -137,6 +148,17 @@ def _is_order(version: Version) -> bool:
     if not version.writer or version.writer.startswith(_API):
         return True
     return version.resource == ALLOCATIONS and _orders(version.obj) != _orders(version.before or {})
+
+
+def _is_news_of_ranks(version: Version) -> bool:
+    """Whether it changes what is on record of the ranks, and nothing else of the status."""
+    before, after = _status(version.before), _status(version.obj)
+    others = {name: value for name, value in after.items() if name != "ranks"}
+    return before != after and {name: value for name, value in before.items() if name != "ranks"} == others
+
+
+def _status(obj: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return (obj or {}).get("status") or {}
 
 
 def _orders(allocation: Mapping[str, Any]) -> tuple[Any, ...]:

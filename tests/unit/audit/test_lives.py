@@ -392,6 +392,19 @@ def test_an_interruption_may_cost_an_attempts_work_again() -> None:
     assert told(history, interruptions=2) == set()
 
 
+@pytest.mark.parametrize(("apart_s", "broken"), [(1.0, set[str]()), (0.2, {"I24"})], ids=["slow ranks", "a storm"])
+def test_news_of_ranks_may_be_written_once_a_second(apart_s: float, broken: set[str]) -> None:
+    """I24: ranks that start one by one on slow nodes cost a write each; the same within a second is a storm."""
+    history = History()
+    history.run()
+    begun = history.now
+    for number in range(40):
+        history.now = begun + number * apart_s
+        ranks = history.allocation().status.ranks or []
+        history.status(ranks=[msgspec.structs.replace(ranks[0], reason=str(number)), *ranks[1:]])
+    assert told(history) & {"I24"} == broken
+
+
 @pytest.mark.parametrize("count", [0, 3], ids=["alone", "beside others"])
 def test_a_pod_that_goes_is_one_write(count: int) -> None:
     """I24: it is marked and goes, whatever others have the server commit between the two."""

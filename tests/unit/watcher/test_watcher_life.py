@@ -2,10 +2,13 @@
 
 import asyncio
 
+import msgspec
+
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, PODS
+from slipway.kube.statuses import put_status
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
 from tests.support.small_cluster import look
@@ -61,6 +64,24 @@ def test_a_kill_ends_a_running_gang_as_canceled() -> None:
         ended = await post.until(is_let_go, "the end, and nothing left")
         assert ended.status.result is Result.CANCELED
         assert [rank.exit_code for rank in ended.status.ranks or []] == [143, 143]
+
+    play(story)
+
+
+def test_news_of_ranks_waits_a_second_after_another_replicas_write_too() -> None:
+    """A rank that ends just after a status write of any replica is told of later, together with what follows."""
+
+    async def story(post: Post) -> None:
+        await post.launch("n0", "n1")
+        running = await post.until(is_running, "running")
+        await asyncio.sleep(2 * post.settings.rank_detail_interval_s)
+        told = msgspec.structs.replace(running.status, message="told by another replica")
+        await put_status(post.kube, running, told)
+        written_at = post.clock.now()
+        await asyncio.sleep(0.1)
+        post.kubelet.runs_s = {0: 0.0}
+        await post.until(lambda found: (found.status.ranks or [])[0].exit_code == 0, "the end of rank 0 on record")
+        assert post.clock.now() - written_at >= post.settings.rank_detail_interval_s
 
     play(story)
 

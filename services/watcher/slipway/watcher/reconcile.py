@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.transitions import id_of, seq_of
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS, brief
@@ -104,7 +104,8 @@ class Reconciler:
         self._wrote = wrote
         self._answers: dict[str, Allocation] = {}
         """Our last write of each allocation, until the store has caught up with it."""
-        self._written_at: dict[str, float] = {}
+        self._written: dict[str, tuple[AllocationStatus, float]] = {}
+        """{uid: (the status as it is on record, since when at the latest)}, whichever replica wrote it."""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
         self._pace = Pace(hands.clock, acts_first)
         self._late = Late(hands.clock, lambda: self._world.pods.version)
@@ -142,7 +143,7 @@ class Reconciler:
     def forget(self, uid: str) -> None:
         """The allocation is gone."""
         self._answers.pop(uid, None)
-        self._written_at.pop(uid, None)
+        self._written.pop(uid, None)
         self._pace.forget(uid)
         self._late.forget(uid)
 
@@ -196,9 +197,19 @@ class Reconciler:
             namespace_terminating=self._world.is_terminating(allocation.metadata.namespace),
             nodes_gone=gone,
             consistent=consistent,
-            written_at=self._written_at.get(allocation.metadata.uid),
+            written_at=self._written_at(allocation),
             warnings=self._world.warnings.of(pod.metadata.uid for pod in pods),
         )
+
+    def _written_at(self, allocation: Allocation) -> float:
+        """When the status was last written, by this replica or by another; at the first look: its last transition."""
+        uid, status = allocation.metadata.uid, allocation.status
+        known = self._written.get(uid)
+        if known is None:
+            known = self._written[uid] = status, last_transition_at(allocation)
+        elif known[0] is not status:
+            known = self._written[uid] = status, known[1] if known[0] == status else self._clock.now()
+        return known[1]
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +231,7 @@ class Reconciler:
             raise
         telemetry.STATUS_WRITES.labels(outcome="ok").inc()
         self._answers[uid] = written
-        self._written_at[uid] = self._clock.now()
+        self._written[uid] = written.status, self._clock.now()
         self._world.allocations.expect(uid, written.metadata.version)
         self._outbox.offer(written)
         self._wrote()
@@ -264,11 +275,12 @@ class Reconciler:
         return is_read and not self._is_to_leave(pod, allocation)
 
     def _is_to_leave(self, pod: Pod, allocation: Allocation) -> bool:
-        """Whether it may be about to be deleted: we have just written its end, and it is not leaving yet."""
+        """Whether it may be about to be deleted: its end has just been written, and it is not leaving yet."""
         if pod.metadata.deletion_timestamp is not None:
             return False
         uid = allocation.metadata.uid
-        age_s = self._clock.now() - self._written_at.get(uid, 0.0)
+        _, written_at = self._written.get(uid, (None, 0.0))
+        age_s = self._clock.now() - written_at
         if not 0.0 <= age_s < LEAVE_S:
             return False
         self._queue.add_after(uid, LEAVE_S - age_s)
