@@ -35,6 +35,8 @@ WATCH_DELAY_S = 3.0
 REDIS_DELAY_S = 0.15
 HALF, SOME = 0.5, 0.3
 AGAIN_S = 0.3
+STALL_S = 60.0
+"""A silent watch is given up after 40 s (`kube/rest.py`); a process that is stopped meanwhile notices later."""
 STARTS_MAX = 3
 QUOTAS = "resourcequotas"
 THREE, SIX = 3, 6
@@ -199,6 +201,17 @@ class Nemesis:
         finally:
             struck = await asyncio.to_thread(self._stage.proxy.drop, number)
             self.struck[fault.kind] = self.struck.get(fault.kind, 0) + struck
+        if fault.kind == "watch stalled":
+            await self._stalls_are_noticed()
+
+    async def _stalls_are_noticed(self) -> None:
+        """A watch that was struck stays silent for good: the fault lasts until its reader has given it up."""
+        try:
+            async with asyncio.timeout(STALL_S):
+                while await asyncio.to_thread(self._stage.proxy.stalled_watches):  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(AGAIN_S)
+        except TimeoutError:
+            raise RuntimeError(f"a watch is silent for {STALL_S:g} s, and its reader has not noticed") from None
 
     # --- Redis ------------------------------------------------------------------------------------------------------
 

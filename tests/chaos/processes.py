@@ -93,6 +93,10 @@ class ProxyProcess:
         """It holds no more; how often it struck."""
         return int(self._ask({"drop": number})["struck"])
 
+    def stalled_watches(self) -> int:
+        """How many watches are still open on which nothing passes any more."""
+        return int(self._ask({"stalled": True})["watches"])
+
     def stop(self) -> None:
         """End it."""
         self._child.stop()

@@ -175,6 +175,15 @@ async def test_a_watch_that_is_opened_under_a_rule(scene: Scene, kind: Trouble, 
     assert (await scene.ask()).status_code == 200
 
 
+async def test_a_stalled_watch_is_counted_until_its_reader_gives_it_up(scene: Scene) -> None:
+    """Also after the rule is gone: the fault lasts as long as a reader waits in vain."""
+    standing = scene.add(Trouble.WATCH_STALLED)
+    async with scene.http.stream("GET", WATCH):
+        scene.rules.drop(standing.number)
+        assert scene.door.stalled == 1
+    await wait_until(lambda: scene.door.stalled == 0, "the proxy to see that the reader has gone")
+
+
 async def test_delayed_events_come_late_and_in_order(scene: Scene) -> None:
     """Each by the same time."""
     scene.add(Trouble.WATCH_DELAYED)

@@ -44,9 +44,9 @@ from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, Unava
 from slipway.kube.answers import Verb, explain, read_retry_after, read_status
 from slipway.kube.connections import Answer, Connections
 from slipway.kube.rest import Request, RestApi, Timeouts
-from slipway.kube.server import ServerFacts, server_facts
+from slipway.kube.server import ServerDates, ServerFacts, server_facts
 from slipway.runtime import telemetry
-from slipway.runtime.clock import Clock, Random
+from slipway.runtime.clock import Clock, DisciplinedClock, Random
 
 POOL_SIZE = 64
 ABOUT_S = 10.0
@@ -122,6 +122,7 @@ class _HttpTransport:
     def __init__(self, kubeconfig: str | None, clock: Clock, pool_size: int, user_agent: str) -> None:
         self._kubeconfig = kubeconfig
         self._clock = clock
+        self._dates = ServerDates(clock) if isinstance(clock, DisciplinedClock) else None
         self._slots = asyncio.Semaphore(pool_size)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": user_agent}
         self._lean: _LeanHttp | None = None
@@ -169,7 +170,10 @@ class _HttpTransport:
         span = telemetry.calling(request.method, request.resource, request.target)
         try:
             async with asyncio.timeout(timeout_s), self._slots:
+                sent = self._clock.monotonic()
                 answer = await self._answer(request)
+                if self._dates is not None:
+                    self._dates.take(answer.date, sent=sent)
                 outcome = str(answer.status)
                 return answer
         except ControlPlaneError as error:

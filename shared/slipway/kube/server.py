@@ -1,4 +1,4 @@
-"""What an API server says of itself: its version, and its clock. Pure."""
+"""What an API server says of itself: its version, and its clock."""
 
 import re
 from email.utils import parsedate_to_datetime
@@ -6,7 +6,12 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from slipway.errors import InvalidError
+from slipway.runtime import log, telemetry
+from slipway.runtime.clock import DisciplinedClock
 
+WRONG_S = 2.0
+"""A clock that is off by more is worth a warning."""
+_log = log.get_logger(__name__)
 _NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
 
 
@@ -41,3 +46,34 @@ def _time(date: str) -> float | None:
         return parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
+
+
+class ServerDates:
+    """Keeps a clock to the Date headers of the server's answers, and says when the machine's clock is wrong."""
+
+    def __init__(self, clock: DisciplinedClock) -> None:
+        self._clock = clock
+        self._date = ""
+        self._seconds: float | None = None
+        """what that Date says"""
+        self._is_wrong = False
+
+    def take(self, date: str, *, sent: float) -> None:
+        """An answer with that header, asked for at `sent` (monotonic), has just come."""
+        if date != self._date:
+            self._date, self._seconds = date, _time(date)
+            self._judge()
+        if self._seconds is None:
+            return
+        self._clock.learn(int(self._seconds), sent=sent, received=self._clock.monotonic())
+
+    def _judge(self) -> None:
+        """Once for each second of the server."""
+        off_s = self._clock.off_s
+        telemetry.CLOCK_OFF.set(off_s)
+        is_wrong = abs(off_s) > WRONG_S
+        if is_wrong and not self._is_wrong:
+            _log.warning("this machine's clock is wrong: the API server's time is used", ahead_s=off_s)
+        elif self._is_wrong and not is_wrong:
+            _log.info("this machine's clock is right again")
+        self._is_wrong = is_wrong

@@ -8,10 +8,16 @@ deadlines inside one process, and never goes back.
 """
 
 import asyncio
+import math
 import random
 import secrets
 import time
 from typing import Protocol
+
+SLACK_S = 0.5
+"""How far from the server's time the machine's clock may be without being corrected."""
+DRIFT = 0.0005
+"""By how much two clocks may drift apart, in seconds a second: a kept clock moves by 500 ppm at most."""
 
 
 class Clock(Protocol):
@@ -61,6 +67,57 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
+
+
+class DisciplinedClock:
+    """A machine's clock, corrected where it is wrong: `now` stays within `SLACK_S` of what a server's clock may show.
+
+    The server is the one that keeps our objects, the Kubernetes API server: each of its answers has a Date. So
+    processes on machines whose clocks differ agree on when a time limit is over. A clock that is right is not touched.
+
+    An answer of the second D, asked for at `sent` and read at `received` (both monotonic), says that the server's time
+    was in [D, D + 1) at some moment between the two. What several answers say is intersected, and grows wider with
+    time, because quartzes drift apart. An answer that contradicts what is known, as after a step of the server's clock,
+    replaces it.
+    """
+
+    def __init__(self, machine: Clock | None = None) -> None:
+        self._machine: Clock = SystemClock() if machine is None else machine
+        self._low, self._high = -math.inf, math.inf
+        """the server's time minus our monotonic one, at least and at most"""
+        self._learned_at: float | None = None
+
+    def now(self) -> float:
+        return self._times()[1]
+
+    def monotonic(self) -> float:
+        return self._machine.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._machine.sleep(seconds)
+
+    @property
+    def off_s(self) -> float:
+        """Seconds by which the machine's clock is ahead of the corrected one (below 0: behind)."""
+        wall, corrected = self._times()
+        return wall - corrected
+
+    def learn(self, server_s: int, *, sent: float, received: float) -> None:
+        """Takes in an answer of the server: its Date in whole epoch seconds, when it was asked, when it answered."""
+        wider = 0.0 if self._learned_at is None else (received - self._learned_at) * DRIFT
+        low, high = server_s - received, server_s + 1.0 - sent
+        self._low, self._high = max(self._low - wider, low), min(self._high + wider, high)
+        if self._low > self._high:
+            self._low, self._high = low, high
+        self._learned_at = received
+
+    def _times(self) -> tuple[float, float]:
+        """The machine's time, and the corrected one."""
+        wall, monotonic = self._machine.now(), self._machine.monotonic()
+        offset = wall - monotonic
+        if self._low - SLACK_S <= offset <= self._high + SLACK_S:
+            return wall, wall
+        return wall, monotonic + (self._low if offset < self._low else self._high)
 
 
 class SeededRandom:

@@ -25,7 +25,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.runtime import log, memory, settings, stacks, telemetry
-from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
+from slipway.runtime.clock import Clock, DisciplinedClock, Random, SystemRandom
 from slipway.runtime.connections import Limits
 from slipway.runtime.health import Health, HealthApp
 from slipway.runtime.http_server import AsgiApp, HttpServer, Receive, Scope, Send
@@ -288,7 +288,7 @@ async def _serve(
     edge: _Edge,
 ) -> None:
     """Builds, waits for the stop, drains. Raises TimeoutError when the drain takes too long."""
-    clock = SystemClock()
+    clock = DisciplinedClock()
     health, stop = Health(clock), Stop()
     listeners = [] if once else bind_all(parse_listen(values.listen))
     for listener in listeners:

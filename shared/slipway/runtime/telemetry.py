@@ -429,6 +429,12 @@ KUBE_CALLS = _counter("kube_calls", "calls", ("verb", "resource", "code"), "Call
 KUBE_DURATION = _histogram("kube_call_seconds", "seconds", ("verb", "resource"), "Time of Kubernetes API calls.")
 WATCH_RESTARTS = _counter("watch_restarts", "restarts", ("resource", "reason"), "Watches that were opened again.")
 WATCH_EVENTS = _counter("watch_events", "events", ("resource", "type"), "Events received on watches.")
+CLOCK_OFF = _gauge(
+    "clock_ahead_seconds",
+    "seconds",
+    (),
+    "How far this machine's clock is ahead of the API server's, below 0: behind it; 0 while it is right.",
+)
 WATCH_LAG = _histogram(
     "watch_lag_seconds", "seconds", ("resource",), "From an own write to its arrival on the watch of this process."
 )

@@ -1,6 +1,8 @@
 """The fault proxy as a process: `python -m tests.chaos.proxy CONFIG`, with commands as JSON lines on standard input.
 
-`{"add": RULE}` answers `{"number": N}`; `{"drop": N}` answers `{"struck": COUNT}`. It ends with its input.
+`{"add": RULE}` answers `{"number": N}`; `{"drop": N}` answers `{"struck": COUNT}`;
+`{"stalled": true}` answers `{"watches": COUNT}`, of those that a dropped rule left without a word. It ends with its
+input.
 """
 
 import asyncio
@@ -60,6 +62,8 @@ class Proxy:
         """One command."""
         if "drop" in command:
             return {"struck": self._rules.drop(command["drop"])}
+        if "stalled" in command:
+            return {"watches": sum(door.stalled for door in self._kube.values())}
         standing = self._rules.add(msgspec.convert(command["add"], Rule))
         if standing.rule.kind in OF_WATCHES:
             for door in self._kube.values():

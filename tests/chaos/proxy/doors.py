@@ -132,6 +132,11 @@ class KubeDoor:
         await writer.drain()
         return "close" not in answer.get("connection").lower()
 
+    @property
+    def stalled(self) -> int:
+        """How many watches are open on which nothing passes any more."""
+        return sum(watch.is_stalled for watch in self._watches)
+
     async def _watch(
         self, answer: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: "_Link"
     ) -> None:

@@ -26,7 +26,8 @@ class Watch:
         self._writer = writer
         self._clock = SystemClock()
         self._held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        self._is_stalled = False
+        self.is_stalled = False
+        """nothing passes any more, and nobody says so: until the client gives it up"""
         self._ending = asyncio.Event()
         self._last_words = b""
 
@@ -34,7 +35,7 @@ class Watch:
         """Something befalls it that needs no event to come."""
         match kind:
             case Trouble.WATCH_STALLED:
-                self._is_stalled = True
+                self.is_stalled = True
             case Trouble.WATCH_CLOSED | Trouble.WATCH_GONE:
                 self._last_words = GONE if kind is Trouble.WATCH_GONE else b""
                 self._ending.set()
@@ -57,7 +58,7 @@ class Watch:
         tasks = {gone, taking, passing, ending}
         try:
             await asyncio.wait({gone, passing, ending}, return_when=asyncio.FIRST_COMPLETED)
-            if self._is_stalled and not gone.done():
+            if self.is_stalled and not gone.done():
                 await gone
         finally:
             for task in tasks:
@@ -97,7 +98,7 @@ class Watch:
             if not event:
                 return
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
-            if self._is_stalled:
+            if self.is_stalled:
                 continue
             self._writer.write(chunk(event))
             twice = self._rules.holding(self._door, Trouble.WATCH_DUPLICATED)

@@ -1,6 +1,84 @@
-"""Chance is reproducible."""
+"""Chance is reproducible; a clock that is wrong is corrected by what a server says."""
 
-from slipway.runtime.clock import Random, SeededRandom, SystemClock, SystemRandom
+import pytest
+
+from slipway.runtime.clock import SLACK_S, DisciplinedClock, Random, SeededRandom, SystemClock, SystemRandom
+from tests.support.clock import FakeClock
+
+SERVER_S = 1_800_000_000
+"""What the server's clock shows when a test begins."""
+
+
+class Machine(FakeClock):
+    """Its wall clock is wrong by `off_s`; its monotonic clock is right."""
+
+    def __init__(self, off_s: float) -> None:
+        super().__init__(float(SERVER_S))
+        self.off_s = off_s
+
+    def now(self) -> float:
+        return super().now() + self.off_s
+
+
+def answered(clock: DisciplinedClock, machine: Machine, *, took_s: float = 0.01) -> None:
+    """One answer of a server whose clock is right."""
+    sent = machine.monotonic()
+    machine.advance(took_s)
+    clock.learn(int(machine.now() - machine.off_s), sent=sent, received=machine.monotonic())
+
+
+def error_of(clock: DisciplinedClock, machine: Machine) -> float:
+    """How far the corrected clock is from the server's."""
+    return abs(clock.now() - (machine.now() - machine.off_s))
+
+
+@pytest.mark.parametrize("off_s", [-600.0, -3.0, 3.0, 73.0, 600.0])
+def test_a_wrong_clock_is_corrected_by_the_servers_answers(off_s: float) -> None:
+    """One answer brings it within a second and the time that the answer took; more of them within a fraction."""
+    machine = Machine(off_s)
+    clock = DisciplinedClock(machine)
+    assert clock.now() == machine.now()
+    answered(clock, machine)
+    assert error_of(clock, machine) <= 1.01
+    for _ in range(40):
+        machine.advance(0.13)
+        answered(clock, machine)
+    assert error_of(clock, machine) < 0.2
+    assert clock.off_s == pytest.approx(off_s, abs=0.2)
+
+
+@pytest.mark.parametrize("off_s", [-SLACK_S / 2, 0.0, SLACK_S / 2])
+def test_a_clock_that_is_right_is_not_touched(off_s: float) -> None:
+    """Whatever the Dates, which are cut to seconds, and however long an answer takes."""
+    machine = Machine(off_s)
+    clock = DisciplinedClock(machine)
+    for number in range(200):
+        machine.advance(0.37)
+        answered(clock, machine, took_s=0.001 * number)
+        assert (clock.now(), clock.off_s) == (machine.now(), 0.0)
+
+
+def test_a_clock_that_jumps_between_two_answers_does_not_move_ours() -> None:
+    """The correction needs no answer after the jump: what was learned before it holds by the monotonic clock."""
+    machine = Machine(0.0)
+    clock = DisciplinedClock(machine)
+    for _ in range(40):
+        machine.advance(0.13)
+        answered(clock, machine)
+    machine.off_s = 600.0
+    assert error_of(clock, machine) < 0.2
+    machine.advance(60.0)
+    assert error_of(clock, machine) < 0.3
+
+
+def test_a_server_whose_clock_was_set_is_followed() -> None:
+    """An answer that contradicts all that was known replaces it."""
+    machine = Machine(0.0)
+    clock = DisciplinedClock(machine)
+    answered(clock, machine)
+    now = machine.monotonic()
+    clock.learn(SERVER_S + 3600, sent=now, received=now + 0.01)
+    assert clock.now() == pytest.approx(SERVER_S + 3600, abs=1.1)
 
 
 def _draws(source: Random) -> list[object]:

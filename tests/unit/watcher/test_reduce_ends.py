@@ -117,15 +117,6 @@ def test_the_grace_runs_out() -> None:
     assert ending(ended) == (Phase.TERMINATED, Result.PREEMPTED, Reason.PREEMPTION_GRACE)
 
 
-def test_a_grace_that_a_wrong_clock_wrote_is_not_longer_than_it_is() -> None:
-    """The watcher's clock was ten minutes ahead, and was put right: the grace counts from then on."""
-    ahead = once(a_running(preemptionGrace="10s").asked_to_preempt().it, a_pod().running(), now=NOW + 600).allocation
-    right = once(ahead, a_pod().running(), now=NOW + 1)
-    assert (right.allocation.status.phase, right.needs.recheck_at) == (Phase.RUNNING, NOW + 11)
-    late = once(right.allocation, a_pod().running(), now=NOW + 11).allocation
-    assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.PREEMPTION_GRACE)
-
-
 def test_a_grace_is_over_when_both_clocks_say_so() -> None:
     """A scheduler whose clock is ahead cuts nobody's work off: its stop counts from when the grace is over here."""
     told = once(a_running(preemptionGrace="10s").asked_to_preempt().it, a_pod().running()).allocation

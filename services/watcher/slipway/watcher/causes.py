@@ -21,9 +21,6 @@ from slipway.watcher.gang import Gang, Rank
 from slipway.watcher.placing import unplaced
 from slipway.watcher.view import View
 
-SKEW_S = 5.0
-"""Clocks of two machines that are well kept differ by less."""
-
 _MESSAGE_IN_RING_MAX = 160
 
 
@@ -72,7 +69,6 @@ def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | N
     if preempt is None or view.stop in ends.CANCELS:
         return allocation, None
     if ends.is_preempting(allocation):
-        allocation = _in_reach(view, allocation)
         return allocation, _preemption_over(view, allocation, preempt)
     if found.has_succeeded:
         return allocation, None
@@ -148,17 +144,6 @@ def _preemption_over(view: View, allocation: Allocation, preempt: ends.Preemptio
     if deadline is not None and view.now >= deadline and not found.has_succeeded:
         return Cause(reason=preempt.overdue, by=preempt.by)
     return None
-
-
-def _in_reach(view: View, allocation: Allocation) -> Allocation:
-    """A deadline further away than the whole grace was written by a clock that was ahead: it counts from now."""
-    grace_s = ends.preemption_grace_s(allocation, view.policy)
-    deadline = ends.preemption_deadline(allocation)
-    if deadline is None or deadline <= view.now + grace_s + SKEW_S:
-        return allocation
-    status = allocation.status
-    deadlines = {**status.deadlines, ends.DEADLINE_PREEMPTION: format_time(view.now + grace_s)}
-    return msgspec.structs.replace(allocation, status=msgspec.structs.replace(status, deadlines=deadlines))
 
 
 def _is_early(view: View, allocation: Allocation) -> bool:
