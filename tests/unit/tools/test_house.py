@@ -1,0 +1,35 @@
+"""The figures of the house are those of the checkout."""
+
+from collections import Counter
+
+from tools import house
+
+TEXT = '''"""A module."""
+
+
+class Shown:
+    class Inner: ...
+
+
+class _Hidden: ...
+'''
+
+
+def test_public_classes_are_those_at_the_top_without_an_underscore() -> None:
+    """Inner classes are reached by their outer one."""
+    assert list(house.public_classes(TEXT)) == ["Shown"]
+
+
+def test_a_launch_walks_through_every_service() -> None:
+    """What is counted runs in the services themselves, and not in the local cluster or the tests."""
+    ran = house.launched()
+    files = {file.removeprefix(f"{house.ROOT}/") for file, _, _ in ran}
+    services = Counter(file.split("/")[1] for file in files if file.startswith("services/"))
+    assert set(services) == {"api", "scheduler", "podworker", "watcher"}
+    assert not [file for file in files if "/local/" in file or file.startswith("tests/")]
+
+
+def test_floors_are_the_longest_chain_of_imports() -> None:
+    """At least the chain that a service's main module begins; a leaf package has few."""
+    floors = house.floors()
+    assert floors["scheduler"] > floors["inside"] >= 1
