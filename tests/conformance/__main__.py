@@ -1,9 +1,10 @@
 """The conformance run: `make conformance`. Builds what it needs, then runs each phase against real servers.
 
 Owns the order and the summary. A phase is one run of pytest; the first gets a control plane of its own by name of a
-kubeconfig, the others start theirs. The longest phase runs beside the others: most of its time it waits. What a phase
-prints is shown when it has ended, and the tests that failed once more at the end of all. With `KUBECONFIG` that cluster
-is used instead, one phase after the other, and what needs a control plane that nobody else uses is skipped.
+kubeconfig, the others start theirs. The longest phase runs in shards beside the others, each on a control plane of its
+own: most of its time it waits. What a phase prints is shown when it has ended, and the tests that failed once more at
+the end of all. With `KUBECONFIG` that cluster is used instead, one phase after the other, and what needs a control
+plane that nobody else uses is skipped.
 """
 
 import argparse
@@ -42,6 +43,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     needs_kubeconfig: bool = False
     words: Sequence[str] = ()
     """more for pytest"""
+    shard: str = ""
+    """`1/2`: the first of two parts"""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +60,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """the tests that failed, by the names that pytest takes"""
 
 
-BESIDE = Phase(name="system", paths=["conformance/kubelets", "conformance/system"])
-"""Runs beside the others, which come one after the other."""
+SYSTEM = Phase(name="system", paths=["conformance/kubelets", "conformance/system"])
+SHARDS = (
+    msgspec.structs.replace(SYSTEM, name="system 1", shard="1/2"),
+    msgspec.structs.replace(SYSTEM, name="system 2", shard="2/2", paths=["conformance/system"]),
+)
+"""Of the longest phase; they run beside each other and beside the others, which come one after the other."""
 PHASES = (
-    BESIDE,
+    SYSTEM,
     Phase(name="contracts", paths=["contract", "conformance/crd"], needs_kubeconfig=True),
     Phase(name="models", paths=["conformance/models"]),
     Phase(name="scheduling", paths=["conformance/scheduling"]),
@@ -86,12 +93,12 @@ def main() -> int:
         return 2
     for item in outcomes:
         _say(
-            f"  {item.phase:<10} {item.passed:>5} passed {item.failed:>4} failed {item.skipped:>4} skipped"
+            f"  {item.phase:<11} {item.passed:>5} passed {item.failed:>4} failed {item.skipped:>4} skipped"
             f" {item.seconds:>6.0f} s"
         )
     for item in outcomes:
         for failure in item.failures:
-            _say(f"FAILED {failure}  (again: make conformance ARGS='--only {item.phase}')")
+            _say(f"FAILED {failure}  (again: make conformance ARGS='--only {item.phase.split()[0]}')")
     is_good = all(item.code == 0 for item in outcomes)
     passed, failed = sum(item.passed for item in outcomes), sum(item.failed for item in outcomes)
     where = f"the cluster of {given}" if given else "a real control plane"
@@ -117,15 +124,45 @@ def _run_all(
     phases: Sequence[Phase], env: Mapping[str, str], more: Sequence[str], *, is_alone: bool
 ) -> Sequence[Outcome]:
     """Their outcomes, in their order; one after the other where they share a cluster."""
-    lanes = (
-        [phases] if is_alone else [[BESIDE] if BESIDE in phases else [], [each for each in phases if each != BESIDE]]
-    )
+    is_shared = not is_alone and SYSTEM in phases and len(phases) > 1
+    lanes = [[shard] for shard in SHARDS] if is_shared else []
+    lanes.append([each for each in phases if not (is_shared and each == SYSTEM)])
 
-    def follow(lane: Sequence[Phase]) -> list[Outcome]:
-        return [_run(phase, env, more) for phase in lane]
+    with tempfile.TemporaryDirectory(prefix="slipway-conformance-") as told:
 
-    with ThreadPoolExecutor(len(lanes)) as threads:
-        return [outcome for lane in threads.map(follow, lanes) for outcome in lane]
+        def follow(lane: Sequence[Phase]) -> list[Outcome]:
+            return [_run(phase, {**env, **_shard(phase, Path(told))}, more) for phase in lane]
+
+        with ThreadPoolExecutor(len(lanes)) as threads:
+            outcomes = [outcome for lane in threads.map(follow, lanes) for outcome in lane]
+        return [*outcomes, *_judge_permissions(Path(told))] if is_shared else outcomes
+
+
+def _shard(phase: Phase, told: Path) -> dict[str, str]:
+    """What a shard is told: which part it is, and where it tells the permissions that it did not need."""
+    if not phase.shard:
+        return {}
+    return {
+        "SLIPWAY_CONFORMANCE_SHARD": phase.shard,
+        "SLIPWAY_CONFORMANCE_UNUSED": str(told / phase.shard.replace("/", "-")),
+    }
+
+
+def _judge_permissions(told: Path) -> Generator[Outcome]:
+    """What `test_every_permission_was_needed` says of all shards together; nothing when one has not come so far: then
+    that shard has failed."""
+    pages = [set(path.read_text("utf-8").splitlines()) for path in sorted(told.iterdir())]
+    if len(pages) == len(SHARDS):
+        left = sorted(pages[0].intersection(*pages[1:]))
+        yield Outcome(
+            phase="system 1+2",
+            code=1 if left else 0,
+            passed=0 if left else 1,
+            failed=1 if left else 0,
+            skipped=0,
+            seconds=0.0,
+            failures=left,
+        )
 
 
 def _run(phase: Phase, env: Mapping[str, str], more: Sequence[str]) -> Outcome:

@@ -1,9 +1,13 @@
 """One installed Slipway for the whole folder, and the order: what reads the audit log comes last.
 
+The folder may be played in shards beside each other, each with a cluster and an installation of its own: every file is
+in one of them, and what reads the audit log is in all. A permission is needed when one shard needed it.
+
 A test leaves nothing behind: after each one what still goes on is ended, and every pod, ConfigMap and Service of ours
 has to go.
 """
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -20,6 +24,10 @@ from tests.support.redis import running_server
 
 LAST = "test_rbac.py"
 WHOLE = pytest.StashKey[bool]()
+SHARD = os.environ.get("SLIPWAY_CONFORMANCE_SHARD", "")
+"""`1/2`: the first of two; empty: all of it"""
+UNUSED = os.environ.get("SLIPWAY_CONFORMANCE_UNUSED", "")
+"""The file in which a shard tells, one a line, the permissions that it did not need."""
 FOLDER = Path(__file__).parent
 QUICK = {
     "valkey": {"enabled": False},
@@ -53,6 +61,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path == FOLDER / LAST)
     collected = {item.path for item in items}
     config.stash[WHOLE] = collected >= set(FOLDER.glob("test_*.py")) and not config.getoption("keyword")
+    if SHARD:
+        number, shards = map(int, SHARD.split("/"))
+        files = sorted(path for path in FOLDER.glob("test_*.py") if path.name != LAST)
+        others = {path for index, path in enumerate(files) if index % shards != number - 1}
+        config.hook.pytest_deselected(items=[item for item in items if item.path in others])
+        items[:] = [item for item in items if item.path not in others]
 
 
 @pytest.hookimpl(wrapper=True)
