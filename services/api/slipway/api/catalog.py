@@ -101,6 +101,14 @@ class Catalog:
             return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
         return ""
 
+    async def queue(self, name: str) -> Queue:
+        """The queue. Raises InvalidError at `/queue` when no pool has one of that name."""
+        try:
+            return await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
+        except NotFoundError as error:
+            have = _names([queue.metadata.name for queue in (await self._kube.list(QUEUES)).items])
+            raise _missing("/queue", f"there is no queue {name}; {have}") from error
+
     async def check_queue(self, name: str, pool: str) -> None:
         """Raises InvalidError at `/queue` when the pool has no such queue."""
         why = await self.queue_warning(name, pool)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from slipway.api.announce import Announcer
+from slipway.api.catalog import Catalog
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.preempting import signals_of
@@ -212,6 +213,12 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
             errors.append(FieldError(f"/{name}", detail))
     if errors:
         raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
+
+
+async def check_queue_change(catalog: Catalog, allocation: Allocation, fields: Mapping[str, Any]) -> None:
+    """Raises InvalidError at `/queue` when its pool has no such queue; the API server refuses it once admitted."""
+    if "queue" in fields and allocation.status.admission is None:
+        await catalog.check_queue(fields["queue"], allocation.spec.pool)
 
 
 def check_attempt(allocation: Allocation, attempt: int | None) -> None:

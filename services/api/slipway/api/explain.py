@@ -35,6 +35,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "create",
         "create that Queue or correct it as the message says, or move the allocation to a queue that takes work",
     ),
+    Gate.UNKNOWN_JOB: (
+        "create",
+        "create that job: slipway job create, or kill the allocation and launch it into a job that exists",
+    ),
     Gate.NOT_ENOUGH_PODS: ("lower", "lower minAvailable or raise the counts of the roles, and launch again"),
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
     Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
@@ -71,13 +75,17 @@ def explain(
     aged: Aged = NOBODY,
     seen: Seen | None = None,
     now: float = 0.0,
+    missing_pool: str = "",
 ) -> ExplainView:
     """The explanation; `pending` are the pending allocations of its pool, itself among them or not.
 
-    `seen` is when it was last in use, None while that can not be told.
+    `seen` is when it was last in use, None while that can not be told. `missing_pool` says that there is no such pool:
+    then no scheduler looks at the allocation.
     """
     spec, status = allocation.spec, allocation.status
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
+    if missing_pool and is_waiting(allocation):
+        code, message = Gate.UNKNOWN_POOL.value, missing_pool
     held_up = stuck.stuck_of(allocation)
     if held_up is not None:
         code, message = held_up.reason, stuck.sentence(held_up)

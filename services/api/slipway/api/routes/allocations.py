@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from slipway.api.access.door import sight_of
 from slipway.api.change_schemas import ChangeBody, KillBody
-from slipway.api.changes import STOPPED, check_limits, has_ended
+from slipway.api.changes import STOPPED, check_limits, check_queue_change, has_ended
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
@@ -80,8 +80,7 @@ async def change(request: Request) -> Response:
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
     if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
         check_limits(given, await parts.catalog.pool(found.spec.pool))
-    if "queue" in fields and found.status.admission is None:
-        await parts.catalog.check_queue(fields["queue"], found.spec.pool)
+    await check_queue_change(parts.catalog, found, fields)
     return _answer(await parts.changes.write(found, fields, version=version))
 
 
@@ -204,7 +203,8 @@ async def explained(request: Request) -> Response:
     pending, jobs = await pending_of(parts, found.spec.pool)
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
-    view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now())
+    missing = await _missing_pool(parts, found.spec.pool)
+    view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now(), missing_pool=missing)
     sight = await sight_of(request)
     if waits_for_others(view.code, view.message):
         held, more = holders(found, view.code, await live_of(parts, found.spec.pool), sight.has)
@@ -215,6 +215,15 @@ async def explained(request: Request) -> Response:
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(view, foreseen=await foreseen(parts.simulator, found))
     return json_response(view)
+
+
+async def _missing_pool(parts: Parts, name: str) -> str:
+    """That there is no such pool, and which there are; empty when it is there."""
+    try:
+        await parts.catalog.pool(name)
+    except InvalidError as error:
+        return error.fields[0].detail
+    return ""
 
 
 async def timed(request: Request) -> Response:
