@@ -70,6 +70,9 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
         errors.append(FieldError("/desired", "a launch is always to run; leave it out"))
     if body.signals is not None:
         errors.append(FieldError("/signals", "set by the calls under /signals, not by a launch; leave it out"))
+    if body.max_runtime_override is not None:
+        detail = "set by administrators, after the launch: slipway limit ID --max-runtime; leave it out"
+        errors.append(FieldError("/maxRuntimeOverride", detail))
     for key in body.labels:
         if key.partition("/")[0].endswith(API_GROUP):
             errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))

@@ -129,6 +129,17 @@ class Catalog:
 
     async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
         """Which queue ends the work before it would end by itself; empty when none does."""
+        length_s, name, text = await self.run_limit(name)
+        if not name or (max_runtime and _seconds(max_runtime) <= length_s):
+            return ""
+        asked = f"not the {max_runtime} that it asks for" if max_runtime else "although it asks for no limit"
+        return f"queue {name} ends its work after {text}, {asked}"
+
+    async def run_limit(self, name: str) -> tuple[float, str, str]:
+        """The shortest `maxRuntime` (seconds) of a queue and of those above it, whose it is, and how it is written.
+
+        Infinite and empty where none has one.
+        """
         seen: set[str] = set()
         limits: list[tuple[float, str, str]] = []
         while name and name not in seen:
@@ -140,11 +151,7 @@ class Catalog:
             if queue.spec.max_runtime:
                 limits.append((_seconds(queue.spec.max_runtime), name, queue.spec.max_runtime))
             name = queue.spec.parent or ""
-        length_s, name, text = min(limits, default=(math.inf, "", ""))
-        if not name or (max_runtime and _seconds(max_runtime) <= length_s):
-            return ""
-        asked = f"not the {max_runtime} that it asks for" if max_runtime else "although it asks for no limit"
-        return f"queue {name} ends its work after {text}, {asked}"
+        return min(limits, default=(math.inf, "", ""))
 
     async def check_workspace(self, name: str) -> None:
         """Raises InvalidError at `/workspace` when nobody may launch there, TerminatingError when it goes away."""

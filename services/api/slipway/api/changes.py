@@ -20,7 +20,7 @@ from slipway.api.ports import Kube
 from slipway.api.preempting import signals_of
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.strict import summary
-from slipway.crd.transitions import id_of
+from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signals
 from slipway.errors import FieldError, InvalidError, StaleError
 from slipway.kube.ports import PatchType
@@ -213,6 +213,21 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
             errors.append(FieldError(f"/{name}", detail))
     if errors:
         raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
+
+
+async def queue_limit(catalog: Catalog, allocation: Allocation) -> str:
+    """The run limit that its queue gives it: as it was admitted, else as the queue stands now. Empty: none."""
+    admission = allocation.status.admission if is_admitted(allocation) else None
+    if admission is not None:
+        return admission.max_runtime or ""
+    _, _, text = await catalog.run_limit(allocation.spec.queue)
+    return text
+
+
+async def is_beyond_queue(catalog: Catalog, allocation: Allocation, asked: str) -> bool:
+    """Whether a `maxRuntime` is longer than its queue, or an administrator, lets it run so far."""
+    limit = allocation.spec.max_runtime_override or await queue_limit(catalog, allocation)
+    return bool(limit) and parse_duration(asked) > parse_duration(limit)
 
 
 async def check_queue_change(catalog: Catalog, allocation: Allocation, fields: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.facts import run_limit
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import HELD, is_released, is_told_held, leaving_ranks, record, with_status
 from slipway.crd.usage import carried
@@ -251,18 +252,11 @@ def _limited(view: View, allocation: Allocation) -> Allocation:
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
     """The deadlines that count from Running. That of idleness is the earliest: use puts it off, unwritten."""
-    spec, admission = allocation.spec, allocation.status.admission
-    limits = [
-        (ends.DEADLINE_MAX_RUNTIME, spec.max_runtime),
-        (ends.DEADLINE_MAX_RUNTIME, admission.max_runtime if admission is not None else None),
-        (ends.DEADLINE_IDLE, spec.idle_timeout),
-    ]
-    found: dict[str, float] = {}
-    for name, limit in limits:
-        if limit:
-            at = since + parse_duration(limit)
-            found[name] = min(at, found.get(name, at))
-    return {name: format_time(at) for name, at in found.items()}
+    limits = {
+        ends.DEADLINE_MAX_RUNTIME: run_limit(allocation),
+        ends.DEADLINE_IDLE: allocation.spec.idle_timeout,
+    }
+    return {name: format_time(since + parse_duration(limit)) for name, limit in limits.items() if limit}
 
 
 def _ready(view: View, allocation: Allocation) -> Allocation:

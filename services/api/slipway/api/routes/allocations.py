@@ -8,14 +8,23 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.asks import LIMITS
 from slipway.api.access.door import sight_of
 from slipway.api.change_schemas import ChangeBody, KillBody
-from slipway.api.changes import STOPPED, check_limits, check_queue_change, has_ended
+from slipway.api.changes import (
+    STOPPED,
+    check_limits,
+    check_queue_change,
+    has_ended,
+    is_beyond_queue,
+    queue_limit,
+)
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
 from slipway.api.foreseeing import foreseen
 from slipway.api.holders import holders, waits_for_others
+from slipway.api.identity import principal_of
 from slipway.api.limits import Seen, is_watched
 from slipway.api.parts import Parts, parts_of
 from slipway.api.queue_view import NOBODY, Aged, aged
@@ -80,8 +89,20 @@ async def change(request: Request) -> Response:
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
     if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
         check_limits(given, await parts.catalog.pool(found.spec.pool))
+    if (asked := fields.get("maxRuntime")) and await is_beyond_queue(parts.catalog, found, asked):
+        await _permit_beyond_queue(request, found)
+        fields["maxRuntimeOverride"] = asked
     await check_queue_change(parts.catalog, found, fields)
     return _answer(await parts.changes.write(found, fields, version=version))
+
+
+async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
+    """Raises InvalidError at `/maxRuntime` for callers who are no administrators."""
+    if await principal_of(request).may(LIMITS, found.metadata.namespace):
+        return
+    limit = found.spec.max_runtime_override or await queue_limit(parts_of(request).catalog, found)
+    detail = f"queue {found.spec.queue} lets it run for {limit} at most; ask for less, or ask an administrator for more"
+    raise InvalidError(f"maxRuntime: {detail}", fields=(FieldError("/maxRuntime", detail),))
 
 
 async def delete(request: Request) -> Response:

@@ -207,6 +207,7 @@ def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: flo
             priority_of(fact, job),
             fact.preemptible,
             fact.max_runtime,
+            fact.beyond_queue,
             fact.invalid,
             fact.hold,
             fact.not_before if fact.not_before > now else 0.0,
