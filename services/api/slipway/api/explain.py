@@ -13,6 +13,7 @@ from slipway.api.preempting import asked_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
+from slipway.crd.podtemplate import GRACE_DEFAULT_S
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
@@ -21,8 +22,6 @@ from slipway.model.reasons import Gate, says_never
 from slipway.model.times import format_time, parse_time
 
 JOBS_SHOWN_MAX = 10
-GRACE_S = 30
-"""Of a pod that says nothing else. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
 
 _HELP: dict[str, tuple[str, str]] = {
     Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec can not be changed"),
@@ -158,7 +157,7 @@ def _until(allocation: Allocation) -> str:
     if status.phase is not Phase.TERMINATING:
         return ""
     graces = [_grace_s(role.template or allocation.spec.template) for role in allocation.spec.ranks]
-    grace_s = max(graces, default=GRACE_S)
+    grace_s = max(graces, default=GRACE_DEFAULT_S)
     if signals is not None and signals.attempt == status.attempt and signals.grace_s is not None:
         return f"; they have at most {signals.grace_s} s"
     began = next((each.time for each in reversed(ring_of(allocation)) if each.type is Event.TERMINATING), "")
@@ -168,7 +167,7 @@ def _until(allocation: Allocation) -> str:
 
 def _grace_s(template: Mapping[str, Any]) -> int:
     given = object_of(template.get("spec")).get("terminationGracePeriodSeconds")
-    return given if isinstance(given, int) else GRACE_S
+    return given if isinstance(given, int) else GRACE_DEFAULT_S
 
 
 def _shrinking(allocation: Allocation) -> str:
