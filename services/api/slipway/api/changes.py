@@ -93,6 +93,25 @@ class Changes:
                     raise
         raise AssertionError
 
+    async def rework(
+        self, allocation: Allocation, work: Callable[[Allocation], Mapping[str, Any]], *, version: str = ""
+    ) -> Allocation:
+        """Give what is held other work; `work` makes the fields (wire names) from the object as it stands.
+
+        Raises:
+            ConflictError: it is not held, or was admitted.
+            PreconditionError: `version` is given and is not the current one.
+        """
+        for _ in range(STALE_TRIES_MAX):
+            check_reworkable(allocation)
+            try:
+                return await self.write(allocation, work(allocation), version=allocation.metadata.resource_version)
+            except PreconditionError:
+                if version:
+                    raise
+                allocation = await self._lookup.again(allocation)
+        raise StaleError("the allocation changes faster than its work can be written; try again")
+
     async def _write(self, allocation: Allocation, fields: Mapping[str, Any], version: str) -> Allocation:
         """One try."""
         meta = allocation.metadata
@@ -213,6 +232,21 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
             errors.append(FieldError(f"/{name}", detail))
     if errors:
         raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
+
+
+def check_reworkable(allocation: Allocation) -> None:
+    """Raises ConflictError unless what it runs can still be changed."""
+    name = id_of(allocation)
+    if has_ended(allocation):
+        raise ConflictError(f"allocation {name} has ended; nothing of it can change")
+    if allocation.status.admission is not None:
+        raise ConflictError(
+            f"allocation {name} was admitted: image, command, args, env and resources stay as they are; launch another one"
+        )
+    if not allocation.spec.hold:
+        raise ConflictError(
+            f"allocation {name} is not held, so that it could start at any moment; hold it first: slipway hold {name}"
+        )
 
 
 async def queue_limit(catalog: Catalog, allocation: Allocation) -> str:

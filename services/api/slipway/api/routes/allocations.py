@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from slipway.api.access.asks import LIMITS
 from slipway.api.access.door import sight_of
+from slipway.api.admission import changed_work
 from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.changes import (
     STOPPED,
@@ -64,6 +65,8 @@ PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
 NODES_SHOWN_MAX = 4
 CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
+WORK = frozenset({"image", "command", "args", "env", "resources"})
+"""What may change while it is held, until it is admitted."""
 GRACE_MIN_S, GRACE_MAX_S = 1, 86_400
 SECOND_KILL_AFTER_S = 2.0
 """A kill that follows sooner may be the first one, sent again because its answer was lost."""
@@ -78,7 +81,8 @@ async def get(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Change priority, queue (before admission), position, hold, desired, or the limits, also while it runs."""
+    """Change priority, queue (before admission), position, hold, desired; the limits, also while it runs; the work of
+    what is held."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
@@ -93,6 +97,13 @@ async def change(request: Request) -> Response:
         await _permit_beyond_queue(request, found)
         fields["maxRuntimeOverride"] = asked
     await check_queue_change(parts.catalog, found, fields)
+    if work := WORK.intersection(fields):
+        others = {name: value for name, value in fields.items() if name not in work}
+        pool = await parts.catalog.pool(found.spec.pool)
+        changed = await parts.changes.rework(
+            found, lambda now: {**changed_work(now, body, pool), **others}, version=version
+        )
+        return _answer(changed)
     return _answer(await parts.changes.write(found, fields, version=version))
 
 
@@ -370,7 +381,7 @@ ENDPOINTS = (
         method="PATCH",
         path=ROOT,
         handler=change,
-        summary="Change priority, queue, position, hold or desired",
+        summary="Change priority, queue, position, hold, desired, limits, or the work of what is held",
         tag=TAG,
         body=ChangeBody,
         answer=AllocationView,
