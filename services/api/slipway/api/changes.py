@@ -241,7 +241,7 @@ def check_reworkable(allocation: Allocation) -> None:
         raise ConflictError(f"allocation {name} has ended; nothing of it can change")
     if allocation.status.admission is not None:
         raise ConflictError(
-            f"allocation {name} was admitted: image, command, args, env and resources stay as they are; launch another one"
+            f"allocation {name} was admitted: image, command, args, env and resources stay as they are; launch another"
         )
     if not allocation.spec.hold:
         raise ConflictError(
