@@ -94,6 +94,22 @@ def test_the_proxy_keeps_it_alive(stack: RunningStack) -> None:
     assert (ended["reason"], stopped_at(ended) > first + 1) == ("IdleTimeout", True)
 
 
+def test_an_administrator_lets_it_run_beyond_its_queue(stack: RunningStack) -> None:
+    """What runs goes on beyond the end that its queue had set, and `explain` says until when."""
+    queue = {"metadata": {"name": "short"}, "spec": {"pool": "default", "maxRuntime": "8s"}}
+    stack.kubernetes("POST", "/apis/slipway.dev/v1alpha1/queues", queue)
+    id_ = stack.launch(body(STAYS, queue="short"))
+    due = parse_time(stack.wait_for(id_, "Running")["status"]["deadlines"]["maxRuntime"])
+    changed = stack.command("limit", id_, "--max-runtime", "10m")
+    assert changed.code == 0, changed.err
+    wait_until(lambda: _near(due, -3.0), "the time of its queue is over", timeout_s=30)
+    assert stack.view(id_)["phase"] == "Running"
+    (deadline,) = stack.ask(lambda api: api.get(f"/allocations/{id_}/explain"))["deadlines"]
+    assert round(parse_time(deadline["at"]) - due) == 600 - 8
+    assert "maxRuntime of 10m" in deadline["detail"]
+    assert stack.command("kill", id_).code == 0
+
+
 def test_what_can_save_its_work_is_told_that_its_time_is_up(stack: RunningStack) -> None:
     """Preemptible and ready: preempting, acknowledged, ended by itself, TimedOut."""
     id_ = stack.launch(body(["python", "-c", SAVES], preemptible=True, maxRuntime="5s", maxRestarts=3))

@@ -13,6 +13,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "pool": ["default"] * 8 + ["other"],
     "desired": ["Running", "Running", "Stopped"],
     "preemptible": [False] * 8 + [True],
+    "hold": [False, True],
     "job": ["j", "k"],
     "minAvailable": [1, 2],
     "idleTimeout": ["1h", "2h"],

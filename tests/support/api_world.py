@@ -40,13 +40,20 @@ COMMAND: Json = {"kind": "command", "image": "python:3.11", "command": ["python"
 
 
 class PodLogs:
-    """What the nodes say of a pod's log: the same line for each, once `is_talking`."""
+    """What the nodes say of a pod's log: the same line for each, once `is_talking`, or what each rank `said`."""
 
     is_talking = False
+
+    def __init__(self) -> None:
+        self.said: dict[int, list[str]] = {}
+        """{rank: its lines, each with its time}"""
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         if self.is_talking:
             yield f"2026-01-02T03:04:05.123456789Z I am {pod['metadata']['name']}\n".encode()
+        lines = self.said.get(int(pod["metadata"]["labels"].get(LABEL_RANK, 0)), [])
+        for line in lines[-int(query.get("tailLines") or len(lines) or 1) :]:
+            yield f"{line}\n".encode()
 
 
 class ApiWorld:

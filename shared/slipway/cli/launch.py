@@ -25,21 +25,13 @@ NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     """The options of a launch."""
     ask = parser.add_argument_group("what it asks for (of each rank)")
-    ask.add_argument("--gpus", metavar="N", type=int, help="whole GPUs")
-    ask.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
-    ask.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
+    add_resources(ask)
     if with_ranks:
         ask.add_argument("--ranks", metavar="N", type=int, help="how many; they start together or not at all")
         ask.add_argument("--min-available", metavar="N", type=int, help="start with so many (default: all)")
     what = parser.add_argument_group("what it runs")
     what.add_argument("--image", metavar="I", help="container image")
-    what.add_argument(
-        "--env",
-        metavar="NAME[=VALUE]",
-        action="append",
-        default=[],
-        help="a variable; without =VALUE, with the value that it has here (repeat)",
-    )
+    add_variables(what)
     what.add_argument(
         "--secret",
         metavar="NAME=SECRET/KEY",
@@ -76,6 +68,32 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     limits.add_argument("--max-restarts", metavar="N", type=int, help="start it again so often when it fails")
 
 
+def add_resources(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    """The options of what a rank asks for; `resources_of` reads them."""
+    parser.add_argument("--gpus", metavar="N", type=int, help="whole GPUs")
+    parser.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
+    parser.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
+
+
+def resources_of(arguments: argparse.Namespace) -> Json:
+    """The resources that were named."""
+    named = {
+        name: getattr(arguments, option) for option, name in (("cpus", "cpu"), ("memory", "memory"), ("gpus", GPU))
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def add_variables(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    """The option of variables; `variables_of` reads it."""
+    parser.add_argument(
+        "--env",
+        metavar="NAME[=VALUE]",
+        action="append",
+        default=[],
+        help="a variable; without =VALUE, with the value that it has here (repeat)",
+    )
+
+
 def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Json:
     """The launch body."""
     # The API would make the name from the key of the launch; one that says what it is reads better in every list.
@@ -87,7 +105,7 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if command:
         body["command"] = command
     if arguments.env:
-        body["env"] = _variables(arguments.env, os.environ)
+        body["env"] = variables_of(arguments.env, os.environ)
     if arguments.secret:
         body["secrets"] = _named(arguments.secret, "--secret", "NAME=SECRET/KEY")
     if arguments.label:
@@ -127,11 +145,7 @@ _PLAIN = {
 
 
 def _role(arguments: argparse.Namespace) -> Json:
-    resources: Json = {}
-    for option, name in (("cpus", "cpu"), ("memory", "memory"), ("gpus", GPU)):
-        value = getattr(arguments, option)
-        if value is not None:
-            resources[name] = value
+    resources = resources_of(arguments)
     role: Json = {"resources": resources} if resources else {}
     if getattr(arguments, "ranks", None) is not None:
         role["count"] = arguments.ranks
@@ -140,7 +154,7 @@ def _role(arguments: argparse.Namespace) -> Json:
     return {"name": "worker", **role} if role else {}
 
 
-def _variables(items: list[str], here: Mapping[str, str]) -> dict[str, str]:
+def variables_of(items: list[str], here: Mapping[str, str]) -> dict[str, str]:
     """`NAME=VALUE`, and `NAME` for the value that the variable has `here`, where `$` has no meaning."""
     found: dict[str, str] = {}
     for item in items:

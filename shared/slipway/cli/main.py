@@ -85,6 +85,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "forget": Entry("change", "give up its ranks on machines that are off"),
         "priority": Entry("change", "set its priority"),
         "limit": Entry("change", "change its time limits, also while it runs"),
+        "update": Entry("change", "give what is held another image, command, variables or resources"),
         "node": Entry("nodes", "take a node out of use, or back: enable, drain, disable"),
         "template": Entry("catalog", "named partial launches of a workspace: list, show, set, remove"),
     },

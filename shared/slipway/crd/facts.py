@@ -127,6 +127,7 @@ def allocation_fact(
         not_before=_epoch(status.not_before),
         deadlines=deadlines_of(allocation),
         max_runtime=_run_limit(allocation) if not invalid else None,
+        beyond_queue=spec.max_runtime_override is not None,
         waiting_since=_waiting_since(allocation),
         idle_timeout=parse_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
         invalid=invalid,
@@ -137,11 +138,20 @@ def allocation_fact(
     )
 
 
-def _run_limit(allocation: Allocation) -> float | None:
-    """What it asks for, or the shorter limit that its queue had when it was admitted."""
+def run_limit(allocation: Allocation) -> str | None:
+    """How long an attempt may run: what it asks for, or its queue's limit where that is the shorter one.
+
+    The queue's is the one that it had when the allocation was admitted, unless an administrator has set another one.
+    """
+    spec = allocation.spec
     admission = allocation.status.admission if is_admitted(allocation) else None
-    limits = [allocation.spec.max_runtime, admission.max_runtime if admission else None]
-    return min((parse_duration(limit) for limit in limits if limit), default=None)
+    of_queue = spec.max_runtime_override or (admission.max_runtime if admission else None)
+    return min((limit for limit in (spec.max_runtime, of_queue) if limit), key=parse_duration, default=None)
+
+
+def _run_limit(allocation: Allocation) -> float | None:
+    limit = run_limit(allocation)
+    return parse_duration(limit) if limit else None
 
 
 def queue_fact(queue: Queue) -> QueueFact:

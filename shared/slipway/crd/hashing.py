@@ -26,7 +26,7 @@ NAME_PREFIXES: Mapping[Kind, str] = {
 }
 _OUTSIDE_SPEC_HASH = (
     *("desired", "hold", "priority", "queue", "queuePosition", "signals", "requestHash"),
-    *("maxRuntime", "idleTimeout", "pendingTimeout"),
+    *("maxRuntime", "maxRuntimeOverride", "idleTimeout", "pendingTimeout"),
 )
 _SERVER_METADATA = (
     "uid",

@@ -30,6 +30,11 @@ user's."""
 OUR_SCHEDULER = "slipway"
 OUR_VOLUME_PREFIX = "slipway-"
 CONTAINERS_MAX = 32
+GRACE_DEFAULT_S = 30
+"""Of a pod that says nothing else. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
+GRACE_MAX_S = 86_400
+_GRACE = "terminationGracePeriodSeconds"
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 _POD_FIELDS = frozenset(
     {
@@ -132,12 +137,14 @@ def check_template(
     privileged: bool = False,
     delegated: bool = False,
     annotations: Collection[str] = (),
+    grace_max_s: int = GRACE_MAX_S,
 ) -> None:
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
     out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes. An annotation
     is an order to what reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
+    `grace_max_s` is the longest that a pod may take to end.
     """
     if not delegated:
         _refuse_claims(template, at, findings)
@@ -148,7 +155,9 @@ def check_template(
             if not privileged:
                 _check_annotations(metadata, f"{at}/metadata/annotations", findings, annotations)
         elif field == "spec":
-            _check_pod(findings.mapping(value, f"{at}/spec"), f"{at}/spec", findings, privileged=privileged)
+            spec = findings.mapping(value, f"{at}/spec")
+            _check_pod(spec, f"{at}/spec", findings, privileged=privileged)
+            _check_graces(spec, f"{at}/spec", findings, grace_max_s)
         else:
             findings.refuse(at + pointer(field), "a pod template has metadata and spec only")
 
@@ -209,7 +218,6 @@ def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileg
             findings.refuse(here, "is not a field that a pod template may set")
     podsecurity.check_pod(spec.get("securityContext"), f"{at}/securityContext", findings, privileged=privileged)
     _check_volumes(findings.items(spec.get("volumes"), f"{at}/volumes"), f"{at}/volumes", findings, privileged)
-    _check_grace(spec.get("terminationGracePeriodSeconds"), f"{at}/terminationGracePeriodSeconds", findings)
     names: set[str] = set()
     for group in ("containers", "initContainers"):
         containers = findings.items(spec.get(group), f"{at}/{group}")
@@ -222,9 +230,20 @@ def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileg
             _check_container(container, here, findings, privileged=privileged, is_init=group == "initContainers")
 
 
-def _check_grace(value: Any, at: str, findings: Findings) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 86400):
-        findings.refuse(at, "must be whole seconds from 0 to 86400")
+def _check_graces(spec: Mapping[str, Any], at: str, findings: Findings, most: int) -> None:
+    """That of the pod, and those of probes, which stand in for it when a probe has failed."""
+    graces = {f"{at}/{_GRACE}": spec.get(_GRACE)}
+    for group in ("containers", "initContainers"):
+        for index, container in enumerate(objects_of(spec.get(group))[:CONTAINERS_MAX]):
+            for probe in _PROBES:
+                graces[f"{at}/{group}/{index}/{probe}/{_GRACE}"] = object_of(container.get(probe)).get(_GRACE)
+    for where, value in graces.items():
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= GRACE_MAX_S:
+            findings.refuse(where, f"must be whole seconds from 0 to {most}")
+        elif value > most:
+            findings.refuse(where, f"must be at most {most}: the pool gives pods no more to end (terminationGraceMax)")
 
 
 def _check_name(name: Any, at: str, names: set[str], findings: Findings) -> None:
@@ -294,7 +313,7 @@ def _check_environment(container: Mapping[str, Any], at: str, findings: Findings
 
 
 def _check_hooks(container: Mapping[str, Any], at: str, findings: Findings) -> None:
-    probes = {name: container.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe")}
+    probes = {name: container.get(name) for name in _PROBES}
     lifecycle = findings.mapping(container.get("lifecycle"), f"{at}/lifecycle")
     hooks = {f"lifecycle/{name}": lifecycle.get(name) for name in ("postStart", "preStop")}
     for name, hook in {**probes, **hooks}.items():

@@ -123,6 +123,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     limits_max: Duration | None = None
     """the longest maxRuntime, idleTimeout and pendingTimeout to which a launch may be changed afterwards; any when
     absent"""
+    termination_grace_max: Duration | None = None
+    """the longest terminationGracePeriodSeconds of a pod template; a day when absent"""
     preemption_margin: Duration | None = None
     """how long places are held for work that preempts beyond the grace of its victims; 5m when absent"""
     workspaces: list[Name] = []

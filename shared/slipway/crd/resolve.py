@@ -31,6 +31,7 @@ from slipway.crd.v1alpha1 import (
 )
 from slipway.errors import FieldError
 from slipway.model import ids
+from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Kind
 from slipway.model.resources import GPU_MILLI, GPU_NAMES
 
@@ -71,6 +72,15 @@ def resolve(allocation: Allocation, pool: ResourcePool) -> Resolved:
 def template_of(spec: AllocationSpec, role: RoleSpec) -> Json:
     """The pod template of a role: its own, else the allocation's."""
     return role.template or spec.template
+
+
+def grace_max_s(pool: ResourcePoolSpec) -> int:
+    """The longest that a pod may take to end, in whole seconds."""
+    try:
+        given = parse_duration(pool.termination_grace_max or "24h")
+    except ValueError:  # longer than durations go: the longest that a pod may have anyway
+        return podtemplate.GRACE_MAX_S
+    return min(int(given), podtemplate.GRACE_MAX_S)
 
 
 def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) -> AllocationSpec:
@@ -178,6 +188,7 @@ def _template(
         privileged=pool.privileged_templates,
         delegated=pool.binding == "delegate",
         annotations=pool.template_annotations,
+        grace_max_s=grace_max_s(pool),
     )
     spec = object_of(template.get("spec"))
     _check_tolerations(spec, f"{at}/spec/tolerations", findings)
@@ -202,6 +213,8 @@ def _template(
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
     }
+    if grace_max_s(pool) < podtemplate.GRACE_DEFAULT_S:
+        complete.setdefault("terminationGracePeriodSeconds", grace_max_s(pool))
     if not pool.privileged_templates:
         complete = podsecurity.secured(complete)
     return {**template, "spec": complete}

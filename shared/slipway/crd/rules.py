@@ -37,11 +37,12 @@ IMMUTABLE_OPTIONAL = (
     "minAvailable",
     "preemptionGrace",
     "requestHash",
-    "template",
     "context",
 )
-IMMUTABLE_COLLECTIONS = ("ranks", "files", "ports", "env")
+IMMUTABLE_COLLECTIONS = ("files", "ports")
 """absent means empty"""
+REPLACEABLE = ("template", "ranks", "env")
+"""what it runs: changed while it is held, until it is admitted"""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +164,19 @@ def _same_or_empty(field: str) -> Twin:
     return twin
 
 
+def _or_held(twin: Twin) -> Twin:
+    def or_held(now: Any, before: Any) -> bool:
+        return twin(now, before) or bool(before.get("hold", False))
+
+    return or_held
+
+
+def _keeps_work_once_admitted(now: Any, before: Any) -> bool:
+    if "admission" not in before.get("status", {}) or not before["spec"].get("hold", False):
+        return True
+    return all(_same_or_both_absent(field)(now["spec"], before["spec"]) for field in REPLACEABLE)
+
+
 def _preempt_rises(now: Any, before: Any) -> bool:
     old = before.get("signals", {})
     if "preempt" not in old:
@@ -254,6 +268,11 @@ def _immutable(field: str, rule: str, twin: Twin) -> Rule:
     )
 
 
+def _replaceable(field: str, rule: str, twin: Twin) -> Rule:
+    held = _immutable(field, _OR_HELD.format(rule), _or_held(twin))
+    return msgspec.structs.replace(held, message=f"{field} can only be changed while it is held and was not admitted")
+
+
 def _constant(field: str) -> Rule:
     return Rule(
         kind="Allocation",
@@ -283,6 +302,11 @@ _SAME_OR_EMPTY = (
     " : (!has(oldSelf.FIELD) || size(oldSelf.FIELD) == 0)"
 )
 """Optional types would say it shorter, but the cost estimator takes their sizes for unbounded."""
+_SAME_OR_BOTH_ABSENT_OF_SPEC = _SAME_OR_BOTH_ABSENT.replace("elf.", "elf.spec.")
+_ALL_REPLACEABLE_SAME = " && ".join(
+    f"({_SAME_OR_BOTH_ABSENT_OF_SPEC.replace('FIELD', field)})" for field in REPLACEABLE
+)
+_OR_HELD = "({}) || (has(oldSelf.hold) && oldSelf.hold)"
 
 
 def _named(kind: str) -> Rule:
@@ -326,6 +350,15 @@ _ALLOCATION_ROOT = (
         twin=_keeps_queue_once_admitted,
         field=".spec.queue",
     ),
+    Rule(
+        kind="Allocation",
+        path=(),
+        rule="!has(oldSelf.status) || !has(oldSelf.status.admission) || !has(oldSelf.spec.hold) || !oldSelf.spec.hold"
+        f" || ({_ALL_REPLACEABLE_SAME})",
+        message="template, ranks and env can not be changed once the allocation was admitted; start another allocation",
+        twin=_keeps_work_once_admitted,
+        field=".spec",
+    ),
 )
 
 _ALLOCATION_SPEC = (
@@ -339,6 +372,8 @@ _ALLOCATION_SPEC = (
     *(_constant(field) for field in IMMUTABLE_ALWAYS_SET),
     *(_immutable(field, _SAME_OR_BOTH_ABSENT, _same_or_both_absent(field)) for field in IMMUTABLE_OPTIONAL),
     *(_immutable(field, _SAME_OR_EMPTY, _same_or_empty(field)) for field in IMMUTABLE_COLLECTIONS),
+    _replaceable("template", _SAME_OR_BOTH_ABSENT, _same_or_both_absent("template")),
+    *(_replaceable(field, _SAME_OR_EMPTY, _same_or_empty(field)) for field in ("ranks", "env")),
     Rule(
         kind="Allocation",
         path=SPEC,

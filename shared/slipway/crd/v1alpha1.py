@@ -224,6 +224,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """a running attempt ends after so long without use: no traffic through the proxy, and no activity reported"""
     max_runtime: Duration | None = None
     """an attempt ends after so long"""
+    max_runtime_override: Duration | None = None
+    """stands in for the maxRuntime of its queue; set by administrators, after the launch"""
     pending_timeout: Duration | None = None
     """it ends when it has waited so long: to be admitted, and again while something keeps it from starting"""
     preemption_grace: Duration | None = None

@@ -30,7 +30,7 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _PREFIX_MAX = 253
 _LABEL_MAX = 63
 _RESOURCE_HINTS = {"gpu": GPU, "gpus": GPU, "mem": MEMORY, "ram": MEMORY, "cpus": CPU, "storage": EPHEMERAL_STORAGE}
-_DURATIONS = ("idle_timeout", "max_runtime", "pending_timeout", "preemption_grace")
+_DURATIONS = ("idle_timeout", "max_runtime", "max_runtime_override", "pending_timeout", "preemption_grace")
 _MAY_BE_ZERO = ("preemption_grace",)
 
 

@@ -174,6 +174,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """backoff of a restarted attempt"""
     deadlines: dict[str, float] = {}
     max_runtime: float | None = None
+    beyond_queue: bool = False
+    """an administrator has set a run limit for it in place of its queue's"""
     idle_timeout: float = 0.0
     """seconds; 0 for none"""
     started: float = 0.0

@@ -80,6 +80,7 @@ class Gate(StrEnum):
     BACKOFF = "Backoff"
     UNKNOWN_POOL = "UnknownPool"
     UNKNOWN_QUEUE = "UnknownQueue"
+    UNKNOWN_JOB = "UnknownJob"
     NOT_ENOUGH_PODS = "NotEnoughPods"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     WAITING_FOR_QUOTA = "WaitingForQuota"

@@ -227,6 +227,19 @@ def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None
         assert answer.json()["metadata"]["annotations"]["slipway.dev/user"] != "root"
 
 
+def test_only_an_administrator_sets_a_limit_beyond_the_queues(system: System, owner: Json) -> None:
+    """By hand: who may change allocations may not change this field of them, unless they are an administrator."""
+    path, dry = f"{GROUP}/namespaces/default/allocations/{owner['name']}", {"dryRun": "All"}
+    patch = {"spec": {"maxRuntimeOverride": "9h"}}
+    with acting_as(system, "watcher") as client:
+        refused(client.patch(path, json=patch, headers=MERGE, params=dry), "limits", "set by administrators")
+        taken(client.patch(path, json={"metadata": {"labels": {"a": "b"}}}, headers=MERGE, params=dry))
+    with acting_as(system, "api") as client:
+        taken(client.patch(path, json=patch, headers=MERGE, params=dry))
+    system.operator.change(path, patch)
+    system.operator.change(path, {"spec": {"maxRuntimeOverride": None}})
+
+
 def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> None:
     """Where a pool allows more than restricted and the policy does not: the user reads which rule it was."""
     pool = f"{GROUP}/resourcepools/default"

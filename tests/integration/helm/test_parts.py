@@ -262,6 +262,24 @@ def test_ranks_are_reached_by_the_proxy_and_by_ranks() -> None:
         assert {"port": "tasks"} in [port for rule in wall["spec"]["egress"] for port in rule.get("ports", ())]
 
 
+OF_USERS = "-policy-limits"
+"""The validating policy that judges users and not our accounts."""
+
+
+def test_the_policy_of_limits_judges_everybody_but_the_api() -> None:
+    """The api asks by itself who may let something run beyond its queue; everybody else needs the right to."""
+    documents = rendered("defaults")
+    spec = chart.find(documents, "ValidatingAdmissionPolicy", "policy-limits")["spec"]
+    conditions = {item["name"]: item["expression"] for item in spec["matchConditions"]}
+    [account] = [
+        item["metadata"]["name"]
+        for item in documents
+        if item["kind"] == "ServiceAccount" and item["metadata"]["name"].endswith("-api")
+    ]
+    assert conditions["not-by-the-api"].endswith(f'"system:serviceaccount:{chart.NAMESPACE}:{account}"')
+    assert ".subresource('limits')" in spec["validations"][0]["expression"]
+
+
 def test_policies_judge_nobody_but_us() -> None:
     """Each by the names of our accounts, bound, and failing closed for those."""
     documents = rendered("defaults")
@@ -269,6 +287,7 @@ def test_policies_judge_nobody_but_us() -> None:
     policies = [item for item in documents if item["kind"] == "ValidatingAdmissionPolicy"]
     bound = {item["spec"]["policyName"] for item in documents if item["kind"] == "ValidatingAdmissionPolicyBinding"}
     assert {item["metadata"]["name"] for item in policies} == bound
+    policies = [item for item in policies if not item["metadata"]["name"].endswith(OF_USERS)]
     assert len(policies) == len(list((chart.CHART / "files" / "policies").iterdir()))
     for policy in policies:
         said = policy["spec"]["matchConditions"][0]["expression"]

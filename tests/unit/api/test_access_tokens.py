@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 from starlette.types import Message, Scope
@@ -18,7 +19,7 @@ from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import Admission
 from slipway.errors import UnavailableError
-from slipway.kube.resources import ALLOCATIONS, TEMPLATES
+from slipway.kube.resources import ALLOCATIONS, QUEUES, TEMPLATES
 from slipway.model import apitokens
 from slipway.model.apitokens import Role
 from slipway.model.lifecycle import Event
@@ -313,3 +314,39 @@ async def test_numbers_are_for_the_operator(tmp_path: Path) -> None:
     async with teams_world("token", tmp_path, health_listen="127.0.0.1:0") as teams:
         assert (await teams.world.http.get("/metrics")).status_code == 404
         assert (await teams.world.http.get("/livez")).status_code == 200
+
+
+async def test_only_an_administrator_lets_it_run_beyond_its_queue(teams: Teams) -> None:
+    """Its owner gets up to the limit of the queue, and is told that; whoever comes later is bound by what was set."""
+    await teams.world.kube.patch(QUEUES, "default", {"spec": {"maxRuntime": "1h"}})
+    path, name = f"/allocations/{teams.ids['red']}", (CANARY["red"], "team-red")
+    owner, admin = await teams.token("ada", EDIT), await teams.token("root", {"team-red": "admin"})
+
+    async def limited(headers: dict[str, str], limit: str) -> httpx.Response:
+        return await teams.call("PATCH", path, headers, json={"maxRuntime": limit})
+
+    assert (await limited(owner, "50m")).status_code == 200
+    (error,) = (await limited(owner, "2h")).json()["errors"]
+    assert (error["pointer"], error["detail"]) == (
+        "/maxRuntime",
+        "queue default lets it run for 1h at most; ask for less, or ask an administrator for more",
+    )
+    assert (await teams.world.stored(*name)).spec.max_runtime_override is None
+    assert (await limited(admin, "2h")).status_code == 200
+    spec = (await teams.world.stored(*name)).spec
+    assert (spec.max_runtime, spec.max_runtime_override) == ("2h", "2h")
+    assert (await limited(owner, "90m")).status_code == 200
+    assert "for 2h at most" in (await limited(owner, "3h")).text
+    forged = await teams.launch(owner, workspace="team-red", maxRuntimeOverride="9h")
+    assert (forged.status_code, forged.json()["errors"][0]["pointer"]) == (422, "/maxRuntimeOverride")
+
+
+async def test_the_limit_of_the_queue_is_that_of_the_admission(teams: Teams) -> None:
+    """What was admitted is bound by the limit that its queue had then."""
+    admission = Admission(decision_id="d1", epoch=1, attempt=1, max_runtime="1800s")
+    found = await teams.world.stored(CANARY["red"], "team-red")
+    moved = record(found, Event.ASSIGNED, now=teams.world.clock.now(), admission=admission)
+    await teams.world.kube.replace_status(ALLOCATIONS, moved)
+    owner = await teams.token("ada", EDIT)
+    answer = await teams.call("PATCH", f"/allocations/{teams.ids['red']}", owner, json={"maxRuntime": "1h"})
+    assert (answer.status_code, "for 1800s at most" in answer.text) == (422, True)

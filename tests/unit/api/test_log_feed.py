@@ -52,3 +52,30 @@ async def test_what_is_stored_is_sent_before_following_ends(world: ApiWorld) -> 
     async with asyncio.timeout(15):
         await feed.follow(ended, Wanted(), emit)
     assert found == [f"line {n}" for n in range(5)]
+
+
+async def test_a_rank_that_lags_loses_no_line_while_redis_is_away(world: ApiWorld) -> None:
+    """Each rank goes on after its own last line, not after the newest of all; each line comes once, beyond a tail too."""
+    await world.launch(name="gang", ranks=[{"count": 2}])
+    gang = await world.run("gang")
+    world.server.absent = True
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    async def come(*texts: str) -> None:
+        while sorted(found) != sorted(texts):
+            await asyncio.sleep(0.01)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    said = world.pod_logs.said
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        following = group.create_task(feed.follow(gang, Wanted(tail=1), emit))
+        said[0] = ["2026-01-02T03:04:10Z first of 0"]
+        await come("first of 0")
+        said[1] = ["2026-01-02T03:04:05Z first of 1", "2026-01-02T03:04:06Z second of 1"]
+        await come("first of 0", "first of 1", "second of 1")
+        said[0].append("2026-01-02T03:04:11Z second of 0")
+        await come("first of 0", "first of 1", "second of 1", "second of 0")
+        following.cancel()

@@ -1,6 +1,7 @@
 """Reading, changing and killing one allocation."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ async def test_what_may_not_change_is_refused(world: ApiWorld) -> None:
     """Unknown fields, bad values, the queue of an admitted one, anything of an ended one."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"
-    assert (await world.http.patch(path, json={"image": "x"})).status_code == 422
+    assert (await world.http.patch(path, json={"kind": "shell"})).status_code == 422
     assert (await world.http.patch(path, json={"priority": 5000})).json()["errors"][0]["pointer"] == "/priority"
     await world.run(answer["name"])
     moved = await world.http.patch(path, json={"queue": "other"})
@@ -275,3 +276,73 @@ async def test_limits_change_after_the_launch_as_far_as_the_pool_lets_them(world
     for field, value in (("maxRuntime", "5h"), ("pendingTimeout", "soon")):
         refused = await world.http.patch(path, json={field: value})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, f"/{field}")
+
+
+async def held(world: ApiWorld, **body: Any) -> str:
+    """Where an allocation that is held is found."""
+    return f"/api/v1/allocations/{(await world.launch(name='a', hold=True, **body))['id']}"
+
+
+async def test_what_is_held_may_be_given_other_work(world: ApiWorld) -> None:
+    """Image, program, variables and resources; what is not named stays, and a command comes without the old args."""
+    body: dict[str, Any] = {"args": ["--old"], "env": {"A": "1", "B": "2"}, "ranks": [{"resources": {"cpu": 1}}]}
+    path = await held(world, **body)
+    change = {"image": "b", "command": ["echo", "$(X)"], "env": {"A": None, "C": "3"}, "resources": {"memory": "2Gi"}}
+    answer = await world.http.patch(path, json=change)
+    assert answer.status_code == 200, answer.text
+    spec = (await world.stored("a")).spec
+    (main,) = spec.template["spec"]["containers"]
+    assert (main["image"], main["command"], main.get("args") or []) == ("b", ["echo", "$$(X)"], [])
+    assert spec.env == {"B": "2", "C": "3"}
+    assert spec.ranks[0].resources["requests"]["memory"] == "2Gi"
+    assert spec.ranks[0].resources["requests"]["cpu"] in (1, "1")
+    assert (await world.http.patch(path, json={"image": "c", "hold": False})).status_code == 200
+    assert not (await world.stored("a")).spec.hold
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"resources": {"cpu": "much"}}, "/resources/cpu"),
+        ({"resources": {"memory": "8"}}, "/resources/memory"),
+        ({"env": {"1 2": "x"}}, "/env/1 2"),
+        ({"image": ""}, "/image"),
+        ({"command": "true"}, "/command"),
+    ],
+)
+async def test_other_work_that_is_not_sound_is_refused_by_its_field(
+    world: ApiWorld, change: dict[str, Any], pointer: str
+) -> None:
+    """As at a launch; nothing is written."""
+    path = await held(world)
+    before = await world.stored("a")
+    answer = await world.http.patch(path, json=change)
+    assert answer.status_code == 422, answer.text
+    assert pointer in [each["pointer"] for each in answer.json()["errors"]]
+    assert await world.stored("a") == before
+
+
+async def test_work_that_could_start_stays_as_it_is(world: ApiWorld) -> None:
+    """409 with the way: hold what waits; what was admitted is launched again, also once it is held."""
+    path = f"/api/v1/allocations/{(await world.launch(name='a'))['id']}"
+    waits = await world.http.patch(path, json={"image": "b"})
+    assert (waits.status_code, "slipway hold" in waits.json()["detail"]) == (409, True)
+    await world.run("a")
+    await world.http.post(f"{path}/hold")
+    runs = await world.http.patch(path, json={"image": "b"})
+    assert (runs.status_code, "was admitted" in runs.json()["detail"]) == (409, True)
+
+
+async def test_a_change_of_work_meets_an_admission_at_the_same_moment(world: ApiWorld) -> None:
+    """Whoever comes first: the change is decided again on what was read anew."""
+    path = await held(world)
+    raced: list[str] = []
+
+    async def let_go(verb: Verb, plural: str) -> None:
+        if (verb, plural, raced) == (Verb.PATCH, "allocations", []):
+            raced.append("")
+            await world.kube.patch(ALLOCATIONS, "a", {"spec": {"hold": False}}, namespace="default")
+
+    world.kube.before = let_go
+    answer = await world.http.patch(path, json={"image": "b"})
+    assert (answer.status_code, "is not held" in answer.json()["detail"]) == (409, True)

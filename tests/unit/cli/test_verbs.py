@@ -280,6 +280,22 @@ async def test_changes(world: ApiWorld, desk: Desk) -> None:
     assert signals.preempt.reason == "make room"
 
 
+async def test_what_is_held_is_given_other_work(world: ApiWorld, desk: Desk) -> None:
+    """`update` sends what was named; what is not held is refused with the way."""
+    await desk.run(*RUN, "--env", "A=1", "--", "true")
+    refused = await desk.run("update", "train", "--image", "b")
+    assert (refused.code != 0, "slipway hold" in refused.err) == (True, True)
+    await desk.run("hold", "train")
+    options = ("--image", "b", "--cpus", "3", "--env", "B=2", "--unset-env", "A", "--command", "echo", "--image")
+    done = await desk.run("update", "train", *options)
+    assert (done.code, "another image, command, env, resources" in done.out) == (0, True), done.err
+    spec = (await world.stored("train")).spec
+    (main,) = spec.template["spec"]["containers"]
+    assert (main["image"], main["command"], spec.env) == ("b", ["echo", "--image"], {"B": "2"})
+    assert spec.ranks[0].resources["requests"]["cpu"] == "3"
+    assert (await desk.run("update", "train")).code == 2
+
+
 @pytest.mark.parametrize(
     ("code", "goal", "expected"),
     [(0, "terminated", 0), (3, "terminated", 1), (0, "ready", 1), (0, "running", 0)],

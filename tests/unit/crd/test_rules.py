@@ -149,6 +149,28 @@ def test_what_runs_can_not_be_changed(field: str, value: object) -> None:
     assert messages(other, other) == []
 
 
+REPLACED = [
+    ("template", {"spec": {"nodeSelector": {"a": "b"}}}),
+    ("ranks", [{"name": "worker", "count": 3}]),
+    ("env", {"A": "1"}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), REPLACED)
+def test_what_is_held_may_be_given_other_work_until_it_is_admitted(field: str, value: object) -> None:
+    """Held before the write: a change that also lets it go passes, one that also holds it does not."""
+    held = changed(a_stored(), "spec/hold", True)
+    other = changed(held, f"spec/{field}", value)
+    assert messages(other, held) == []
+    assert messages(changed(other, "spec/hold", False), held) == []
+    assert messages(other, a_stored()) == [f"{field} can only be changed while it is held and was not admitted"]
+    admitted, replaced = (changed(each, "status/admission", ADMISSION) for each in (held, other))
+    assert messages(replaced, admitted) == [
+        "template, ranks and env can not be changed once the allocation was admitted; start another allocation"
+    ]
+    assert messages(changed(admitted, "spec/priority", 3), admitted) == []
+
+
 @pytest.mark.parametrize(("field", "empty"), [("env", {}), ("files", []), ("ports", [])])
 def test_absent_means_empty(field: str, empty: object) -> None:
     """An encoder that leaves defaults out must not be refused."""

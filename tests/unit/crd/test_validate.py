@@ -6,7 +6,7 @@ import pytest
 
 from slipway.crd.fielderrors import ERRORS_MAX, Findings, pointer
 from slipway.crd.resolve import resolve
-from slipway.crd.v1alpha1 import SPEC_BYTES_MAX
+from slipway.crd.v1alpha1 import SPEC_BYTES_MAX, Allocation
 from slipway.crd.validate import check_spec
 from tests.support.allocations import Json, a_pool, a_template, an_allocation
 
@@ -183,6 +183,46 @@ def test_a_pool_bounds_the_slots_of_a_rank(resources: Json) -> None:
     allocation = an_allocation(template=a_template(), ranks=[{"resources": resources}])
     assert [error.pointer for error in resolve(allocation, a_pool(maxSlotsPerPod=8)).errors] == ["/ranks/0/resources"]
     assert resolve(allocation, a_pool(maxSlotsPerPod=9)).errors == ()
+
+
+def graced(at: str, grace_s: int | None) -> Json:
+    """A template whose pod, or a probe of it, has that grace."""
+    template = a_template()
+    parts = {
+        "terminationGracePeriodSeconds": template["spec"],
+        "containers/0/livenessProbe/terminationGracePeriodSeconds": template["spec"]["containers"][0].setdefault(
+            "livenessProbe", {"exec": {"command": ["true"]}}
+        ),
+    }
+    parts[at]["terminationGracePeriodSeconds"] = grace_s
+    return template
+
+
+@pytest.mark.parametrize(
+    "at", ["terminationGracePeriodSeconds", "containers/0/livenessProbe/terminationGracePeriodSeconds"]
+)
+@pytest.mark.parametrize("of_role", [False, True])
+def test_a_pool_bounds_the_grace_of_pods(at: str, of_role: bool) -> None:
+    """A longer one is refused at its field with the number that fits, in the template of a role too."""
+    pool = a_pool(terminationGraceMax="5m")
+
+    def asked(grace_s: int) -> Allocation:
+        template = graced(at, grace_s)
+        return an_allocation(ranks=[{"template": template}]) if of_role else an_allocation(template=template)
+
+    (error,) = resolve(asked(301), pool).errors
+    assert error.pointer == f"{'/ranks/0/template' if of_role else '/template'}/spec/{at}"
+    assert error.detail.startswith("must be at most 300: the pool gives pods no more to end")
+    assert resolve(asked(300), pool).errors == ()
+    assert resolve(asked(86_400), a_pool()).errors == ()
+
+
+def test_what_names_no_grace_has_at_most_that_of_the_pool() -> None:
+    """Kubernetes would give it 30 seconds."""
+    spec = resolve(an_allocation(template=a_template()), a_pool(terminationGraceMax="10s")).spec
+    assert spec.template["spec"]["terminationGracePeriodSeconds"] == 10
+    plain = resolve(an_allocation(template=a_template()), a_pool(terminationGraceMax="5m")).spec
+    assert "terminationGracePeriodSeconds" not in plain.template["spec"]
 
 
 def test_an_answer_is_bounded() -> None:

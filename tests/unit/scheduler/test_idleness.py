@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from slipway.model import ids
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
@@ -52,6 +54,21 @@ def test_the_last_use_of_any_kind_counts() -> None:
         assert await desk.left_s() == TIMEOUT_S - 100
         await desk.seen(proxy=-5000.0)
         assert await desk.left_s() == TIMEOUT_S
+
+    run_virtual(main)
+
+
+def test_a_mark_that_a_wrong_clock_set_is_no_use() -> None:
+    """Idleness counts from the start that the object has; a use that is ahead still counts as now."""
+
+    async def main() -> None:
+        desk = Desk()
+        await desk.seen(since=-5000.0)
+        begun = msgspec.structs.replace(FACT, started=desk.now - 400.0)
+        idleness = Idleness(desk.streams.activity, desk.clock)
+        assert [round(at - desk.now, 3) for at in await idleness.until([FACT, begun])] == [TIMEOUT_S, TIMEOUT_S - 400]
+        await desk.seen(proxy=-10.0)
+        assert [round(at - desk.now, 3) for at in await idleness.until([begun])] == [TIMEOUT_S]
 
     run_virtual(main)
 

@@ -8,7 +8,7 @@ from slipway.crd import totals
 from slipway.crd.figures import DayTotals, Row
 from slipway.crd.meta import condition_of
 from slipway.crd.usage import DAY_MS, day_of
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, QUEUES
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, JOBS, NODES, QUEUES
 from slipway.model.lifecycle import Phase
 from tests.support.small_cluster import a_manifest, launch, look
 from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
@@ -128,5 +128,26 @@ def test_a_node_that_nobody_understands_stops_nobody() -> None:
         await launch(bench.kube, "sound")
         await bench.tick()
         assert (await look(bench.kube, "sound")).status.phase is Phase.ASSIGNED
+
+    on_a_cluster(test)
+
+
+def test_what_was_applied_with_names_that_do_not_exist_says_so_in_the_first_tick() -> None:
+    """Its status names the queue or the job that is missing, and it starts once that was made."""
+
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, "no-queue", queue="gone")
+        await launch(bench.kube, "no-job", job="sweep")
+        await bench.tick()
+        for name, reason, words in (
+            ("no-queue", "UnknownQueue", "pool default has no queue gone"),
+            ("no-job", "UnknownJob", "workspace default has no job sweep"),
+        ):
+            waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
+            assert waiting is not None
+            assert (waiting.reason, waiting.message) == (reason, words)
+        await bench.kube.create(JOBS, {"metadata": {"name": "sweep", "namespace": "default"}, "spec": {}})
+        await bench.tick()
+        assert (await look(bench.kube, "no-job")).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)

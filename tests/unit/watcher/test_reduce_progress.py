@@ -91,6 +91,19 @@ def test_the_shorter_run_limit_of_its_queue_counts(asked: str | None, of_queue: 
     assert status.deadlines == {"maxRuntime": "2023-11-14T22:43:23.000Z"}
 
 
+@pytest.mark.parametrize(("asked", "override", "until"), [("2h", "2h", "00:13:23"), ("1h", "2h", "23:13:23")])
+def test_an_administrators_limit_stands_in_for_the_queues(asked: str, override: str, until: str) -> None:
+    """Also while it runs: the deadline moves, and its own shorter limit still counts."""
+    story = an_allocation(maxRuntime=asked).assigned().released()
+    assert story.it.status.admission is not None
+    admission = msgspec.structs.replace(story.it.status.admission, max_runtime="30m")
+    pods = [a_pod().running(at_s=3).it]
+    running = reduce(story.with_status(admission=admission).it, pods, now=T0 + 3).allocation
+    assert running.status.deadlines["maxRuntime"].endswith("T22:43:23.000Z")
+    longer = AllocationStory(running).with_spec(max_runtime_override=override).it
+    assert reduce(longer, pods, now=T0 + 9).allocation.status.deadlines["maxRuntime"].endswith(f"T{until}.000Z")
+
+
 @pytest.mark.parametrize("kind", ["notebook", "shell", "tensorboard"])
 def test_a_service_is_ready_with_its_pod(kind: str) -> None:
     """Kinds with a port are ready when the pod's Ready condition is true, in the same write as Running."""

@@ -152,6 +152,38 @@ def test_the_grace_of_a_pause_runs_out(acked: bool) -> None:
     assert (status.phase, status.attempt, status.restarts) == (Phase.PENDING, 2, 0)
 
 
+def test_a_start_that_a_wrong_clock_wrote_makes_no_limit_longer() -> None:
+    """The watcher's clock was an hour ahead, and was put right: limits count from when its containers had started."""
+    story = an_allocation(maxRuntime="20s", idleTimeout="1m").assigned().released()
+    pod = a_pod().running(at_s=3)
+    ahead = once(story.it, pod, now=T0 + 3600).allocation
+    assert ahead.status.started_at == "2023-11-14T23:13:20.000Z"
+    right = once(ahead, pod, now=NOW).allocation
+    assert right.status.started_at < "2023-11-14T22:13:25"
+    assert right.status.deadlines == {
+        "maxRuntime": right.status.started_at.replace(":24.", ":44."),
+        "idle": right.status.started_at.replace("22:13:", "22:14:"),
+    }
+    assert not once(right, pod, now=NOW + 1).changed
+
+
+def test_a_watcher_whose_clock_is_behind_ends_nothing_early() -> None:
+    """The nodes say as well that it started later than our clock shows: the start stands."""
+    running = a_running(maxRuntime="20s").with_status(started_at="2023-11-14T22:13:25.000Z").it
+    first = once(running, a_pod().running(at_s=5)).allocation
+    assert not once(first, a_pod().running(at_s=5), now=T0 - 3600).changed
+
+
+def test_a_backoff_that_a_wrong_clock_wrote_is_no_longer_than_any() -> None:
+    """It counts from when the clock was put right, and is written once."""
+    story = an_allocation(maxRestarts=2).with_status(attempt=2, not_before="2023-11-14T23:13:20.000Z")
+    right = once(story.it).allocation
+    assert right.status.not_before == "2023-11-14T22:14:10.000Z"
+    assert not once(right, now=NOW + 1).changed
+    soon = an_allocation(maxRestarts=2).with_status(attempt=2, not_before="2023-11-14T22:13:50.000Z").it
+    assert not once(soon).changed
+
+
 def test_limits_that_change_while_it_runs_move_its_deadlines() -> None:
     """Counted from its start, told once; the limit of its queue stays, and the deadline of a preemption too."""
     story = a_running(maxRuntime="20s", idleTimeout="1m")

@@ -1,4 +1,4 @@
-"""From a whole launch body to the Allocation that is created: complete, judge. Pure.
+"""From a whole launch body to the Allocation that is created, and from a change to other work: complete, judge. Pure.
 
 Owns the short fields (`image`, `command`, `args`, `secrets`), and pointers that make sense to the client. The defaults
 and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
@@ -13,14 +13,15 @@ from typing import Any
 
 import msgspec
 
+from slipway.api.change_schemas import ChangeBody
 from slipway.api.schemas import LaunchBody
 from slipway.api.strict import summary
 from slipway.crd.expansion import literal
 from slipway.crd.fielderrors import Findings
 from slipway.crd.meta import API_GROUP, ObjectMeta
 from slipway.crd.resolve import resolve
-from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, overlaid
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleSpec
 from slipway.crd.validate import check_env_name
 from slipway.errors import FieldError, InvalidError
 
@@ -57,6 +58,51 @@ def draft(body: LaunchBody, name: str, pool: ResourcePool) -> Draft:
     return Draft(allocation=complete, warnings=resolved.warnings)
 
 
+def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool) -> Json:
+    """The fields of its spec (wire names) with other work: image, program, variables, resources.
+
+    Raises:
+        InvalidError: the changed spec is not sound, with pointers into the change.
+    """
+    before = allocation.spec
+    short: Json = {name: value for name in _SHORT if (value := getattr(change, name)) is not msgspec.UNSET}
+    if "command" in short:
+        short.setdefault("args", [])
+    short |= {name: [literal(word) for word in short[name]] for name in _TYPED if name in short}
+    given: Json = {} if change.resources is msgspec.UNSET else change.resources
+    errors = _tiny_memory(given, "/resources")
+    roles = [
+        msgspec.structs.replace(
+            role,
+            template=_with_main(role.template, short, []) if role.template else role.template,
+            resources=overlaid(role.resources, given) if given else role.resources,
+        )
+        for role in before.ranks or [RoleSpec()]
+    ]
+    variables = {} if change.env is msgspec.UNSET else change.env
+    spec = msgspec.structs.replace(
+        before,
+        template=_with_main(before.template, short, []),
+        ranks=roles,
+        env={name: value for name, value in {**before.env, **variables}.items() if value is not None},
+    )
+    resolved = resolve(msgspec.structs.replace(allocation, spec=spec), pool)
+    errors += [FieldError(_change_pointer(error.pointer, given), error.detail) for error in resolved.errors]
+    if errors:
+        raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
+    whole: Json = msgspec.to_builtins(resolved.spec)
+    return {name: whole.get(name, {}) for name in ("template", "ranks", "env")}
+
+
+def _change_pointer(at: str, resources: Json) -> str:
+    """Where the client of a change wrote it; `resources` as they were given, plain or as {requests, limits}."""
+    role = re.fullmatch(r"/ranks/\d+(?:/template/spec/containers/\d+)?(/.+)", at)
+    field = role[1] if role else at
+    if not {"requests", "limits"} & resources.keys():
+        field = re.sub("^/resources/(requests|limits)/", "/resources/", field)
+    return _short_pointer(field, own_template=False)
+
+
 def client_errors(error: InvalidError) -> InvalidError:
     """What the API server refused, with pointers into the launch body instead of the object."""
     fields = tuple(FieldError(_body_pointer(field.pointer), field.detail) for field in error.fields)
@@ -70,6 +116,9 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
         errors.append(FieldError("/desired", "a launch is always to run; leave it out"))
     if body.signals is not None:
         errors.append(FieldError("/signals", "set by the calls under /signals, not by a launch; leave it out"))
+    if body.max_runtime_override is not None:
+        detail = "set by administrators, after the launch: slipway limit ID --max-runtime; leave it out"
+        errors.append(FieldError("/maxRuntimeOverride", detail))
     for key in body.labels:
         if key.partition("/")[0].endswith(API_GROUP):
             errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))

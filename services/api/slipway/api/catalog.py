@@ -101,6 +101,14 @@ class Catalog:
             return f"queue {name} belongs to pool {queue.spec.pool}, not {pool}: the allocation waits (UnknownQueue)"
         return ""
 
+    async def queue(self, name: str) -> Queue:
+        """The queue. Raises InvalidError at `/queue` when no pool has one of that name."""
+        try:
+            return await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
+        except NotFoundError as error:
+            have = _names([queue.metadata.name for queue in (await self._kube.list(QUEUES)).items])
+            raise _missing("/queue", f"there is no queue {name}; {have}") from error
+
     async def check_queue(self, name: str, pool: str) -> None:
         """Raises InvalidError at `/queue` when the pool has no such queue."""
         why = await self.queue_warning(name, pool)
@@ -121,6 +129,17 @@ class Catalog:
 
     async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
         """Which queue ends the work before it would end by itself; empty when none does."""
+        length_s, name, text = await self.run_limit(name)
+        if not name or (max_runtime and _seconds(max_runtime) <= length_s):
+            return ""
+        asked = f"not the {max_runtime} that it asks for" if max_runtime else "although it asks for no limit"
+        return f"queue {name} ends its work after {text}, {asked}"
+
+    async def run_limit(self, name: str) -> tuple[float, str, str]:
+        """The shortest `maxRuntime` (seconds) of a queue and of those above it, whose it is, and how it is written.
+
+        Infinite and empty where none has one.
+        """
         seen: set[str] = set()
         limits: list[tuple[float, str, str]] = []
         while name and name not in seen:
@@ -132,11 +151,7 @@ class Catalog:
             if queue.spec.max_runtime:
                 limits.append((_seconds(queue.spec.max_runtime), name, queue.spec.max_runtime))
             name = queue.spec.parent or ""
-        length_s, name, text = min(limits, default=(math.inf, "", ""))
-        if not name or (max_runtime and _seconds(max_runtime) <= length_s):
-            return ""
-        asked = f"not the {max_runtime} that it asks for" if max_runtime else "although it asks for no limit"
-        return f"queue {name} ends its work after {text}, {asked}"
+        return min(limits, default=(math.inf, "", ""))
 
     async def check_workspace(self, name: str) -> None:
         """Raises InvalidError at `/workspace` when nobody may launch there, TerminatingError when it goes away."""

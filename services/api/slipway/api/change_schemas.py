@@ -3,12 +3,13 @@
 Wire structs that refuse unknown fields, as those of `schemas.py` do.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from slipway.api.schemas import Request
+from slipway.api.schemas import Request, Words
+from slipway.crd.bounds import ENV_MAX
 from slipway.crd.v1alpha1 import Name, Position
 from slipway.crd.wire import Duration
 
@@ -24,6 +25,15 @@ class ChangeBody(Request, kw_only=True, frozen=True):
     max_runtime: Duration | msgspec.UnsetType = msgspec.UNSET
     idle_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
     pending_timeout: Duration | msgspec.UnsetType = msgspec.UNSET
+    image: Annotated[str, Meta(min_length=1, max_length=1024)] | msgspec.UnsetType = msgspec.UNSET
+    """of the main container of every role; this and what follows while it is held, until it is admitted"""
+    command: Words | msgspec.UnsetType = msgspec.UNSET
+    """without args, it takes the args away"""
+    args: Words | msgspec.UnsetType = msgspec.UNSET
+    env: Annotated[dict[str, str | None], Meta(max_length=ENV_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    """variables to set; null takes one away"""
+    resources: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """of every role: what is named here changes, the rest stays"""
 
 
 class KillBody(Request, kw_only=True, frozen=True):

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from slipway.api.announce import Announcer
+from slipway.api.catalog import Catalog
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.preempting import signals_of
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.strict import summary
-from slipway.crd.transitions import id_of
+from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signals
 from slipway.errors import FieldError, InvalidError, StaleError
 from slipway.kube.ports import PatchType
@@ -91,6 +92,25 @@ class Changes:
                 if not tries_left:
                     raise
         raise AssertionError
+
+    async def rework(
+        self, allocation: Allocation, work: Callable[[Allocation], Mapping[str, Any]], *, version: str = ""
+    ) -> Allocation:
+        """Give what is held other work; `work` makes the fields (wire names) from the object as it stands.
+
+        Raises:
+            ConflictError: it is not held, or was admitted.
+            PreconditionError: `version` is given and is not the current one.
+        """
+        for _ in range(STALE_TRIES_MAX):
+            check_reworkable(allocation)
+            try:
+                return await self.write(allocation, work(allocation), version=allocation.metadata.resource_version)
+            except PreconditionError:
+                if version:
+                    raise
+                allocation = await self._lookup.again(allocation)
+        raise StaleError("the allocation changes faster than its work can be written; try again")
 
     async def _write(self, allocation: Allocation, fields: Mapping[str, Any], version: str) -> Allocation:
         """One try."""
@@ -212,6 +232,42 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
             errors.append(FieldError(f"/{name}", detail))
     if errors:
         raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
+
+
+def check_reworkable(allocation: Allocation) -> None:
+    """Raises ConflictError unless what it runs can still be changed."""
+    name = id_of(allocation)
+    if has_ended(allocation):
+        raise ConflictError(f"allocation {name} has ended; nothing of it can change")
+    if allocation.status.admission is not None:
+        raise ConflictError(
+            f"allocation {name} was admitted: image, command, args, env and resources stay as they are; launch another"
+        )
+    if not allocation.spec.hold:
+        raise ConflictError(
+            f"allocation {name} is not held, so that it could start at any moment; hold it first: slipway hold {name}"
+        )
+
+
+async def queue_limit(catalog: Catalog, allocation: Allocation) -> str:
+    """The run limit that its queue gives it: as it was admitted, else as the queue stands now. Empty: none."""
+    admission = allocation.status.admission if is_admitted(allocation) else None
+    if admission is not None:
+        return admission.max_runtime or ""
+    _, _, text = await catalog.run_limit(allocation.spec.queue)
+    return text
+
+
+async def is_beyond_queue(catalog: Catalog, allocation: Allocation, asked: str) -> bool:
+    """Whether a `maxRuntime` is longer than its queue, or an administrator, lets it run so far."""
+    limit = allocation.spec.max_runtime_override or await queue_limit(catalog, allocation)
+    return bool(limit) and parse_duration(asked) > parse_duration(limit)
+
+
+async def check_queue_change(catalog: Catalog, allocation: Allocation, fields: Mapping[str, Any]) -> None:
+    """Raises InvalidError at `/queue` when its pool has no such queue; the API server refuses it once admitted."""
+    if "queue" in fields and allocation.status.admission is None:
+        await catalog.check_queue(fields["queue"], allocation.spec.pool)
 
 
 def check_attempt(allocation: Allocation, attempt: int | None) -> None:

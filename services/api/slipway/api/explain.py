@@ -13,6 +13,7 @@ from slipway.api.preempting import asked_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
+from slipway.crd.podtemplate import GRACE_DEFAULT_S
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
@@ -21,8 +22,6 @@ from slipway.model.reasons import Gate, says_never
 from slipway.model.times import format_time, parse_time
 
 JOBS_SHOWN_MAX = 10
-GRACE_S = 30
-"""Of a pod that says nothing else. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
 
 _HELP: dict[str, tuple[str, str]] = {
     Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec can not be changed"),
@@ -34,6 +33,10 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.UNKNOWN_QUEUE: (
         "create",
         "create that Queue or correct it as the message says, or move the allocation to a queue that takes work",
+    ),
+    Gate.UNKNOWN_JOB: (
+        "create",
+        "create that job: slipway job create, or kill the allocation and launch it into a job that exists",
     ),
     Gate.NOT_ENOUGH_PODS: ("lower", "lower minAvailable or raise the counts of the roles, and launch again"),
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
@@ -71,13 +74,17 @@ def explain(
     aged: Aged = NOBODY,
     seen: Seen | None = None,
     now: float = 0.0,
+    missing_pool: str = "",
 ) -> ExplainView:
     """The explanation; `pending` are the pending allocations of its pool, itself among them or not.
 
-    `seen` is when it was last in use, None while that can not be told.
+    `seen` is when it was last in use, None while that can not be told. `missing_pool` says that there is no such pool:
+    then no scheduler looks at the allocation.
     """
     spec, status = allocation.spec, allocation.status
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
+    if missing_pool and is_waiting(allocation):
+        code, message = Gate.UNKNOWN_POOL.value, missing_pool
     held_up = stuck.stuck_of(allocation)
     if held_up is not None:
         code, message = held_up.reason, stuck.sentence(held_up)
@@ -150,7 +157,7 @@ def _until(allocation: Allocation) -> str:
     if status.phase is not Phase.TERMINATING:
         return ""
     graces = [_grace_s(role.template or allocation.spec.template) for role in allocation.spec.ranks]
-    grace_s = max(graces, default=GRACE_S)
+    grace_s = max(graces, default=GRACE_DEFAULT_S)
     if signals is not None and signals.attempt == status.attempt and signals.grace_s is not None:
         return f"; they have at most {signals.grace_s} s"
     began = next((each.time for each in reversed(ring_of(allocation)) if each.type is Event.TERMINATING), "")
@@ -160,7 +167,7 @@ def _until(allocation: Allocation) -> str:
 
 def _grace_s(template: Mapping[str, Any]) -> int:
     given = object_of(template.get("spec")).get("terminationGracePeriodSeconds")
-    return given if isinstance(given, int) else GRACE_S
+    return given if isinstance(given, int) else GRACE_DEFAULT_S
 
 
 def _shrinking(allocation: Allocation) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.api.changes import has_ended
+from slipway.api.changes import check_queue_change, has_ended
 from slipway.api.job_schemas import BatchView, JobChange, MoveBody, QueueUpdate, Updated
 from slipway.api.job_view import has_place
 from slipway.api.moves import Subject, members_of, name_of, place_beside
@@ -18,7 +18,7 @@ from slipway.api.problems import row_of
 from slipway.api.queue_view import is_waiting, priority_of
 from slipway.api.refusals import ConflictError, MalformedError, PreconditionError
 from slipway.crd.transitions import id_of, stop_reason
-from slipway.crd.v1alpha1 import Allocation, Job, JobSpec
+from slipway.crd.v1alpha1 import Allocation, Job, JobSpec, Queue
 from slipway.errors import ControlPlaneError, FieldError, InvariantError, NotFoundError, StaleError
 from slipway.kube.resources import ALLOCATIONS, JOBS
 from slipway.model.lifecycle import Phase
@@ -47,9 +47,11 @@ async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str 
 
     Raises:
         ConflictError: work of it runs, can not be preempted, and would have to begin again.
+        InvalidError: there is no such queue, or it belongs to a pool in which nothing of the job waits.
     """
     fields = _fields(change)
     members = await _members(parts, job)
+    queue = await _queue_of(parts, members, change.queue) if isinstance(change.queue, str) else None
     after = _after(job.spec, fields)
     moved = _running_at_another_priority(members, job, after) if change.interrupt else []
     fixed = [each for each in moved if not each.spec.preemptible]
@@ -60,7 +62,7 @@ async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str 
         )
     if fields:
         job = await _write(parts, job, fields, version=version)
-    unchanged = await _to_queue(parts, members, change.queue) if isinstance(change.queue, str) else []
+    unchanged = await _to_queue(parts, members, queue) if queue is not None else []
     for each in moved:
         await parts.changes.preempt(each, WHY_PREEMPTED, requeue=True)
     return Effects(job=job, preempted=tuple(map(id_of, moved)), unchanged=tuple(unchanged))
@@ -223,6 +225,7 @@ async def _update_allocation(parts: Parts, update: QueueUpdate, permit: Permit) 
     given = {"priority": update.priority, "queue": update.queue}
     fields = {name: value for name, value in given.items() if value is not msgspec.UNSET}
     if fields:
+        await check_queue_change(parts.catalog, found, fields)
         found = await parts.changes.write(found, fields)
     await _maybe_move(parts, found, update, is_changed=bool(fields))
 
@@ -263,17 +266,34 @@ def _running_at_another_priority(members: Iterable[Allocation], job: Job, after:
     ]
 
 
-async def _to_queue(parts: Parts, members: Iterable[Allocation], queue: str) -> list[str]:
-    """Move what was never admitted; why the rest stays."""
+async def _queue_of(parts: Parts, members: Iterable[Allocation], name: str) -> Queue:
+    """The queue, in the pool of at least one of those that could move. Raises InvalidError at `/queue`."""
+    queue = await parts.catalog.queue(name)
+    pools = sorted({each.spec.pool for each in members if _may_move(each)})
+    if pools and queue.spec.pool not in pools:
+        await parts.catalog.check_queue(name, pools[0])
+    return queue
+
+
+async def _to_queue(parts: Parts, members: Iterable[Allocation], queue: Queue) -> list[str]:
+    """Move what was never admitted and is of the queue's pool; why the rest stays."""
     stays: list[str] = []
+    name = queue.metadata.name
     for each in members:
-        if each.spec.queue == queue:
+        if each.spec.queue == name:
             continue
-        if not is_waiting(each) or each.status.admission is not None:
+        if not _may_move(each):
             stays.append(f"{id_of(each)} was admitted in queue {each.spec.queue} and stays there")
             continue
-        await _attempt(stays, each, lambda one=each: parts.changes.write(one, {"queue": queue}))
+        if each.spec.pool != queue.spec.pool:
+            stays.append(f"{id_of(each)} is of pool {each.spec.pool}; queue {name} belongs to pool {queue.spec.pool}")
+            continue
+        await _attempt(stays, each, lambda one=each: parts.changes.write(one, {"queue": name}))
     return stays
+
+
+def _may_move(member: Allocation) -> bool:
+    return is_waiting(member) and member.status.admission is None
 
 
 async def _attempt(stays: list[str], member: Allocation, write: Callable[[], Awaitable[Allocation]]) -> None:

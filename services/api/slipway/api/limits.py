@@ -7,7 +7,7 @@ by use, which is known to Redis alone.
 from collections.abc import Mapping
 
 from slipway.api.schemas import Deadline
-from slipway.crd.facts import deadlines_of
+from slipway.crd.facts import deadlines_of, run_limit
 from slipway.crd.transitions import stop_reason
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.duration import parse_duration
@@ -55,11 +55,7 @@ def _is_open(allocation: Allocation) -> bool:
 
 
 def _plain(allocation: Allocation, name: str, at: float) -> Deadline:
-    spec, admission = allocation.spec, allocation.status.admission
-    of_queue = admission.max_runtime if admission is not None else None
-    run_limits = [limit for limit in (of_queue, spec.max_runtime) if limit]
-    shortest = min(run_limits, key=parse_duration, default=None)
-    limit = {"pending": spec.pending_timeout, "maxRuntime": shortest}.get(name)
+    limit = {"pending": allocation.spec.pending_timeout, "maxRuntime": run_limit(allocation)}.get(name)
     return Deadline(name=name, at=format_time(at), detail=_WORDS[name].format(limit=limit or ""))
 
 

@@ -211,7 +211,7 @@ class LogFeed:
     async def _source(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
         """Lines into the inbox: from the stream, and while that is away from the pods."""
         allocation, wanted = session.allocation, session.wanted
-        cursor, since = wanted.after, None
+        cursor = wanted.after
         is_first = True
         while True:
             try:
@@ -224,16 +224,15 @@ class LogFeed:
                 async with aclosing(self._logs.follow(id_of(allocation), after=cursor)) as found:
                     async for page in found:
                         cursor = page[-1].cursor
-                        if since is not None:
-                            page, since = [each for each in page if _is_after(each.line, since)], None
-                        lines = await _chosen(
-                            [each for each in page if session.is_new(each.line)], wanted, session.gaps
-                        )
+                        fresh = [
+                            each for each in page if session.is_new(each.line) and not session.was_polled(each.line)
+                        ]
+                        lines = await _chosen(fresh, wanted, session.gaps)
                         if lines:
                             await inbox.put(lines)
                         session.cursor = cursor
             except TransientError:
-                since = await self._poll_pods(session, since, inbox)
+                await self._poll_pods(session, inbox)
                 await self._clock.sleep(LOOK_S)
 
     async def _start_with_tail(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> str | None:
@@ -261,23 +260,16 @@ class LogFeed:
             return False
         return session.allocation.status.phase is Phase.TERMINATED
 
-    async def _poll_pods(
-        self, session: "_Session", since: float | None, inbox: asyncio.Queue[list[LogLineView]]
-    ) -> float | None:
-        """What the pods have said after `since`; answers the time of the last line."""
-        since = since if since is not None else session.newest_s
-        lines = await self._of_pods(session.allocation, msgspec.structs.replace(session.wanted, since=since))
-        newest, fresh = since, list[LogLineView]()
-        for line in lines:
-            at = parse_time(line.time) if line.time else None
-            if since is not None and at is not None and at <= since:
-                continue
-            newest = max(newest or 0.0, at or 0.0)
-            if session.wanted.has(line):
-                fresh.append(line)
+    async def _poll_pods(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
+        """What the pods have said since, each rank after its own last line: a slow one is not passed over."""
+        wanted = session.wanted
+        if session.has_met_any:
+            # Of what comes then no line is left out.
+            wanted = msgspec.structs.replace(wanted, tail=None)
+        lines = await self._of_pods(session.allocation, wanted)
+        fresh = [line for line in session.take_polled(lines) if session.wanted.has(line)]
         if fresh:
             await inbox.put(fresh)
-        return newest
 
     async def _of_pods(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
         """The lines of the pods that are there, all ranks merged by time."""
@@ -309,6 +301,10 @@ class LogFeed:
         ]
 
 
+_RankRun = tuple[int, int, str]
+"""(attempt, rank, container)"""
+
+
 class _Session:
     """One client that follows: what it has been sent."""
 
@@ -319,7 +315,10 @@ class _Session:
         """of the last entry whose lines wait to be sent, or were"""
         self.gaps: Gaps | None = None
         """None while the store has not answered"""
-        self.newest_s: float | None = None
+        self._newest_s: dict[_RankRun, float] = {}
+        """when each rank said its last line that came from the store"""
+        self._polled_s: dict[_RankRun, float] = {}
+        """the same of lines that were read from its pod"""
         self._last: dict[LogSource, int] = {}
 
     def is_new(self, line: LogLine) -> bool:
@@ -331,8 +330,32 @@ class _Session:
             return False
         self._last[source] = line.number
         if line.time:
-            self.newest_s = max(self.newest_s or 0.0, parse_time(line.time))
+            run = (line.attempt, line.rank, line.container)
+            self._newest_s[run] = max(self._newest_s.get(run, 0.0), parse_time(line.time))
         return True
+
+    @property
+    def has_met_any(self) -> bool:
+        """Whether any line was met so far."""
+        return bool(self._newest_s or self._polled_s)
+
+    def was_polled(self, line: LogLine) -> bool:
+        """Whether this line of the store was read from the pod before, while the store was away."""
+        polled_s = self._polled_s.get((line.attempt, line.rank, line.container))
+        return polled_s is not None and bool(line.time) and parse_time(line.time) <= polled_s
+
+    def take_polled(self, lines: Iterable[LogLineView]) -> list[LogLineView]:
+        """Those lines of pods, in their order, that were met neither here nor in the store."""
+        known = {**self._newest_s, **{run: max(at, self._newest_s.get(run, at)) for run, at in self._polled_s.items()}}
+        fresh: list[LogLineView] = []
+        for line in lines:
+            run, at = (line.attempt, line.rank, line.container), parse_time(line.time) if line.time else None
+            if at is not None:
+                if at <= known.get(run, 0.0):
+                    continue
+                self._polled_s[run] = max(self._polled_s.get(run, 0.0), at)
+            fresh.append(line)
+        return fresh
 
     def are_ended(self, positions: dict[LogSource, LogPosition]) -> bool:
         """Whether each log that there is, and that of each rank which ran in the last attempt, is stored to its end."""
@@ -385,10 +408,6 @@ def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
         found.append(line)
         limit -= not line.missing
     return found
-
-
-def _is_after(line: LogLine, since: float) -> bool:
-    return not line.time or parse_time(line.time) > since
 
 
 def _is_found(search: str | Pattern, text: str) -> bool:

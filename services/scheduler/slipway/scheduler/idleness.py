@@ -62,5 +62,11 @@ class Idleness:
 
 
 def _until(fact: AllocationFact, times: Mapping[str, float], now: float) -> float:
-    last = max(times.values()) if keys.ACTIVITY_SINCE in times else now
+    if keys.ACTIVITY_SINCE not in times:
+        return now + fact.idle_timeout
+    since = times[keys.ACTIVITY_SINCE]
+    if since > now and 0 < fact.started <= now:
+        # A clock that was ahead has set the mark; the start has been put right since.
+        since = fact.started
+    last = max({**times, keys.ACTIVITY_SINCE: since}.values())
     return min(last, now) + fact.idle_timeout

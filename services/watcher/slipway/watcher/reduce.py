@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.facts import run_limit
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import HELD, is_released, is_told_held, leaving_ranks, record, with_status
 from slipway.crd.usage import carried
@@ -33,7 +34,7 @@ from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
 from slipway.watcher.gang import ENDED
 from slipway.watcher.podwarnings import PodWarning
-from slipway.watcher.view import View, last_transition_at
+from slipway.watcher.view import GRAIN_S, View, last_transition_at
 
 DEFAULT_POLICY = Policy()
 NO_WARNINGS: Mapping[str, PodWarning] = {}
@@ -139,6 +140,7 @@ def _unstarted(view: View) -> _Moved:
     )
     match decision:
         case None:
+            allocation = _backing_off(view, allocation)
             return _Moved(allocation=_held(view, allocation), at=ends.stuck_until(allocation, view.policy))
         case End():
             return _Moved(allocation=_terminated(view, allocation, decision))
@@ -230,14 +232,16 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
 
 
 def _limited(view: View, allocation: Allocation) -> Allocation:
-    """The deadlines of what runs, when a limit of it was changed."""
+    """The deadlines of what runs, when a limit of it was changed or a wrong clock had written its start."""
     status = allocation.status
     if status.phase is not Phase.RUNNING or not status.started_at:
         return allocation
     ours = (ends.DEADLINE_MAX_RUNTIME, ends.DEADLINE_IDLE)
-    wanted = _deadlines(allocation, parse_time(status.started_at))
+    since = _start_of(view, parse_time(status.started_at))
+    started_at = format_time(since)
+    wanted = _deadlines(allocation, since)
     known = {name: at for name, at in status.deadlines.items() if name in ours}
-    if wanted == known:
+    if wanted == known and started_at == status.started_at:
         return allocation
     others = {name: at for name, at in status.deadlines.items() if name not in ours}
     return record(
@@ -246,23 +250,38 @@ def _limited(view: View, allocation: Allocation) -> Allocation:
         now=view.now,
         data={"deadlines": wanted},
         deadlines={**others, **wanted},
+        started_at=started_at,
     )
+
+
+def _start_of(view: View, written: float) -> float:
+    """When it began to run: as it is written, unless that is still to come by our clock and by those of its nodes.
+
+    A clock that was ahead has written it then, and its limits would last longer by as much. Where its nodes say so too,
+    ours is behind, and the start stands.
+    """
+    starts = [exits.started_at(rank.pod) for rank in view.gang.ranks if rank.pod is not None]
+    seen = max((start for start in starts if start is not None), default=None)
+    latest = view.now + causes.SKEW_S
+    return written if written <= latest or seen is None or seen > latest else min(view.now, seen + GRAIN_S)
+
+
+def _backing_off(view: View, allocation: Allocation) -> Allocation:
+    """A backoff that is further away than any is was written by a clock that was ahead: it counts from now."""
+    status, longest_s = allocation.status, view.policy.restart_backoff_max_s
+    is_ahead = status.not_before and parse_time(status.not_before) > view.now + longest_s + causes.SKEW_S
+    if status.phase is not Phase.PENDING or not is_ahead:
+        return allocation
+    return with_status(allocation, msgspec.structs.replace(status, not_before=format_time(view.now + longest_s)))
 
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
     """The deadlines that count from Running. That of idleness is the earliest: use puts it off, unwritten."""
-    spec, admission = allocation.spec, allocation.status.admission
-    limits = [
-        (ends.DEADLINE_MAX_RUNTIME, spec.max_runtime),
-        (ends.DEADLINE_MAX_RUNTIME, admission.max_runtime if admission is not None else None),
-        (ends.DEADLINE_IDLE, spec.idle_timeout),
-    ]
-    found: dict[str, float] = {}
-    for name, limit in limits:
-        if limit:
-            at = since + parse_duration(limit)
-            found[name] = min(at, found.get(name, at))
-    return {name: format_time(at) for name, at in found.items()}
+    limits = {
+        ends.DEADLINE_MAX_RUNTIME: run_limit(allocation),
+        ends.DEADLINE_IDLE: allocation.spec.idle_timeout,
+    }
+    return {name: format_time(since + parse_duration(limit)) for name, limit in limits.items() if limit}
 
 
 def _ready(view: View, allocation: Allocation) -> Allocation:

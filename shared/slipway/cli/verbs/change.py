@@ -1,9 +1,11 @@
-"""`slipway kill`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `forget`, `priority`: changes after the launch."""
+"""Changes after the launch: `slipway kill`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `forget`, `priority`,
+`limit`, `update`."""
 
 import argparse
+import os
 from typing import Any, cast
 
-from slipway.cli import main, words
+from slipway.cli import launch, main, words
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
@@ -142,6 +144,37 @@ def limit(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
+def configure_update(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `update`."""
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--image", metavar="I", help="another container image")
+    launch.add_resources(parser)
+    launch.add_variables(parser)
+    parser.add_argument(
+        "--unset-env", metavar="NAME", action="append", default=[], help="take a variable away (repeat)"
+    )
+    parser.add_argument(
+        "--command", nargs=argparse.REMAINDER, default=[], metavar="WORD", help="another command: all words that follow"
+    )
+
+
+def update(arguments: argparse.Namespace, session: Session) -> int:
+    """Give what is held other work, before it is admitted."""
+    variables: Json = launch.variables_of(arguments.env, os.environ) | dict.fromkeys(arguments.unset_env)
+    given: Json = {
+        "image": arguments.image,
+        "command": arguments.command,
+        "env": variables,
+        "resources": launch.resources_of(arguments),
+    }
+    asked = {name: value for name, value in given.items() if value}
+    if not asked:
+        raise InvalidError("nothing to change: give --image, --env, --unset-env, --cpus, --memory, --gpus or --command")
+    view: Json = session.api.patch(f"/allocations/{arguments.id}", asked)
+    session.terminal.line(f"{view['id']} has another {', '.join(asked)}; `slipway resume` lets it start")
+    return main.OK
+
+
 def configure_priority(parser: argparse.ArgumentParser) -> None:
     """Arguments of `priority`."""
     parser.add_argument("id", metavar="ID")
@@ -164,5 +197,6 @@ VERBS = {
     "resume": Verb(_configure_ids, resume),
     "forget": Verb(_configure_ids, forget),
     "limit": Verb(configure_limit, limit),
+    "update": Verb(configure_update, update),
     "priority": Verb(configure_priority, priority),
 }

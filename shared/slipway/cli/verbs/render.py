@@ -15,7 +15,7 @@ from slipway.cli.verbs.apply import bodies_of, located
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
-_NOT_OF_A_BODY = ("requestHash", "signals", "desired", "hold", "queuePosition")
+_NOT_OF_A_BODY = ("requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride")
 _OURS = "slipway.dev"
 PARTS = ("objects", "spec", "sources", "all")
 

@@ -60,6 +60,18 @@ def test_an_unknown_queue_and_an_inner_one() -> None:
     assert why(an_allocation("a", queue="p"), queues=queues).gate is Gate.UNKNOWN_QUEUE
 
 
+def test_a_job_that_does_not_exist_is_waited_for() -> None:
+    """Nothing would hold the limits of the job; work without one goes on beside it, and it starts with its job."""
+    work = an_allocation("a", job="sweep")
+    found = why(work)
+    assert (found.gate, found.message) == (Gate.UNKNOWN_JOB, f"workspace {work.namespace} has no job sweep")
+    free = an_allocation("b")
+    both = planned(a_snapshot(nodes(1), [work, free]), 0.0)
+    assert [admit.allocation for admit in both.admits] == [free.key]
+    made = [JobFact(namespace=work.namespace, name="sweep")]
+    assert planned(a_snapshot(nodes(1), [work], jobs=made), 0.0).admits
+
+
 def test_too_few_ranks_says_both_numbers() -> None:
     assert why(an_allocation("a", a_role(2), minimum=3)).message == "the gang has 2 ranks and needs 3"
     role = a_role(1, 2, name="ps")

@@ -33,6 +33,7 @@ def test_a_run_limit_is_the_lesser_of_its_own_and_the_queues() -> None:
     assert run_limit(an_allocation("a"), limited) == 50.0
     assert run_limit(an_allocation("a", max_runtime=20.0), limited) == 20.0
     assert run_limit(an_allocation("a", max_runtime=90.0), limited) == 50.0
+    assert run_limit(an_allocation("a", max_runtime=90.0, beyond_queue=True), limited) == 90.0
 
 
 def test_when_something_ends_at_the_latest() -> None:

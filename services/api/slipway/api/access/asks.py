@@ -44,4 +44,6 @@ GET, LIST = Ask("get"), Ask("list")
 LOGS = Ask("get", "allocations/log")
 CREATE, PATCH, DELETE = (Ask(verb, role=Role.EDITOR) for verb in ("create", "patch", "delete"))
 FORGET = Ask("create", "allocations/forget", Role.ADMIN)
+LIMITS = Ask("create", "allocations/limits", Role.ADMIN)
+"""to let something run beyond the limit of its queue"""
 PROXY = Ask("create", "allocations/proxy", Role.EDITOR)

@@ -8,14 +8,24 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.asks import LIMITS
 from slipway.api.access.door import sight_of
+from slipway.api.admission import changed_work
 from slipway.api.change_schemas import ChangeBody, KillBody
-from slipway.api.changes import STOPPED, check_limits, has_ended
+from slipway.api.changes import (
+    STOPPED,
+    check_limits,
+    check_queue_change,
+    has_ended,
+    is_beyond_queue,
+    queue_limit,
+)
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
 from slipway.api.foreseeing import foreseen
 from slipway.api.holders import holders, waits_for_others
+from slipway.api.identity import principal_of
 from slipway.api.limits import Seen, is_watched
 from slipway.api.parts import Parts, parts_of
 from slipway.api.queue_view import NOBODY, Aged, aged
@@ -55,6 +65,8 @@ PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
 NODES_SHOWN_MAX = 4
 CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
+WORK = frozenset({"image", "command", "args", "env", "resources"})
+"""What may change while it is held, until it is admitted."""
 GRACE_MIN_S, GRACE_MAX_S = 1, 86_400
 SECOND_KILL_AFTER_S = 2.0
 """A kill that follows sooner may be the first one, sent again because its answer was lost."""
@@ -69,7 +81,8 @@ async def get(request: Request, kind: Kind | None = None) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Change priority, queue (before admission), position, hold, desired, or the limits, also while it runs."""
+    """Change priority, queue (before admission), position, hold, desired; the limits, also while it runs; the work of
+    what is held."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), ChangeBody)
     fields: dict[str, Any] = msgspec.to_builtins(body)
@@ -80,9 +93,27 @@ async def change(request: Request) -> Response:
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
     if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
         check_limits(given, await parts.catalog.pool(found.spec.pool))
-    if "queue" in fields and found.status.admission is None:
-        await parts.catalog.check_queue(fields["queue"], found.spec.pool)
+    if (asked := fields.get("maxRuntime")) and await is_beyond_queue(parts.catalog, found, asked):
+        await _permit_beyond_queue(request, found)
+        fields["maxRuntimeOverride"] = asked
+    await check_queue_change(parts.catalog, found, fields)
+    if work := WORK.intersection(fields):
+        others = {name: value for name, value in fields.items() if name not in work}
+        pool = await parts.catalog.pool(found.spec.pool)
+        changed = await parts.changes.rework(
+            found, lambda now: {**changed_work(now, body, pool), **others}, version=version
+        )
+        return _answer(changed)
     return _answer(await parts.changes.write(found, fields, version=version))
+
+
+async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
+    """Raises InvalidError at `/maxRuntime` for callers who are no administrators."""
+    if await principal_of(request).may(LIMITS, found.metadata.namespace):
+        return
+    limit = found.spec.max_runtime_override or await queue_limit(parts_of(request).catalog, found)
+    detail = f"queue {found.spec.queue} lets it run for {limit} at most; ask for less, or ask an administrator for more"
+    raise InvalidError(f"maxRuntime: {detail}", fields=(FieldError("/maxRuntime", detail),))
 
 
 async def delete(request: Request) -> Response:
@@ -204,7 +235,8 @@ async def explained(request: Request) -> Response:
     pending, jobs = await pending_of(parts, found.spec.pool)
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
-    view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now())
+    missing = await _missing_pool(parts, found.spec.pool)
+    view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now(), missing_pool=missing)
     sight = await sight_of(request)
     if waits_for_others(view.code, view.message):
         held, more = holders(found, view.code, await live_of(parts, found.spec.pool), sight.has)
@@ -215,6 +247,15 @@ async def explained(request: Request) -> Response:
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(view, foreseen=await foreseen(parts.simulator, found))
     return json_response(view)
+
+
+async def _missing_pool(parts: Parts, name: str) -> str:
+    """That there is no such pool, and which there are; empty when it is there."""
+    try:
+        await parts.catalog.pool(name)
+    except InvalidError as error:
+        return error.fields[0].detail
+    return ""
 
 
 async def timed(request: Request) -> Response:
@@ -340,7 +381,7 @@ ENDPOINTS = (
         method="PATCH",
         path=ROOT,
         handler=change,
-        summary="Change priority, queue, position, hold or desired",
+        summary="Change priority, queue, position, hold, desired, limits, or the work of what is held",
         tag=TAG,
         body=ChangeBody,
         answer=AllocationView,

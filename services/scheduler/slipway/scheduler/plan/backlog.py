@@ -197,15 +197,17 @@ def _freeze(key: bytes, group: _Open) -> Group:
 
 
 def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float) -> bytes:
-    """Equal for work that is alike. A job counts where it caps its work; a backoff while it lasts."""
+    """Equal for work that is alike. A job counts where it caps its work, or is missing; a backoff
+    while it lasts."""
     return _encode(
         (
             fact.queue,
             fact.namespace,
-            fact.job if job is not None and job.max_slots is not None else "",
+            fact.job if job is None or job.max_slots is not None else "",
             priority_of(fact, job),
             fact.preemptible,
             fact.max_runtime,
+            fact.beyond_queue,
             fact.invalid,
             fact.hold,
             fact.not_before if fact.not_before > now else 0.0,

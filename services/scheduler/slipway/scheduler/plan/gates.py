@@ -40,7 +40,12 @@ def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree,
             message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} before it tries again",
             change=(Change(kind="wait", until=allocation.not_before),),
         )
-    return _queue_gate(allocation, snapshot, tree) or _pods_gate(allocation) or _budget_gate(allocation, tree)
+    return (
+        _queue_gate(allocation, snapshot, tree)
+        or _job_gate(allocation, snapshot)
+        or _pods_gate(allocation)
+        or _budget_gate(allocation, tree)
+    )
 
 
 def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree) -> Explanation | None:
@@ -62,6 +67,17 @@ def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree)
             is_never=True,
         )
     return None
+
+
+def _job_gate(allocation: AllocationFact, snapshot: Snapshot) -> Explanation | None:
+    """Without its job nothing would hold the job's limits."""
+    if not allocation.job or snapshot.job_of(allocation) is not None:
+        return None
+    return Explanation(
+        gate=Gate.UNKNOWN_JOB,
+        message=f"workspace {allocation.namespace} has no job {allocation.job}",
+        is_never=True,
+    )
 
 
 def _pods_gate(allocation: AllocationFact) -> Explanation | None:

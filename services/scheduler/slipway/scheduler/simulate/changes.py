@@ -112,12 +112,12 @@ def apply(standing: Standing, changes: Changes) -> Standing:
         InvalidError: what a change names is not there, or its value makes no sense; with the path.
     """
     changed = standing.copy()
+    for index, raw in enumerate(changes.queues):
+        _change_queue(changed, raw, f"queues[{index}]")
     _add(changed, changes)
     _change_nodes(changed, changes)
     for index, change in enumerate(changes.allocations):
         _change_allocation(changed, change, f"allocations[{index}]")
-    for index, raw in enumerate(changes.queues):
-        _change_queue(changed, raw, f"queues[{index}]")
     _change_policy(changed, changes.policy)
     return changed
 
@@ -126,7 +126,10 @@ def _add(standing: Standing, changes: Changes) -> None:
     """Nodes and allocations, by the rules of a scenario file."""
     # What they refer to is the pool's, and exists as far as the file's own rules are concerned.
     names = {str(part.get("job") or "") for part in changes.add_allocations}
-    jobs = [{"name": name} for name in sorted({job.name for job in standing.jobs} & names)]
+    jobs = [
+        {"name": name}
+        for name in sorted({job.name for job in standing.jobs if job.namespace == changes.workspace} & names)
+    ]
     try:
         scenario = checked({"nodes": changes.add_nodes, "allocations": changes.add_allocations, "jobs": jobs})
     except InvalidError as exc:
@@ -147,6 +150,8 @@ def _add(standing: Standing, changes: Changes) -> None:
         standing.nodes[node.name] = msgspec.structs.replace(node, labels={**standing.pool.node_selector, **node.labels})
     if scenario.allocations and changes.workspace not in {space.name for space in standing.spaces}:
         raise InvalidError(f"workspace: there is no namespace {changes.workspace}")
+    for index, part in enumerate(scenario.allocations):
+        _check_queue(standing, part.queue, f"addAllocations[{index}].queue")
     standing.added = list(scenario.allocations)
 
 
@@ -176,9 +181,16 @@ def _change_allocation(standing: Standing, change: AllocationChange, path: str) 
     named = msgspec.structs.asdict(change)
     fields = {name: named[name] for name in ("priority", "queue", "hold", "preemptible", "position")}
     wanted = {name: value for name, value in fields.items() if value is not None}
+    if change.queue is not None:
+        _check_queue(standing, change.queue, f"{path}.queue")
     if change.max_runtime is not None:
         wanted["max_runtime"] = _span(change.max_runtime, f"{path}.maxRuntime")
     standing.allocations[key] = msgspec.structs.replace(standing.allocations[key], **wanted)
+
+
+def _check_queue(standing: Standing, name: str, path: str) -> None:
+    if name not in standing.queues:
+        raise InvalidError(f"{path}: pool {standing.pool.name} has no queue {name[:80]}")
 
 
 def _find(standing: Standing, text: str, path: str) -> str:

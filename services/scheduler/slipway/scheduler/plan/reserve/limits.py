@@ -14,7 +14,7 @@ _GRACE = "preemption"
 
 def run_limit(fact: AllocationFact, queue: QueueFact | None) -> float | None:
     """How long (seconds) `fact` may run once it runs: its own limit or its queue's, whichever is less."""
-    limits = [fact.max_runtime, queue.max_runtime if queue is not None else None]
+    limits = [fact.max_runtime, queue.max_runtime if queue is not None and not fact.beyond_queue else None]
     return min((limit for limit in limits if limit is not None), default=None)
 
 

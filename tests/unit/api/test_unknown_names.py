@@ -1,0 +1,163 @@
+"""A queue, a job or a pool that does not exist is refused wherever a request names one, with the names there are."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.api.app import ENDPOINTS
+from slipway.kube.resources import ALLOCATIONS, JOBS, RESOURCE_POOLS
+from tests.support.api_world import COMMAND, ApiWorld
+
+Json = dict[str, Any]
+
+NAMING = frozenset(
+    {"pool", "queue", "job", "default_pool", "default_queue", "ahead_of", "behind", "allocations", "updates"}
+)
+"""Fields of bodies that name one, or hold parts that do."""
+
+COLLECTIONS = ("allocations", "commands", "notebooks", "shells", "tensorboards", "trainings")
+PROGRAM: Json = {"image": "python:3.11", "command": ["true"]}
+WAYS: list[tuple[str, str, Json, str, str]] = [
+    *(
+        ("POST", f"/{collection}", {**(COMMAND if collection == "allocations" else PROGRAM), **named}, pointer, says)
+        for collection in COLLECTIONS
+        for named, pointer, says in (
+            ({"pool": "gone"}, "/pool", "there is no pool gone; there are: default, other"),
+            ({"queue": "gone"}, "/queue", "pool default has no queue gone; there are: default"),
+            ({"queue": "theirs"}, "/queue", "pool default has no queue theirs"),
+            ({"job": "gone"}, "/job", "workspace default has no job gone; there are: j"),
+        )
+    ),
+    ("PATCH", "/allocations/{id}", {"queue": "gone"}, "/queue", "pool default has no queue gone"),
+    ("PATCH", "/allocations/{id}", {"queue": "theirs"}, "/queue", "pool default has no queue theirs"),
+    ("PATCH", "/jobs/j", {"queue": "gone"}, "/queue", "there is no queue gone; there are: default, theirs"),
+    ("PATCH", "/jobs/j", {"queue": "theirs"}, "/queue", "pool default has no queue theirs; there are: default"),
+    ("POST", "/workspaces", {"name": "w", "defaultPool": "gone"}, "/defaultPool", "there is no pool gone"),
+    ("POST", "/workspaces", {"name": "w", "defaultQueue": "gone"}, "/defaultQueue", "there is no queue gone"),
+    ("PATCH", "/workspaces/default", {"defaultPool": "gone"}, "/defaultPool", "there is no pool gone"),
+    ("PATCH", "/workspaces/default", {"defaultQueue": "gone"}, "/defaultQueue", "there is no queue gone"),
+    ("POST", "/simulate", {"pool": "gone"}, "/pool", "there is no pool gone"),
+    (
+        "POST",
+        "/simulate",
+        {"allocations": [{"allocation": "waits", "queue": "gone"}]},
+        "/allocations/0/queue",
+        "pool default has no queue gone",
+    ),
+    (
+        "POST",
+        "/simulate",
+        {"addAllocations": [{"name": "new", "ranks": [{}], "queue": "gone"}]},
+        "/addAllocations/0/queue",
+        "pool default has no queue gone",
+    ),
+    (
+        "POST",
+        "/simulate",
+        {"addAllocations": [{"name": "new", "ranks": [{}], "job": "elsewhere"}]},
+        "/addAllocations/0/job",
+        "there is no job elsewhere",
+    ),
+]
+UPDATES: list[tuple[Json, str]] = [
+    ({"allocation": "waits", "queue": "gone"}, "pool default has no queue gone"),
+    ({"job": "j", "queue": "gone"}, "there is no queue gone"),
+    ({"job": "j", "queue": "theirs"}, "pool default has no queue theirs"),
+    ({"job": "gone", "priority": 60}, "there is no job 'gone'"),
+    ({"job": "j", "aheadOf": "gone"}, "there is no job and no allocation 'gone'"),
+]
+NOT_FOUND = (("POST", "/jobs/j/move", {"aheadOf": "gone"}), ("POST", "/allocations/{id}/move", {"behind": "gone"}))
+
+
+async def furnished(world: ApiWorld) -> Json:
+    """Another pool with a queue, a job here and one in another workspace, and one allocation of the job that waits."""
+    await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "other"}, "spec": {"nodeSelector": {"a": "b"}}})
+    await world.make_queue("theirs", "other")
+    for name, workspace in (("j", "default"), ("elsewhere", "kube-system")):
+        await world.kube.create(JOBS, {"metadata": {"name": name, "namespace": workspace}, "spec": {}})
+    return await world.launch(name="waits", job="j")
+
+
+@pytest.mark.parametrize(("method", "path", "body", "pointer", "says"), WAYS)
+async def test_a_name_that_does_not_exist_is_refused(
+    world: ApiWorld, method: str, path: str, body: Json, pointer: str, says: str
+) -> None:
+    """422 at the field that names it, and nothing is changed."""
+    waits = await furnished(world)
+    before = await world.stored("waits")
+    answer = await world.http.request(method, "/api/v1" + path.format(id=waits["id"]), json=body)
+    assert answer.status_code == 422, answer.text
+    problem = answer.json()
+    [error] = problem.get("errors") or [{"pointer": pointer, "detail": problem["detail"]}]
+    assert error["pointer"] == pointer
+    assert says in error["detail"]
+    assert await world.stored("waits") == before
+    assert await world.names() == ["waits"]
+
+
+@pytest.mark.parametrize(("update", "says"), UPDATES)
+async def test_the_same_of_each_update_of_a_batch(world: ApiWorld, update: Json, says: str) -> None:
+    """The other updates are made."""
+    await furnished(world)
+    before = await world.stored("waits")
+    answer = await world.post("/jobs/batch", {"updates": [update, {"job": "j", "weight": 2}]})
+    refused, made = answer.json()["items"]
+    assert (refused["ok"], made["ok"]) == (False, True)
+    assert says in refused["error"]
+    assert await world.stored("waits") == before
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NOT_FOUND)
+async def test_there_is_no_place_beside_what_does_not_exist(
+    world: ApiWorld, method: str, path: str, body: Json
+) -> None:
+    """404 with the name."""
+    waits = await furnished(world)
+    answer = await world.http.request(method, "/api/v1" + path.format(id=waits["id"]), json=body)
+    assert (answer.status_code, "'gone'" in answer.json()["detail"]) == (404, True)
+
+
+def test_every_body_that_names_one_is_tried() -> None:
+    """A new route whose body names a queue, a job or a pool belongs into the tables above."""
+    tried = {(method, path) for method, path, *_ in (*WAYS, *NOT_FOUND)} | {("POST", "/jobs/batch")}
+    naming = {
+        (endpoint.method, endpoint.path)
+        for endpoint in ENDPOINTS
+        if endpoint.body is not None
+        and not NAMING.isdisjoint(field.name for field in msgspec.structs.fields(endpoint.body))
+    }
+    assert {(method, _as_route(path)) for method, path in tried} == naming
+
+
+def _as_route(path: str) -> str:
+    """The path of the route that serves it."""
+    return "/api/v1" + path.replace("/workspaces/default", "/workspaces/{name}").replace("/jobs/j", "/jobs/{name}")
+
+
+async def test_a_template_is_checked_when_something_is_launched_with_it(world: ApiWorld) -> None:
+    """A template may be made before its queue."""
+    body = {"name": "later", "body": {**COMMAND, "queue": "gone"}}
+    assert (await world.post("/templates", body)).status_code == 201
+    answer = await world.post("/allocations", {"kind": "command", "template": "later"})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/queue")
+
+
+async def test_a_job_moves_what_is_of_the_pool_of_the_queue(world: ApiWorld) -> None:
+    """What waits in another pool stays where it is, and the answer says why."""
+    await furnished(world)
+    away = await world.launch(name="away", pool="other", queue="theirs", job="j")
+    await world.make_queue("next")
+    answer = await world.http.patch("/api/v1/jobs/j", json={"queue": "next"})
+    assert answer.json()["unchanged"] == [f"{away['id']} is of pool other; queue next belongs to pool default"]
+    assert (await world.stored("waits")).spec.queue == "next"
+    assert (await world.stored("away")).spec.queue == "theirs"
+
+
+async def test_what_was_applied_into_a_pool_that_does_not_exist_says_so(world: ApiWorld) -> None:
+    """No scheduler looks at it: `explain` says why it waits and which pools there are."""
+    spec = {"kind": "command", "pool": "gone", "template": {"spec": {"containers": [{"name": "main"}]}}}
+    await world.kube.create(ALLOCATIONS, {"metadata": {"name": "applied", "namespace": "default"}, "spec": spec})
+    view = (await world.get("/allocations/applied/explain")).json()
+    assert (view["code"], view["message"]) == ("UnknownPool", "there is no pool gone; there are: default")
+    assert view["change"][0]["kind"] == "create"
