@@ -81,6 +81,7 @@ class Gate(StrEnum):
     UNKNOWN_POOL = "UnknownPool"
     UNKNOWN_QUEUE = "UnknownQueue"
     NOT_ENOUGH_PODS = "NotEnoughPods"
+    LIMIT_RANGE = "OutsideLimitRange"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     WAITING_FOR_QUOTA = "WaitingForQuota"
     JOB_MAX_SLOTS = "JobMaxSlots"

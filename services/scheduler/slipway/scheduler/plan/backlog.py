@@ -207,6 +207,7 @@ def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: flo
             fact.preemptible,
             fact.max_runtime,
             fact.invalid,
+            fact.out_of_range,
             fact.hold,
             fact.not_before if fact.not_before > now else 0.0,
             shape,
