@@ -47,6 +47,7 @@ _TABLE: dict[str, Rows] = {
     "api": (
         (_C, API_GROUP, ("allocations", "templates", "jobs", "resourcepools", "queues"), _READ),
         (_C, "", ("namespaces", "pods", "resourcequotas"), _READ),
+        (_C, "", ("limitranges",), ("list",)),
         (_C, "", ("nodes",), ("list", "patch")),
         (_C, "authentication.k8s.io", ("tokenreviews",), ("create",)),
         (_W, API_GROUP, ("allocations", "jobs"), ("create", "delete", "patch")),

@@ -8,7 +8,7 @@ import pytest
 
 from slipway.api.simulation import Simulator
 from slipway.errors import PermanentError
-from slipway.kube.resources import ALLOCATIONS, NODES, QUEUES
+from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, NODES, QUEUES
 from tests.support.api_world import ApiWorld
 
 Json = dict[str, Any]
@@ -52,6 +52,18 @@ async def test_another_node(world: ApiWorld) -> None:
     before, after = difference["before"], difference["after"]
     assert (before["id"], before["phase"], before["explain"]["code"]) == (launched["id"], "Pending", "NoFit")
     assert (after["phase"], after["start"], after["placements"][0]["node"]) == ("Running", 0.0, "big")
+
+
+async def test_pods_count_as_a_limit_range_makes_them(world: ApiWorld) -> None:
+    """A container that states no cpu is given more than any node has: it does not start."""
+    container = {"name": "main", "image": "i:1", "command": ["run"], "resources": {"requests": {"memory": "64Mi"}}}
+    await world.launch(name="small", template={"spec": {"containers": [container]}})
+    assert (await asked(world))["before"]["startedAtOnce"] == 1
+    limits = [{"type": "Container", "defaultRequest": {"cpu": "640"}}]
+    await world.kube.create(
+        LIMIT_RANGES, {"metadata": {"name": "bounds"}, "spec": {"limits": limits}}, namespace="default"
+    )
+    assert (await asked(world))["before"]["startedAtOnce"] == 0
 
 
 async def test_nodes_that_go(world: ApiWorld) -> None:
