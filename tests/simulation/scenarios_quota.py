@@ -3,8 +3,9 @@
 import asyncio
 
 from slipway.crd.facts import gate_of
+from slipway.crd.meta import RawObject
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.resources import QUEUES, RESOURCE_QUOTAS
+from slipway.kube.resources import LIMIT_RANGES, QUEUES, RESOURCE_QUOTAS
 from slipway.model.reasons import Gate, Result
 from tests.simulation.scenario import DONE, RUNS_S, Ending, Scenario, ended, has_ended, is_running
 from tests.support.kubelet import Script
@@ -95,6 +96,43 @@ def waits_for_resource_quota(found: Allocation) -> bool:
     return gate_of(found)[0] == Gate.RESOURCE_QUOTA
 
 
+async def _limit_range(world: World) -> None:
+    """Each pod is given three of a node's four cpus in its namespace: the second of two waits for the first."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=3.0)
+    await _range(world, defaultRequest={"cpu": "3"})
+    for name in ("first", "second"):
+        await world.apply(_an_asking(name))
+    for name in ("first", "second"):
+        await world.when(has_ended, name=name)
+
+
+async def _out_of_range(world: World) -> None:
+    """What the LimitRange refuses is told so and has no pod; it starts when the LimitRange allows it."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    await _range(world, max={"cpu": "1"})
+    await world.apply(_an_asking("job", cpu="2"))
+    await world.when(lambda found: gate_of(found)[0] == Gate.LIMIT_RANGE)
+    limits = [{"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "2"}, "defaultRequest": {"cpu": "2"}}]
+    await world.kube.patch(LIMIT_RANGES, "bounds", {"spec": {"limits": limits}}, namespace="default")
+    await world.when(has_ended)
+
+
+async def _range(world: World, **item: object) -> None:
+    spec = {"limits": [{"type": "Container", **item}]}
+    await world.kube.create(LIMIT_RANGES, {"metadata": {"name": "bounds"}, "spec": spec}, namespace="default")
+
+
+def _an_asking(name: str, **resources: str) -> RawObject:
+    """An allocation of one rank whose container asks for 64Mi of memory and `resources`."""
+    memory = {"requests": {"memory": "64Mi"}}
+    container: RawObject = {"name": "main", "image": "python:3.11", "command": ["true"], "resources": memory}
+    spec: RawObject = {"kind": "command", "template": {"spec": {"containers": [container]}}}
+    if resources:
+        amounts = {"requests": resources, "limits": resources}
+        spec["ranks"] = [{"name": "worker", "count": 1, "resources": amounts}]
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
 async def _many(world: World) -> None:
     """Twelve for four places: each has its turn, once."""
     world.kubelets.script = lambda _attempt, _rank: Script(runs_s=0.4)
@@ -128,6 +166,8 @@ QUOTA = (
     Scenario(name="kubernetes-quota", story=_kubernetes_quota, ends=DONE),
     Scenario(name="late-quota", story=_late_quota, ends=DONE),
     Scenario(name="quota-rivals", story=_quota_rivals, ends=_all(["first", "second"])),
+    Scenario(name="limit-range", story=_limit_range, ends=_all(["first", "second"]), setup=Setup(nodes=1)),
+    Scenario(name="out-of-range", story=_out_of_range, ends=DONE),
     Scenario(name="many", story=_many, ends=_all([f"job{n}" for n in range(MANY)]), setup=Setup(nodes=1)),
     Scenario(
         name="freed",

@@ -1,11 +1,13 @@
-"""A pool's defaults change while work waits for what they asked for."""
+"""A pool's defaults, or the LimitRanges of a workspace, change while work waits for what they asked for."""
 
 import asyncio
 
 import pytest
 
-from slipway.kube.resources import RESOURCE_POOLS
+from slipway.crd.facts import gate_of
+from slipway.kube.resources import LIMIT_RANGES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Gate
 from tests.simulation.scenario import has_begun
 from tests.support.world import Setup, World, run_world
 
@@ -30,6 +32,41 @@ def test_what_waits_is_placed_as_the_pool_is_now(has_redis: bool) -> None:
         await asyncio.sleep(WHILE_S)
         assert (await world.when(lambda _found: True)).status.phase is Phase.PENDING
         await world.kube.patch(RESOURCE_POOLS, "default", _asking("1"))
+        found = await world.when(has_begun)
+        return found.status.attempt
+
+    assert run_world(play, Setup(nodes=2, cpus=4, has_redis=has_redis)) == 1
+
+
+@pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])
+@pytest.mark.parametrize(
+    ("too_much", "gate"),
+    [({"defaultRequest": {"cpu": "64"}}, Gate.NO_FIT), ({"max": {"memory": "1Mi"}}, Gate.LIMIT_RANGE)],
+    ids=["default", "max"],
+)
+def test_what_waits_is_placed_as_its_limit_range_is_now(
+    has_redis: bool, too_much: dict[str, object], gate: Gate
+) -> None:
+    """A LimitRange that makes pods too large for any node, or refuses them, is told; without it what waits starts."""
+
+    async def play(world: World) -> int:
+        limits = [{"type": "Container", **too_much}]
+        await world.kube.create(
+            LIMIT_RANGES, {"metadata": {"name": "bounds"}, "spec": {"limits": limits}}, namespace="default"
+        )
+        await world.apply(
+            {
+                "apiVersion": "slipway.dev/v1alpha1",
+                "kind": "Allocation",
+                "metadata": {"name": "job", "namespace": "default"},
+                "spec": {
+                    "kind": "command",
+                    "template": {"spec": {"containers": [{**_MAIN, "resources": {"requests": {"memory": "64Mi"}}}]}},
+                },
+            }
+        )
+        await world.when(lambda found: gate_of(found)[0] == gate)
+        await world.kube.delete(LIMIT_RANGES, "bounds", namespace="default")
         found = await world.when(has_begun)
         return found.status.attempt
 

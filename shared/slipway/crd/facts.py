@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
-from slipway.crd.resolve import Resolved, resolve, role_requests
-from slipway.crd.roleresources import is_extended, object_of, objects_of, role_limits
+from slipway.crd.resolve import Resolved, resolve
+from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_ask
 from slipway.crd.transitions import held_up_since, is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
 from slipway.crd.v1alpha1 import (
     Allocation,
+    AllocationSpec,
     AllocationStatus,
     ExtenderSpec,
     Job,
@@ -25,6 +26,7 @@ from slipway.crd.v1alpha1 import (
     RoleSpec,
     TolerationSpec,
 )
+from slipway.model import limitrange
 from slipway.model.duration import parse_duration
 from slipway.model.extenders import TIMEOUT_S, ExtenderFact, ExtenderTls
 from slipway.model.facts import (
@@ -40,7 +42,8 @@ from slipway.model.facts import (
     Untouched,
 )
 from slipway.model.lifecycle import Phase, RankState
-from slipway.model.podresources import UNSTATED, scored_requests
+from slipway.model.limitrange import Ranges
+from slipway.model.podresources import UNSTATED, PodAsk, scored_requests
 from slipway.model.quantity import parse_quantity
 from slipway.model.ranklabels import labels_if_named
 from slipway.model.resources import GPU_MILLI, Resources, scale_of
@@ -60,29 +63,43 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
 
     roles: tuple[RoleFact, ...]
     invalid: str
+    out_of_range: str
     minimum: int
     spec_hash: str
 
 
-def understood(allocation: Allocation, pool: ResourcePool | None) -> Understood:
-    """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults."""
+def understood(allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> Understood:
+    """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults,
+    `ranges` are the LimitRanges of its namespace."""
     meta = allocation.metadata
     resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
-    roles, invalid = _roles(resolved, meta)
+    roles, invalid = _roles(resolved, meta, ranges)
     minimum = resolved.spec.min_available or sum(role.count for role in roles) or 1
-    return Understood(roles=roles, invalid=invalid, minimum=minimum, spec_hash=resolved.spec_hash)
+    return Understood(
+        roles=roles,
+        invalid=invalid,
+        out_of_range=_out_of_range(resolved, ranges) if ranges and not invalid else "",
+        minimum=minimum,
+        spec_hash=resolved.spec_hash,
+    )
 
 
 def allocation_fact(
-    allocation: Allocation, pool: ResourcePool | None, *, known: AllocationFact | Understood | None = None
+    allocation: Allocation,
+    pool: ResourcePool | None,
+    *,
+    ranges: Ranges = (),
+    known: AllocationFact | Understood | None = None,
 ) -> AllocationFact:
-    """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults.
+    """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults, `ranges` are
+    the LimitRanges of its namespace.
 
-    `known` is of the same spec and the same pool spec, as a fact of it is: what resolving would give is taken from it.
+    `known` is of the same spec, the same pool spec and the same ranges, as a fact of it is: what resolving would give
+    is taken from it.
     """
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     if known is None:
-        known = understood(allocation, pool)
+        known = understood(allocation, pool, ranges)
     invalid = known.invalid
     gate, gate_message = gate_of(allocation)
     placements: dict[int, str] = {}
@@ -131,6 +148,7 @@ def allocation_fact(
         waiting_since=_waiting_since(allocation),
         idle_timeout=parse_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
         invalid=invalid,
+        out_of_range=known.out_of_range,
         gate=gate,
         gate_message=gate_message,
         spec_hash=known.spec_hash,
@@ -364,16 +382,34 @@ def deadlines_of(allocation: Allocation) -> dict[str, float]:
     return known
 
 
-def _roles(resolved: Resolved, meta: ObjectMeta) -> tuple[tuple[RoleFact, ...], str]:
+def _roles(resolved: Resolved, meta: ObjectMeta, ranges: Ranges) -> tuple[tuple[RoleFact, ...], str]:
     if resolved.errors:
         first = resolved.errors[0]
         return (), f"{first.pointer}: {first.detail}"
-    return tuple(_role(role, resolved, meta) for role in resolved.spec.ranks), ""
+    return tuple(_role(role, resolved, meta, ranges) for role in resolved.spec.ranks), ""
 
 
-def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta) -> RoleFact:
+def role_ask(role: RoleSpec, spec: AllocationSpec, ranges: Ranges = ()) -> PodAsk:
+    """The resources of a rank's pod as the API server stores it: `role` of a complete `spec`, in a namespace with
+    `ranges`."""
+    asked = pod_ask(role, role.template or spec.template, fetches=bool(spec.context))
+    return limitrange.completed(asked, ranges)
+
+
+def _out_of_range(resolved: Resolved, ranges: Ranges) -> str:
+    """Why the pods of the first role that a LimitRange refuses are refused; empty when none are."""
+    roles = resolved.spec.ranks
+    for role in roles:
+        refusal = limitrange.refusal(role_ask(role, resolved.spec, ranges), ranges)
+        if refusal:
+            return f"role {role.name}: {refusal}" if len(roles) > 1 else refusal
+    return ""
+
+
+def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta, ranges: Ranges) -> RoleFact:
     template = role.template or resolved.spec.template
-    requests = role_requests(role, template)
+    ask = role_ask(role, resolved.spec, ranges)
+    requests = ask.requests()
     pod_spec = object_of(template.get("spec"))
     labels = object_of(object_of(template.get("metadata")).get("labels"))
     affinity = role.affinity or dict(object_of(pod_spec.get("affinity")))
@@ -396,8 +432,8 @@ def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta) -> RoleFact:
         labels={key: str(value) for key, value in labels.items()} | dict(ours),
         spread=tuple(dict(item) for item in spread),
         claims=_claims(pod_spec),
-        scored=scored_requests(requests, role_requests(role, template, UNSTATED)),
-        limits=_own_limits(role_limits(role, template)),
+        scored=scored_requests(requests, ask.requests(UNSTATED)),
+        limits=_own_limits(ask.limits()),
         priority_class=str(pod_spec.get("priorityClassName") or ""),
         is_terminating=pod_spec.get("activeDeadlineSeconds") is not None,
     )

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
 from slipway.crd.v1alpha1 import RoleSpec
-from slipway.model.podresources import NOTHING, ContainerAsk, Quantities, effective_requests
+from slipway.model.podresources import NOTHING, ContainerAsk, PodAsk, Quantities
 from slipway.model.resources import CPU, MEMORY, Resources
 
 MAIN_CONTAINER = "main"
+FETCHING_CONTAINER = "slipway-context"
+"""the init container that puts uploaded files in place"""
 EPHEMERAL_STORAGE = "ephemeral-storage"
 HUGE_PAGES_PREFIX = "hugepages-"
 _NESTED = frozenset({"requests", "limits", "claims"})
@@ -81,55 +83,53 @@ def overlaid(base: JsonMap, over: JsonMap) -> NormalResources:
     return {part: quantities for part, quantities in merged.items() if quantities}
 
 
+def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False) -> PodAsk:
+    """The resources of the pod of one rank of `role`, container by container.
+
+    `fetches`: an init container puts the uploaded files in place; it has the resources of the main container, without
+    devices.
+    """
+    spec = object_of(template.get("spec"))
+    containers = [_ask(container) for container in containers_of(template)]
+    main = main_container(template)
+    if role.resources and containers:
+        own = object_of(containers_of(template)[main].get("resources"))
+        containers[main] = _ask({"name": containers[main].name, "resources": overlaid(own, role.resources)})
+    elif role.resources:
+        containers = [_ask({"name": MAIN_CONTAINER, "resources": normal(role.resources)})]
+    inits = [_ask(container) for container in objects_of(spec.get("initContainers"))]
+    if fetches and containers:
+        own = containers[main]
+        inits.insert(
+            0,
+            ContainerAsk(
+                name=FETCHING_CONTAINER, requests=without_devices(own.requests), limits=without_devices(own.limits)
+            ),
+        )
+    return PodAsk(tuple(containers), tuple(inits), object_of(spec.get("overhead")))
+
+
+def without_devices(amounts: JsonMap) -> dict[str, Any]:
+    """What a container needs of `amounts` that uses no device."""
+    return {name: amount for name, amount in amounts.items() if not is_extended(name)}
+
+
 def role_requests(role: RoleSpec, template: JsonMap, unstated: Quantities = NOTHING) -> Resources:
     """The effective request of one rank of `role`, as Kubernetes counts the pod; `unstated` is what a container counts
-    as that states no request.
+    as that states no request. What LimitRanges add is not in it.
 
     Source: Kubernetes, "Pod effective request": containers and sidecars summed, raised to the largest init step.
 
     Raises:
         ValueError: a bad quantity; never after `resolve` found no error.
     """
-    spec = object_of(template.get("spec"))
-    asks = [_ask(container) for container in containers_of(template)]
-    main = main_container(template)
-    resources = role.resources
-    if resources and asks:
-        own = object_of(containers_of(template)[main].get("resources"))
-        asks[main] = _ask({"resources": overlaid(own, resources)})
-    elif resources:
-        asks = [_ask({"resources": normal(resources)})]
-    inits = [_ask(container) for container in objects_of(spec.get("initContainers"))]
-    return effective_requests(asks, inits, object_of(spec.get("overhead")), unstated=unstated)
-
-
-def role_limits(role: RoleSpec, template: JsonMap) -> Resources:
-    """What one rank of `role` may use at most, as Kubernetes counts the pod; without what states no limit.
-
-    Raises:
-        ValueError: a bad quantity; never after `resolve` found no error.
-    """
-    containers = [object_of(item.get("resources")) for item in containers_of(template)]
-    if role.resources:
-        main = main_container(template)
-        containers = containers or [{}]
-        containers[main] = overlaid(containers[main], role.resources)
-    asks = [ContainerAsk(requests=object_of(item.get("limits"))) for item in containers]
-    inits = [
-        ContainerAsk(
-            requests=object_of(object_of(item.get("resources")).get("limits")),
-            sidecar=item.get("restartPolicy") == "Always",
-        )
-        for item in objects_of(object_of(template.get("spec")).get("initContainers"))
-    ]
-    limits = effective_requests(asks, inits)
-    overhead = Resources.parse(object_of(object_of(template.get("spec")).get("overhead")))
-    return limits + Resources.of({name: amount for name, amount in overhead.amounts.items() if limits.get(name)})
+    return pod_ask(role, template).requests(unstated)
 
 
 def _ask(container: JsonMap) -> ContainerAsk:
     resources = object_of(container.get("resources"))
     return ContainerAsk(
+        name=str(container.get("name") or ""),
         requests=object_of(resources.get("requests")),
         limits=object_of(resources.get("limits")),
         sidecar=container.get("restartPolicy") == "Always",

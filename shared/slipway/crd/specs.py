@@ -1,8 +1,8 @@
 """What specs mean, remembered: thousands of allocations of one sweep differ in nothing that resolving looks at.
 
 Owns when two allocations are alike: the same spec but for what neither a rank nor the hash depends on, in the same
-namespace, under the same spec of the same pool. Resolving costs twenty times what the rest of a fact does, and a
-scheduler that starts makes a fact of each allocation there is.
+namespace with the same LimitRanges, under the same spec of the same pool. Resolving costs twenty times what the rest
+of a fact does, and a scheduler that starts makes a fact of each allocation there is.
 
 Invariant: `of` answers what `understood` would.
 """
@@ -15,6 +15,7 @@ from slipway.crd.facts import Understood, understood
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.model import ids
 from slipway.model.lifecycle import Kind
+from slipway.model.limitrange import Ranges
 from slipway.model.ranklabels import ALLOCATION_UID
 
 KNOWN_MAX = 4_096
@@ -30,17 +31,20 @@ class Specs:
 
     def __init__(self) -> None:
         self._pools: dict[str, ResourcePool | None] = {}
+        self._ranges: dict[str, Ranges] = {}
         self._known: dict[tuple[str, bytes], Understood] = {}
 
-    def of(self, allocation: Allocation, pool: ResourcePool | None) -> Understood:
-        """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults."""
+    def of(self, allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> Understood:
+        """The spec of `allocation` as the planner reads it; `pool` (None when it does not exist) gives the defaults,
+        `ranges` are the LimitRanges of its namespace."""
         self._follow(allocation.spec.pool, pool)
+        self._follow_ranges(allocation.metadata.namespace, ranges)
         key = _key(allocation)
         if key is None:
-            return understood(allocation, pool)
+            return understood(allocation, pool, ranges)
         found = self._known.get(key)
         if found is None:
-            found = understood(allocation, pool)
+            found = understood(allocation, pool, ranges)
             if not any(ALLOCATION_UID in role.labels for role in found.roles):
                 if len(self._known) >= KNOWN_MAX:
                     self._known.clear()
@@ -55,6 +59,19 @@ class Specs:
             self._known.clear()
         self._pools = dict(pools)
         return is_other
+
+    def take_ranges(self, ranges: Mapping[str, Ranges]) -> bool:
+        """These are all LimitRanges now, by namespace; whether any came, went or changed."""
+        is_other = self._ranges != ranges
+        if is_other:
+            self._known.clear()
+        self._ranges = dict(ranges)
+        return is_other
+
+    def _follow_ranges(self, namespace: str, ranges: Ranges) -> None:
+        if self._ranges.get(namespace, ()) != ranges:
+            self._known.clear()
+            self._ranges[namespace] = ranges
 
     def _follow(self, name: str, pool: ResourcePool | None) -> None:
         before = self._pools.get(name)

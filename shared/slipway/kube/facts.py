@@ -4,7 +4,7 @@
 the struct is what its data decodes to (JSON). The key of an entry is `object_key`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -23,30 +23,35 @@ from slipway.crd.meta import (
 )
 from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
-from slipway.kube.objects import Namespace, Node, Pod, ResourceQuota
+from slipway.kube.objects import LimitRange, LimitRangeItem, Namespace, Node, Pod, ResourceQuota
 from slipway.kube.podrequests import host_ports_of, requests_of
 from slipway.model.facts import (
     AllocationFact,
     JobFact,
+    LimitRangeFact,
     NodeFact,
     PodFact,
     PoolFact,
     QueueFact,
     QuotaFact,
     QuotaScope,
+    RangeBounds,
     Taint,
     WorkspaceFact,
 )
+from slipway.model.limitrange import Ranges
 from slipway.model.podquota import THOUSANDTHS, counts_pods
 from slipway.model.podresources import NOTHING, UNSTATED, Quantities, scored_requests
 from slipway.model.quantity import QuantityValue, parse_quantity
-from slipway.model.resources import GPU, GPU_MILLI, Resources, scale_of
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, scale_of
 
 _ENDED_PHASES = ("Succeeded", "Failed")
 _BESIDE = ("podAffinity", "podAntiAffinity")
 
 
-Fact = AllocationFact | JobFact | NodeFact | PodFact | PoolFact | QueueFact | QuotaFact | WorkspaceFact
+Fact = AllocationFact | JobFact | LimitRangeFact | NodeFact | PodFact | PoolFact | QueueFact | QuotaFact | WorkspaceFact
+RangesByNamespace = Mapping[str, Ranges]
+NO_RANGES: RangesByNamespace = {}
 
 FEED_KINDS: dict[str, type[Fact]] = {
     "nodes": NodeFact,
@@ -57,6 +62,7 @@ FEED_KINDS: dict[str, type[Fact]] = {
     "resourcepools": PoolFact,
     "namespaces": WorkspaceFact,
     "resourcequotas": QuotaFact,
+    "limitranges": LimitRangeFact,
 }
 
 _ENCODER = msgspec.json.Encoder()
@@ -67,15 +73,23 @@ def object_key(meta: ObjectMeta) -> str:
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-def fact_of(obj: object, pools: dict[str, ResourcePool], specs: Specs | None = None) -> Fact:
-    """The fact of any object that the feed carries; `pools` by name give an allocation's defaults.
+def fact_of(
+    obj: object,
+    pools: dict[str, ResourcePool],
+    specs: Specs | None = None,
+    *,
+    ranges: RangesByNamespace = NO_RANGES,
+) -> Fact:
+    """The fact of any object that the feed carries; `pools` by name give an allocation's defaults, `ranges` complete
+    its pods.
 
     `specs` remembers what specs mean, for whoever reads many allocations that are alike.
     """
     match obj:
         case Allocation():
-            pool = pools.get(obj.spec.pool)
-            return allocation_fact(obj, pool, known=specs.of(obj, pool) if specs is not None else None)
+            pool, own = pools.get(obj.spec.pool), ranges.get(obj.metadata.namespace, ())
+            known = specs.of(obj, pool, own) if specs is not None else None
+            return allocation_fact(obj, pool, ranges=own, known=known)
         case Pod():
             return pod_fact(obj)
         case Node():
@@ -90,6 +104,8 @@ def fact_of(obj: object, pools: dict[str, ResourcePool], specs: Specs | None = N
             return workspace_fact(obj)
         case ResourceQuota():
             return quota_fact(obj)
+        case LimitRange():
+            return limit_range_fact(obj)
         case _:
             raise TypeError(f"the feed carries no {type(obj).__name__}")
 
@@ -136,6 +152,48 @@ def quota_fact(quota: ResourceQuota) -> QuotaFact:
         used={name: amount for name, amount in used.items() if name in hard and amount},
         scopes=(*(QuotaScope(name) for name in spec.scopes), *selected),
     )
+
+
+def limit_range_fact(limit_range: LimitRange) -> LimitRangeFact:
+    """What a LimitRange gives to the pods of its namespace, and what it refuses."""
+    items = {item.type: item for item in limit_range.spec.limits}
+    return LimitRangeFact(
+        namespace=limit_range.metadata.namespace,
+        name=limit_range.metadata.name,
+        container=_bounds(items.get("Container", LimitRangeItem())),
+        pod=_bounds(items.get("Pod", LimitRangeItem())),
+    )
+
+
+def ranges_by_namespace(limit_ranges: Iterable[LimitRange]) -> dict[str, Ranges]:
+    """{namespace: the facts of its LimitRanges, by name}."""
+    found: dict[str, list[LimitRangeFact]] = {}
+    for each in limit_ranges:
+        found.setdefault(each.metadata.namespace, []).append(limit_range_fact(each))
+    return {space: tuple(sorted(own, key=lambda fact: fact.name)) for space, own in found.items()}
+
+
+def _bounds(item: LimitRangeItem) -> RangeBounds:
+    return RangeBounds(
+        min=_readable(item.min),
+        max=_readable(item.max),
+        default=_readable(item.default),
+        default_request=_readable(item.default_request),
+        max_ratio=_readable(item.max_limit_request_ratio),
+    )
+
+
+def _readable(quantities: Mapping[str, QuantityValue]) -> dict[str, str]:
+    """Without what is no quantity that we can read (the API server takes negative ones, and larger ones than 64
+    bits): the API server applies it at the launch."""
+    kept: dict[str, str] = {}
+    for name, value in quantities.items():
+        try:
+            parse_quantity(value, scale=MILLI)
+        except ValueError:
+            continue
+        kept[name] = str(value)
+    return kept
 
 
 def _thousandths(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:

@@ -227,6 +227,24 @@ class ResourceQuota(Wire, kw_only=True, frozen=True):
     status: QuotaStatus = QuotaStatus()
 
 
+class LimitRangeItem(Wire, kw_only=True, frozen=True):
+    type: str = ""
+    min: dict[str, Any] = {}
+    max: dict[str, Any] = {}
+    default: dict[str, Any] = {}
+    default_request: dict[str, Any] = {}
+    max_limit_request_ratio: dict[str, Any] = {}
+
+
+class LimitRangeSpec(Wire, kw_only=True, frozen=True):
+    limits: list[LimitRangeItem] = []
+
+
+class LimitRange(Wire, kw_only=True, frozen=True):
+    metadata: ObjectMeta
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
 class LeaseSpec(Wire, kw_only=True, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

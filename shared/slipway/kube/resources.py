@@ -124,6 +124,9 @@ SUBJECT_ACCESS_REVIEWS = Resource(
 RESOURCE_QUOTAS = Resource(
     group="", version="v1", plural="resourcequotas", kind="ResourceQuota", namespaced=True, struct=objects.ResourceQuota
 )
+LIMIT_RANGES = Resource(
+    group="", version="v1", plural="limitranges", kind="LimitRange", namespaced=True, struct=objects.LimitRange
+)
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.KubeEvent)
 LEASES = Resource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True, struct=objects.Lease

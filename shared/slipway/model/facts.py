@@ -89,6 +89,7 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
     minimum: int
     requests: Resources = Resources()
+    """of a rank's pod, with what the LimitRanges of its namespace give to its containers"""
     node_selector: dict[str, str] = {}
     affinity: dict[str, Any] = {}
     tolerations: tuple[Toleration, ...] = ()
@@ -190,6 +191,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """set while the teardown finalizer stands and nobody has written more of a status than why it waits"""
     invalid: str = ""
     """why the spec can never run; empty when it is sound"""
+    out_of_range: str = ""
+    """why a LimitRange of its namespace refuses its pods; empty when none does"""
     gate: str = ""
     gate_message: str = ""
     spec_hash: str = ""
@@ -308,6 +311,28 @@ class QuotaFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """{name in the quota: in use}, as Kubernetes has counted it"""
     scopes: tuple[QuotaScope, ...] = ()
     """a pod that does not match all of them is not counted"""
+
+
+class RangeBounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a LimitRange says of each container, or of the pod as a whole: {resource: quantity}."""
+
+    min: dict[str, str] = {}
+    max: dict[str, str] = {}
+    default: dict[str, str] = {}
+    """the limit of a container that states none"""
+    default_request: dict[str, str] = {}
+    """the request of a container that states none"""
+    max_ratio: dict[str, str] = {}
+    """the largest limit as a multiple of the request"""
+
+
+class LimitRangeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A LimitRange of a namespace, as far as it is about pods."""
+
+    namespace: str
+    name: str
+    container: RangeBounds = RangeBounds()
+    pod: RangeBounds = RangeBounds()
 
 
 class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -31,6 +31,7 @@ class ContainerAsk(msgspec.Struct, frozen=True):
     sidecar: bool = False
     held: tuple[Quantities, ...] = ()
     is_resize_refused: bool = False
+    name: str = ""
 
     def amounts(self, unstated: Quantities = NOTHING) -> Resources:
         """Requests, filled up from the limits and then from `unstated`, at least what is held."""
@@ -41,6 +42,36 @@ class ContainerAsk(msgspec.Struct, frozen=True):
         for held in self.held:
             amounts = amounts.at_least(Resources.parse(held))
         return amounts
+
+
+class PodAsk(msgspec.Struct, frozen=True):
+    """The resources of a pod that is to be made: of its containers, and what its RuntimeClass adds."""
+
+    containers: tuple[ContainerAsk, ...] = ()
+    init_containers: tuple[ContainerAsk, ...] = ()
+    overhead: Quantities = NOTHING
+
+    def requests(self, unstated: Quantities = NOTHING) -> Resources:
+        """The pod's effective request; `unstated` is what a container counts as that states no request.
+
+        Raises:
+            ValueError: a bad quantity; the message names the resource.
+        """
+        return effective_requests(self.containers, self.init_containers, self.overhead, unstated=unstated)
+
+    def limits(self) -> Resources:
+        """What the pod may use at most, as Kubernetes counts it; without what states no limit.
+
+        Raises:
+            ValueError: a bad quantity; the message names the resource.
+        """
+        containers, inits = (
+            [ContainerAsk(requests=each.limits, sidecar=each.sidecar) for each in group]
+            for group in (self.containers, self.init_containers)
+        )
+        limits = effective_requests(containers, inits)
+        overhead = Resources.parse(self.overhead)
+        return limits + Resources.of({name: amount for name, amount in overhead.amounts.items() if limits.get(name)})
 
 
 def effective_requests(

@@ -82,6 +82,7 @@ class Gate(StrEnum):
     UNKNOWN_QUEUE = "UnknownQueue"
     UNKNOWN_JOB = "UnknownJob"
     NOT_ENOUGH_PODS = "NotEnoughPods"
+    LIMIT_RANGE = "OutsideLimitRange"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     WAITING_FOR_QUOTA = "WaitingForQuota"
     JOB_MAX_SLOTS = "JobMaxSlots"

@@ -11,18 +11,16 @@ from importlib import resources
 from typing import Any
 
 from slipway.crd.meta import RawObject
-from slipway.crd.roleresources import EPHEMERAL_STORAGE, object_of
-from slipway.model.resources import CPU, MEMORY
+from slipway.crd.roleresources import FETCHING_CONTAINER, object_of, without_devices
 from slipway.pods.files import WORK_VOLUME
 
-CONTAINER = "slipway-context"
+CONTAINER = FETCHING_CONTAINER
 PROGRAM_VOLUME = "slipway-inside"
 PROGRAM_PATH = "/run/slipway/inside"
 PROGRAM_KEY = "99__fetch.py"
 """A key that no file of a user gets."""
 PROGRAM = resources.files("slipway.inside").joinpath("fetch.py").read_text(encoding="utf-8")
 PYTHON = "python3"
-_COUNTED = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
 def init_container(digest: str, main: RawObject, *, target: str, image: str, python: str) -> RawObject:
@@ -61,8 +59,5 @@ def work_volume() -> RawObject:
 
 def _resources(given: Mapping[str, Any]) -> RawObject:
     """Without devices: a container that only copies needs none."""
-    made = {
-        part: {name: amount for name, amount in object_of(given.get(part)).items() if name in _COUNTED}
-        for part in ("requests", "limits")
-    }
+    made = {part: without_devices(object_of(given.get(part))) for part in ("requests", "limits")}
     return {part: amounts for part, amounts in made.items() if amounts}

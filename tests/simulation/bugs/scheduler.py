@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.model import limitrange
 from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cycle import Cycle
@@ -106,7 +107,29 @@ def _own_admissions_take_no_resource_quota(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NamespaceQuotas, "take", nothing)
 
 
+def _limit_ranges_are_not_applied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(limitrange, "completed", lambda pod, _ranges: pod)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
+def _out_of_range_is_admitted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(limitrange, "refusal", lambda _pod, _ranges: "")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="limit ranges are not applied",
+        breaks="a rank counts as its pod will be, with what LimitRanges give to it",
+        install=_limit_ranges_are_not_applied,
+        hunts=(("limit-range", ""),),
+        told_by=("I10",),
+    ),
+    Bug(
+        name="what a limit range refuses is admitted",
+        breaks="no gang is admitted whose pods a LimitRange refuses",
+        install=_out_of_range_is_admitted,
+        hunts=(("out-of-range", ""),),
+        told_by=("I18",),
+    ),
     Bug(
         name="resource quotas are not read",
         breaks="no gang is admitted whose pods a ResourceQuota cannot hold",

@@ -8,7 +8,7 @@ import pytest
 
 from slipway.api.simulation import Simulator
 from slipway.errors import PermanentError
-from slipway.kube.resources import ALLOCATIONS, NODES, QUEUES
+from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, NODES, QUEUES, RESOURCE_QUOTAS
 from tests.support.api_world import ApiWorld
 
 Json = dict[str, Any]
@@ -54,6 +54,18 @@ async def test_another_node(world: ApiWorld) -> None:
     assert (after["phase"], after["start"], after["placements"][0]["node"]) == ("Running", 0.0, "big")
 
 
+async def test_pods_count_as_a_limit_range_makes_them(world: ApiWorld) -> None:
+    """A container that states no cpu is given more than any node has: it does not start."""
+    container = {"name": "main", "image": "i:1", "command": ["run"], "resources": {"requests": {"memory": "64Mi"}}}
+    await world.launch(name="small", template={"spec": {"containers": [container]}})
+    assert (await asked(world))["before"]["startedAtOnce"] == 1
+    limits = [{"type": "Container", "defaultRequest": {"cpu": "640"}}]
+    await world.kube.create(
+        LIMIT_RANGES, {"metadata": {"name": "bounds"}, "spec": {"limits": limits}}, namespace="default"
+    )
+    assert (await asked(world))["before"]["startedAtOnce"] == 0
+
+
 async def test_nodes_that_go(world: ApiWorld) -> None:
     """What runs on a node that is taken away waits again and goes elsewhere; a cordon moves nothing."""
     await world.launch(name="runs", ranks=ranks(cpu="6"))
@@ -92,6 +104,20 @@ async def test_start_times_follow_from_run_limits(world: ApiWorld) -> None:
     [of_limited, of_waits] = answer["differences"]
     assert (of_limited["before"]["end"], of_limited["after"]["end"]) == (3600.0, 1800.0)
     assert (of_waits["before"]["start"], of_waits["after"]["start"]) == (3600.0, 1800.0)
+
+
+async def test_a_resource_quota_is_kept(world: ApiWorld) -> None:
+    """What it cannot hold is not said to start; what it holds one after the other starts when the first has ended."""
+    hard = {"requests.cpu": "4"}
+    await world.kube.create(
+        RESOURCE_QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}}, namespace="default"
+    )
+    await world.launch(name="first", priority=60, ranks=ranks(cpu="3"), maxRuntime="1h")
+    await world.launch(name="second", priority=40, ranks=ranks(cpu="2"))
+    await world.launch(name="never", ranks=ranks(cpu="5"))
+    [second] = (await asked(world, allocations=[{"allocation": "first", "remove": True}]))["differences"][1:]
+    assert (second["before"]["start"], second["after"]["start"]) == (3600.0, 0.0)
+    assert (await asked(world))["before"]["pending"] == 1
 
 
 async def test_another_quota(world: ApiWorld) -> None:

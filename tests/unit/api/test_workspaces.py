@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from slipway.api.workspaces import handed_out_by_namespace
 from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import Admission, Placement
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, QUEUES, RESOURCE_POOLS, RESOURCE_QUOTAS
-from slipway.model.lifecycle import Event
+from slipway.model.lifecycle import Event, Phase
 from tests.support.api_world import COMMAND, ApiWorld
 
 Json = dict[str, Any]
@@ -126,3 +129,23 @@ async def test_what_is_not_there(world: ApiWorld) -> None:
             assert response.status_code in (404,), response.text
     assert (await world.http.delete("/api/v1/workspaces/default")).status_code == 409
     assert COMMAND["kind"] == "command"
+
+
+@pytest.mark.parametrize(
+    ("resources", "device", "count"),
+    [({"nvidia.com/gpu": 2}, [0, 3], 2), ({"nvidia.com/gpu": 2}, [], 0), ({"slipway.dev/gpu-milli": 500}, [0], 0)],
+    ids=["handed out", "of the device plugin", "a part of one"],
+)
+async def test_gpus_that_were_handed_out_are_used(
+    world: ApiWorld, resources: dict[str, int], device: list[int], count: int
+) -> None:
+    """Their pods ask Kubernetes for none: the status of the quota lacks them. Those of the device plugin are in it."""
+    await world.post("/workspaces", {"name": "team", "quota": {"nvidia.com/gpu": 8}})
+    await world.launch(workspace="team", name="job", ranks=[{"resources": resources}])
+    placements = [Placement(rank=0, role="worker", node="n1", device=device)]
+    found = await world.kube.get(ALLOCATIONS, "job", namespace="team")
+    admission = Admission(decision_id="d1", epoch=1, attempt=1, placements=placements)
+    status = msgspec.structs.replace(found.status, phase=Phase.ASSIGNED, admission=admission)
+    assert handed_out_by_namespace([msgspec.structs.replace(found, status=status)]) == (
+        {"team": count} if count else {}
+    )

@@ -8,6 +8,7 @@ import pytest
 from slipway.crd.facts import understood
 from slipway.crd.specs import KNOWN_MAX, Specs
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.model.facts import LimitRangeFact, RangeBounds
 from tests.support.allocations import Json, a_pool, an_allocation
 
 TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "i:1", "command": ["run"]}]}}
@@ -68,6 +69,14 @@ def test_another_pool_spec_is_another_answer() -> None:
     specs, allocation = Specs(), a_spec()
     for pool in [*pools, *pools]:
         assert specs.of(allocation, pool) == understood(allocation, pool)
+
+
+def test_other_limit_ranges_are_another_answer() -> None:
+    """What was understood under the former LimitRanges of its namespace is forgotten."""
+    given = LimitRangeFact(namespace="default", name="bounds", container=RangeBounds(default_request={"cpu": "3"}))
+    specs, allocation, pool = Specs(), a_spec(), a_pool()
+    for ranges in ((), (given,), (), (given,)):
+        assert specs.of(allocation, pool, ranges) == understood(allocation, pool, ranges)
 
 
 def test_what_is_remembered_has_a_limit() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.crd.roleresources import role_limits
+from slipway.crd.roleresources import pod_ask
 from slipway.crd.v1alpha1 import RoleSpec
 from slipway.kube.facts import quota_fact
 from slipway.kube.objects import ResourceQuota
@@ -53,4 +53,4 @@ def test_limits_of_a_rank_are_those_of_its_containers(resources: dict[str, objec
     sidecars = [{"name": "log", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}]
     template = {"spec": {"containers": containers, "initContainers": sidecars}}
     role = RoleSpec(name="worker", count=1, resources=resources)
-    assert role_limits(role, template) == Resources(limits)
+    assert pod_ask(role, template).limits() == Resources(limits)

@@ -39,6 +39,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "create that job: slipway job create, or kill the allocation and launch it into a job that exists",
     ),
     Gate.NOT_ENOUGH_PODS: ("lower", "lower minAvailable or raise the counts of the roles, and launch again"),
+    Gate.LIMIT_RANGE: (
+        "fix",
+        "launch again with resources that the LimitRange takes, or have the LimitRange changed: waiting does not help",
+    ),
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
     Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
     Gate.JOB_MAX_SLOTS: ("wait", "wait for work of the job to end, or raise the job's maxSlots"),

@@ -16,9 +16,20 @@ import msgspec
 from slipway.api.ports import Kube
 from slipway.crd.fielderrors import pointer
 from slipway.errors import ControlPlaneError, FieldError, InvalidError, PermanentError, ThrottledError
-from slipway.kube.facts import encode_fact, fact_of, object_key
+from slipway.kube.facts import RangesByNamespace, encode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.ports import Listed
-from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    JOBS,
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    QUEUES,
+    RESOURCE_POOLS,
+    RESOURCE_QUOTAS,
+    Resource,
+)
 from slipway.model.lifecycle import Phase
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
@@ -28,7 +39,7 @@ SLICE: Final = 64
 """Objects that are read into facts before others have their turn."""
 RETRY_S: Final = 2.0
 POOL: Final = "default"
-LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES)
+LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES, RESOURCE_QUOTAS)
 _PATH = re.compile(r"^([A-Za-z_][\w.\[\]/-]*): (.+)$", re.DOTALL)
 _STEP = re.compile(r"[^.\[\]]+")
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -105,20 +116,23 @@ class Simulator:
 
     async def _facts(self, pool: str) -> Facts:
         """The cluster as the scheduler would see it now. Raises InvalidError when there is no such pool."""
-        pools = await self._kube.list(RESOURCE_POOLS)
+        pools, limit_ranges = await asyncio.gather(self._kube.list(RESOURCE_POOLS), self._kube.list(LIMIT_RANGES))
         by_name = {each.metadata.name: each for each in pools.items}
         if pool not in by_name:
             detail = f"there is no pool {pool[:80]}"
             raise InvalidError(f"pool: {detail}", fields=(FieldError("/pool", detail),))
         live = self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
         lists = await asyncio.gather(live, *(self._kube.list(resource) for resource in LISTED))
+        ranges = ranges_by_namespace(limit_ranges.items)
         kinds = zip((ALLOCATIONS, *LISTED, RESOURCE_POOLS), (*lists, pools), strict=True)
-        return {resource.plural: await self._encoded(listed, by_name) for resource, listed in kinds}
+        return {resource.plural: await self._encoded(listed, by_name, ranges) for resource, listed in kinds}
 
-    async def _encoded(self, listed: Listed[Any], pools: dict[str, Any]) -> dict[str, msgspec.Raw]:
+    async def _encoded(
+        self, listed: Listed[Any], pools: dict[str, Any], ranges: RangesByNamespace
+    ) -> dict[str, msgspec.Raw]:
         found: dict[str, msgspec.Raw] = {}
         for number, item in enumerate(listed.items, 1):
-            found[object_key(item.metadata)] = msgspec.Raw(encode_fact(fact_of(item, pools)))
+            found[object_key(item.metadata)] = msgspec.Raw(encode_fact(fact_of(item, pools, ranges=ranges)))
             if number % SLICE == 0:
                 await self._clock.sleep(0)
         return found

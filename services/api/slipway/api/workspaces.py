@@ -8,7 +8,7 @@ never become one.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -29,16 +29,21 @@ from slipway.crd.meta import (
     MANAGED_BY,
     RawObject,
 )
-from slipway.crd.v1alpha1 import Name
+from slipway.crd.roleresources import object_of
+from slipway.crd.transitions import is_admitted
+from slipway.crd.v1alpha1 import Allocation, Name, RoleSpec
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
 from slipway.kube.objects import Namespace, ResourceQuota
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import Phase, RankState
 from slipway.model.quantity import parse_quantity
-from slipway.model.resources import scale_of
+from slipway.model.resources import GPU, GPU_MILLI, scale_of
 
 QUOTA = "slipway-quota"
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_GPUS = f"requests.{GPU}"
+_LIVE = f"status.phase!={Phase.TERMINATED}"
+_ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 _RESERVED = re.compile(r"kube-.*|slipway-system")
 _ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
 
@@ -100,14 +105,23 @@ class Workspaces:
         quotas = {
             item.metadata.namespace: item for item in (await self._kube.list(RESOURCE_QUOTAS)).items if _is_ours(item)
         }
+        handed_out = dict[str, int]()
+        if any(map(_bounds_gpus, quotas.values())):
+            handed_out = handed_out_by_namespace((await self._kube.list(ALLOCATIONS, field_selector=_LIVE)).items)
         pools = await self._catalog.pools_by_workspace([item.metadata.name for item in listed.items])
-        found = [_view(item, quotas.get(item.metadata.name), pools[item.metadata.name]) for item in listed.items]
+        found = [
+            _view(item, quotas.get(item.metadata.name), pools[item.metadata.name], handed_out) for item in listed.items
+        ]
         return sorted(found, key=lambda view: view.name)
 
     async def one(self, name: str) -> WorkspaceView:
         """One. Raises NotFoundError."""
         found = await self._found(name)
-        return _view(found, await self._quota(name), await self._catalog.pools_of(name))
+        quota, handed_out = await self._quota(name), dict[str, int]()
+        if quota is not None and _bounds_gpus(quota):
+            live = await self._kube.list(ALLOCATIONS, namespace=name, field_selector=_LIVE)
+            handed_out = handed_out_by_namespace(live.items)
+        return _view(found, quota, await self._catalog.pools_of(name), handed_out)
 
     async def create(self, body: WorkspaceBody, user: str) -> WorkspaceView:
         """A new one; with `adopt`, of a namespace that exists.
@@ -165,9 +179,7 @@ class Workspaces:
         found = await self._found(name)
         if name == "default":
             raise ConflictError("the workspace `default` stays: launches that name none go there")
-        live = (
-            await self._kube.list(ALLOCATIONS, namespace=name, field_selector=f"status.phase!={Phase.TERMINATED}")
-        ).items
+        live = (await self._kube.list(ALLOCATIONS, namespace=name, field_selector=_LIVE)).items
         if live:
             first = ", ".join(sorted(item.metadata.name for item in live)[:5])
             raise ConflictError(
@@ -271,7 +283,43 @@ def _is_ours(quota: ResourceQuota) -> bool:
     return quota.metadata.name == QUOTA
 
 
-def _view(found: Namespace, quota: ResourceQuota | None, pools: list[str]) -> WorkspaceView:
+def handed_out_by_namespace(live: Iterable[Allocation]) -> dict[str, int]:
+    """{namespace: whole GPUs that the scheduler has handed out there, device by device}.
+
+    Their pods ask Kubernetes for none, so that no status of a ResourceQuota counts them.
+    """
+    found: dict[str, int] = {}
+    for allocation in live:
+        admission, ranks = allocation.status.admission, allocation.status.ranks or []
+        if admission is None or not is_admitted(allocation):
+            continue
+        parts = {role.name for role in allocation.spec.ranks if _is_part(role)}
+        for place in admission.placements:
+            has_ended = place.rank < len(ranks) and ranks[place.rank].phase in _ENDED
+            if place.device and place.role not in parts and not has_ended:
+                namespace = allocation.metadata.namespace
+                found[namespace] = found.get(namespace, 0) + len(place.device)
+    return found
+
+
+def _is_part(role: RoleSpec) -> bool:
+    return GPU_MILLI in object_of(role.resources.get("requests"))
+
+
+def _bounds_gpus(quota: ResourceQuota) -> bool:
+    return _GPUS in quota.spec.hard
+
+
+def _used(quota: ResourceQuota, handed_out: int) -> dict[str, Any]:
+    used = dict(quota.status.used)
+    if handed_out and _bounds_gpus(quota):
+        used[_GPUS] = str(parse_quantity(used.get(_GPUS, 0)) + handed_out)
+    return used
+
+
+def _view(
+    found: Namespace, quota: ResourceQuota | None, pools: list[str], handed_out: Mapping[str, int]
+) -> WorkspaceView:
     meta = found.metadata
     return WorkspaceView(
         name=meta.name,
@@ -283,7 +331,7 @@ def _view(found: Namespace, quota: ResourceQuota | None, pools: list[str]) -> Wo
         default_template=meta.annotations.get(ANNOTATION_TEMPLATE, ""),
         pools=pools,
         quota=dict(quota.spec.hard) if quota else {},
-        used=dict(quota.status.used) if quota else {},
+        used=_used(quota, handed_out.get(meta.name, 0)) if quota else {},
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from slipway.model.facts import (
     AllocationFact,
     JobFact,
+    LimitRangeFact,
     NodeFact,
     PodFact,
     PoolFact,
@@ -21,6 +22,7 @@ from slipway.model.facts import (
     QuotaFact,
     WorkspaceFact,
 )
+from slipway.model.limitrange import Ranges
 from slipway.scheduler.plan.budgets import Accounts
 
 T = TypeVar("T")
@@ -164,6 +166,8 @@ class Cluster:
         self.pools: Table[PoolFact] = Table()
         self.workspaces: Table[WorkspaceFact] = Table()
         self.quotas: Table[QuotaFact] = Table()
+        self.ranges: Table[LimitRangeFact] = Table()
+        """what of them changes a plan is in the facts of allocations"""
         self.accounts = Accounts()
         """what the queues have used, where any has a budget"""
         self._accounts_seen = 0
@@ -179,6 +183,7 @@ class Cluster:
             "resourcepools": self.pools,
             "namespaces": self.workspaces,
             "resourcequotas": self.quotas,
+            "limitranges": self.ranges,
         }.get(kind)
 
     @property
@@ -195,6 +200,11 @@ class Cluster:
             self.quotas.generation,
             self._accounts_seen,
         )
+
+    def ranges_of(self, namespace: str) -> Ranges:
+        """The LimitRanges of a namespace, by name."""
+        own = (fact for fact in self.ranges.values() if fact.namespace == namespace)
+        return tuple(sorted(own, key=lambda fact: fact.name))
 
     def set_accounts(self, accounts: Accounts) -> None:
         """What the queues have used, as it was just read."""

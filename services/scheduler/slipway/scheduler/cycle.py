@@ -384,7 +384,8 @@ class Cycle:
             table.drop(key, table.version(key))
         else:
             known = fact if fact is not None and is_same_spec(fact, allocation) else None
-            written = allocation_fact(allocation, self._store.pool, known=known)
+            ranges = self._cluster.ranges_of(allocation.metadata.namespace) if known is None else ()
+            written = allocation_fact(allocation, self._store.pool, ranges=ranges, known=known)
             table.put(key_of(allocation), written, allocation.metadata.version)
 
     async def _send(self, hints: Sequence[WorkHint]) -> None:

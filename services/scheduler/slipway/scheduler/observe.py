@@ -6,16 +6,17 @@ only makes it quick. Must not decide anything.
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ExpiredError
 from slipway.kube.factpages import Told
-from slipway.kube.facts import Fact, decode_fact, fact_of, object_key
+from slipway.kube.facts import Fact, RangesByNamespace, decode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.resources import (
     ALLOCATIONS,
     JOBS,
+    LIMIT_RANGES,
     NAMESPACES,
     NODES,
     PODS,
@@ -38,27 +39,36 @@ from slipway.streams.ports import FeedOp
 
 _log = log.get_logger(__name__)
 
+FIRST: tuple[Resource[Any], ...] = (RESOURCE_POOLS, LIMIT_RANGES)
+"""What facts of allocations depend on."""
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, RESOURCE_QUOTAS, NODES, PODS, ALLOCATIONS)
 
 
 async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     """Bring every table up to a consistent LIST; the version of that of the allocations.
 
-    Pools come first: an allocation's fact depends on the defaults of its pool. Facts are made page by page, while the
+    Pools and LimitRanges come first: an allocation's fact depends on the defaults of its pool, and on what its pods are
+    given in their namespace. Facts are made page by page, while the
     next page is on its way: a cluster of any size neither holds up the loop, by which a lease is kept, nor is ever in
     memory as a whole. The tables take all of it in one step, so that nobody sees half of a LIST.
     """
-    pools_seen = cluster.pools.seen
-    pools = await kube.list(RESOURCE_POOLS)
-    by_name = {pool.metadata.name: pool for pool in pools.items}
+    # A consistent LIST is never below what was seen before it began, unless the server has gone back in time.
+    tables = {each: cluster.table(each.plural) for each in (*FIRST, *LISTED)}
+    floors = {each: table.seen for each, table in tables.items() if table is not None}
+    pools, limit_ranges = await asyncio.gather(kube.list(RESOURCE_POOLS), kube.list(LIMIT_RANGES))
+    beside = _Beside({pool.metadata.name: pool for pool in pools.items}, ranges_by_namespace(limit_ranges.items), specs)
     # Else every fact of an allocation is made anew, also at the version that the table has.
-    are_same = not specs.take_pools(by_name)
-    taken = [_Taken(cluster, each, by_name, specs, keeps=are_same or each is not ALLOCATIONS) for each in LISTED]
+    are_other = [specs.take_pools(beside.pools), specs.take_ranges(beside.ranges)]
+
+    def taken_of(resource: Resource[Any]) -> _Taken:
+        keeps = not any(are_other) or resource is not ALLOCATIONS
+        return _Taken(cluster, resource, beside, floor=floors.get(resource, 0), keeps=keeps)
+
+    first, taken = [taken_of(each) for each in FIRST], [taken_of(each) for each in LISTED]
     await asyncio.gather(*(each.read(kube) for each in taken))
-    of_pools = _Taken(cluster, RESOURCE_POOLS, by_name, specs, keeps=True)
-    of_pools.floor = pools_seen
-    of_pools.take(pools.items, pools.resource_version)
-    for each in (of_pools, *taken):
+    for each, listed in zip(first, (pools, limit_ranges), strict=True):
+        each.take(listed.items, listed.resource_version)
+    for each in (*first, *taken):
         each.replace()
     return taken[LISTED.index(ALLOCATIONS)].version
 
@@ -105,6 +115,14 @@ def take_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int
     return count
 
 
+class _Beside(NamedTuple):
+    """What facts of allocations depend on beside the objects themselves."""
+
+    pools: dict[str, ResourcePool]
+    ranges: RangesByNamespace
+    specs: Specs
+
+
 class _Taken:
     """One LIST as facts."""
 
@@ -112,20 +130,18 @@ class _Taken:
         self,
         cluster: Cluster,
         resource: Resource[Any],
-        pools: dict[str, ResourcePool],
-        specs: Specs,
+        beside: _Beside,
         *,
+        floor: int,
         keeps: bool,
     ) -> None:
-        """`keeps`: a fact that the table has at an object's version stands."""
+        """`floor`: what was seen before it began; `keeps`: a fact that the table has at an object's version stands."""
         self.version = 0
         self._table = cluster.table(resource.plural)
-        # A consistent LIST is never below what was seen before it began, unless the server has gone back in time.
-        self.floor = self._table.seen if self._table is not None else 0
+        self._floor = floor
         self._keeps = keeps
         self._resource = resource
-        self._pools = pools
-        self._specs = specs
+        self._beside = beside
         self._facts: dict[str, tuple[Fact, int]] = {}
 
     async def read(self, kube: Kube) -> None:
@@ -157,7 +173,10 @@ class _Taken:
             key, version = object_key(meta), meta.version
             is_known = self._keeps and version and table.version(key) == version and not self._is_rewound
             known = table.get(key) if is_known else None
-            self._facts[key] = (known or fact_of(item, self._pools, self._specs), version)
+            self._facts[key] = (known or self._fact_of(item), version)
+
+    def _fact_of(self, item: Any) -> Fact:
+        return fact_of(item, self._beside.pools, self._beside.specs, ranges=self._beside.ranges)
 
     def replace(self) -> None:
         """The table is as the LIST says."""
@@ -168,7 +187,7 @@ class _Taken:
                 "the API server has gone back in time: the table is read anew",
                 resource=self._resource.plural,
                 version=self.version,
-                seen=self.floor,
+                seen=self._floor,
             )
             telemetry.WATCH_RESTARTS.labels(resource=self._resource.plural, reason="rewound").inc()
             self._table.rewind(self._facts)
@@ -177,7 +196,7 @@ class _Taken:
 
     @property
     def _is_rewound(self) -> bool:
-        return 0 < self.version < self.floor
+        return 0 < self.version < self._floor
 
     async def _pages(self, kube: Kube) -> None:
         async with TaskGroup() as tasks:

@@ -17,21 +17,22 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
 from slipway.crd.specs import Specs
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import StaleError, TransientError
-from slipway.kube.facts import Fact, encode_fact, fact_of, object_key
+from slipway.kube.facts import Fact, encode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.lease import Leadership
-from slipway.kube.objects import Pod
-from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS, Resource
+from slipway.kube.objects import LimitRange, Pod
+from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, RESOURCE_POOLS, Resource
 from slipway.kube.scope import only
 from slipway.kube.wire import metadata_of
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
+from slipway.model.limitrange import Ranges
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
 from slipway.streams.ports import Feed, FeedOp
 from slipway.watcher.snapshots import Snapshots
-from slipway.watcher.world import World
+from slipway.watcher.world import BY_NAMESPACE, World
 
 WATCH_S = 0.5
 """How often a view that is not complete, or that may be old, is looked at."""
@@ -65,7 +66,7 @@ class ClusterFeed:
         self._is_stale = is_stale
         self._lost = lost
         self._resolved: dict[str, AllocationFact] = {}
-        """{uid of a living allocation: its last fact}, of the spec and the pool as they stand"""
+        """{uid of a living allocation: its last fact}, of the spec, the pool and the LimitRanges as they stand"""
         self._specs = Specs()
         self._snapshots = Snapshots(feed, world, clock, self._fact_now, objects_min=snapshot_objects)
 
@@ -127,8 +128,11 @@ class ClusterFeed:
         def take(old: Any, new: Any) -> None:
             for delta in self._deltas(kind, old, new):
                 publisher.offer(delta)
-            if kind == RESOURCE_POOLS.plural and _changes_defaults(old, new):
-                self._again(publisher, (new or old).metadata.name)
+            if kind == RESOURCE_POOLS.plural and _spec_of(old) != _spec_of(new):
+                pool = (new or old).metadata.name
+                self._again(publisher, [each for each in self._world.allocations.items() if each.spec.pool == pool])
+            elif kind == LIMIT_RANGES.plural and _spec_of(old) != _spec_of(new):
+                self._again(publisher, self._world.allocations.indexed(BY_NAMESPACE, (new or old).metadata.namespace))
 
         return take
 
@@ -154,8 +158,9 @@ class ClusterFeed:
         if isinstance(obj, Pod) and not _is_visible(obj):
             return None
         if isinstance(obj, Allocation):
-            pool = self._world.pools.get(obj.spec.pool)
-            return allocation_fact(obj, pool, known=self._resolved.get(obj.metadata.uid) or self._specs.of(obj, pool))
+            pool, ranges = self._world.pools.get(obj.spec.pool), self._ranges_of(obj)
+            known = self._resolved.get(obj.metadata.uid) or self._specs.of(obj, pool, ranges)
+            return allocation_fact(obj, pool, ranges=ranges, known=known)
         return fact_of(obj, self._pools())
 
     def _allocation_fact(self, old: Allocation | None, new: Allocation) -> AllocationFact:
@@ -164,19 +169,23 @@ class ClusterFeed:
         # The generation counts the changes of the spec.
         is_same_spec = old is not None and (old.metadata.uid, old.metadata.generation) == (uid, new.metadata.generation)
         known = self._resolved.get(uid) if is_same_spec else None
-        fact = allocation_fact(new, self._world.pools.get(new.spec.pool), known=known)
+        ranges = self._ranges_of(new) if known is None else ()
+        fact = allocation_fact(new, self._world.pools.get(new.spec.pool), ranges=ranges, known=known)
         if new.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in new.metadata.finalizers:
             self._resolved.pop(uid, None)
         else:
             self._resolved[uid] = fact
         return fact
 
-    def _again(self, publisher: FeedPublisher, pool: str) -> None:
-        """The defaults of a pool have changed, and with them the facts of what asks for it."""
-        for allocation in self._world.allocations.items():
-            if allocation.spec.pool == pool:
-                fact = self._allocation_fact(None, allocation)
-                publisher.offer(_put(ALLOCATIONS.plural, allocation, encode_fact(fact)))
+    def _again(self, publisher: FeedPublisher, allocations: list[Allocation]) -> None:
+        """The defaults of their pool, or the LimitRanges of their namespace, have changed, and so have their facts."""
+        for allocation in allocations:
+            fact = self._allocation_fact(None, allocation)
+            publisher.offer(_put(ALLOCATIONS.plural, allocation, encode_fact(fact)))
+
+    def _ranges_of(self, allocation: Allocation) -> Ranges:
+        namespace = allocation.metadata.namespace
+        return ranges_by_namespace(self._world.ranges.indexed(BY_NAMESPACE, namespace)).get(namespace, ())
 
     def _pools(self) -> dict[str, ResourcePool]:
         return {pool.metadata.name: pool for pool in self._world.pools.items()}
@@ -208,5 +217,5 @@ def _is_leaving(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None and pod.status.phase not in _ENDED
 
 
-def _changes_defaults(old: ResourcePool | None, new: ResourcePool | None) -> bool:
-    return (old.spec if old else None) != (new.spec if new else None)
+def _spec_of(obj: ResourcePool | LimitRange | None) -> object:
+    return obj.spec if obj is not None else None

@@ -10,10 +10,11 @@ from typing import Any
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
-from slipway.kube.objects import Namespace, Node, Pod, ResourceQuota
+from slipway.kube.objects import LimitRange, Namespace, Node, Pod, ResourceQuota
 from slipway.kube.resources import (
     ALLOCATIONS,
     JOBS,
+    LIMIT_RANGES,
     NAMESPACES,
     NODES,
     PODS,
@@ -36,11 +37,15 @@ def _node_of(pod: Pod) -> Iterable[str]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
-def _namespace_of(allocation: Allocation) -> Iterable[str]:
-    return (allocation.metadata.namespace,)
+def _namespace_of(obj: Allocation | LimitRange) -> Iterable[str]:
+    return (obj.metadata.namespace,)
 
 
 def _allocations() -> Store[Allocation]:
+    return Store({BY_NAMESPACE: _namespace_of})
+
+
+def _ranges() -> Store[LimitRange]:
     return Store({BY_NAMESPACE: _namespace_of})
 
 
@@ -60,13 +65,15 @@ class World:
     queues: Store[Queue] = field(default_factory=Store[Queue])
     jobs: Store[Job] = field(default_factory=Store[Job])
     quotas: Store[ResourceQuota] = field(default_factory=Store[ResourceQuota])
+    ranges: Store[LimitRange] = field(default_factory=_ranges)
     warnings: PodWarnings = field(default_factory=PodWarnings)
     """what Events say of the start of pods; only the primary is told"""
 
     def stores(self) -> tuple[tuple[Resource[Any], Store[Any]], ...]:
-        """Each resource with its store; pools first, because an allocation's fact depends on its pool's defaults."""
+        """Each resource with its store; pools and LimitRanges first, because an allocation's fact depends on them."""
         return (
             (RESOURCE_POOLS, self.pools),
+            (LIMIT_RANGES, self.ranges),
             (NAMESPACES, self.namespaces),
             (NODES, self.nodes),
             (QUEUES, self.queues),

@@ -3,7 +3,17 @@
 Owns one table. Invariant: what is not in it and not declared by a definition is a 404.
 """
 
-from slipway.local.apiserver import admission, columns, custom, disruption, happenings, rbac, services, workloads
+from slipway.local.apiserver import (
+    admission,
+    columns,
+    custom,
+    disruption,
+    happenings,
+    limitranges,
+    rbac,
+    services,
+    workloads,
+)
 from slipway.local.apiserver.pods import PodStrategy
 from slipway.local.apiserver.registry import ResourceKind
 
@@ -53,6 +63,9 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
         ResourceKind(
             plural="resourcequotas", kind="ResourceQuota", short_names=("quota",), strategy=admission.QuotaStrategy(),
             subresources=("status",),
+        ),
+        ResourceKind(
+            plural="limitranges", kind="LimitRange", short_names=("limits",), strategy=limitranges.LimitRangeStrategy(),
         ),
         ResourceKind(
             plural="persistentvolumeclaims", kind="PersistentVolumeClaim", short_names=("pvc",),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.local.apiserver import decoding, deletion, meta, patch, podadmission, quota, services, status
+from slipway.local.apiserver import decoding, deletion, limitranges, meta, patch, podadmission, quota, services, status
 from slipway.local.apiserver.decoding import UndecodableError
 from slipway.local.apiserver.fields import applying, ownership
 from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, Ownership, Scope
@@ -75,7 +75,9 @@ class Writer:
         meta_["creationTimestamp"] = format_time(self._clock())
         if kind.strategy.counts_generation:
             meta_["generation"] = 1
-        sent = {**new, "spec": dict(new["spec"])} if is_map(new.get("spec")) else new
+        sent = {**new, "metadata": dict(meta_), "spec": dict(new["spec"])} if is_map(new.get("spec")) else new
+        if kind.resource == _PODS:
+            limitranges.complete_pod(self._store, new, namespace)
         if meta_.get("name"):
             kind.strategy.prepare(new)
         if kind.resource == _PODS:
@@ -83,8 +85,7 @@ class Writer:
         self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) + _own_causes(kind, new, None))
         if kind.resource == services.SERVICES:
             services.allocate(self._store, new)
-        if kind.resource == _PODS:
-            quota.check_pod(self._store, new, namespace)
+        self._bound(kind, new, namespace)
         if version not in (None, "", "0"):
             if not options.dry_run:
                 raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -95,6 +96,14 @@ class Writer:
         if not options.dry_run:
             self._store.commit(kind.resource, "ADDED", kind.kept(new), options.ownership)
         return new
+
+    def _bound(self, kind: ResourceKind, new: Json, namespace: str) -> None:
+        """Raises: StatusError 403 for a new object that the LimitRanges or quotas of its namespace refuse."""
+        if kind.resource == limitranges.CLAIMS:
+            limitranges.check_claim(self._store, new, namespace)
+        if kind.resource == _PODS:
+            limitranges.check_pod(self._store, new, namespace)
+            quota.check_pod(self._store, new, namespace)
 
     def patch(self, kind: ResourceKind, namespace: str, name: str, wanted: Patch, options: WriteOptions) -> Json:
         """Raises: StatusError 400, 404, 409, 415, 422."""

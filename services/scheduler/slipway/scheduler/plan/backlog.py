@@ -209,6 +209,7 @@ def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: flo
             fact.max_runtime,
             fact.beyond_queue,
             fact.invalid,
+            fact.out_of_range,
             fact.hold,
             fact.not_before if fact.not_before > now else 0.0,
             shape,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from slipway.model.duration import format_duration
 from slipway.model.facts import AllocationFact
-from slipway.model.reasons import Gate
+from slipway.model.reasons import NEVER, Gate
 from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
@@ -16,7 +16,7 @@ WORKSPACES_SHOWN = 5
 
 
 def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree, now: float) -> Explanation | None:
-    """The first closed gate, from Invalid to NotEnoughPods; then budgets, which close a queue whatever else it has."""
+    """The first closed gate, from Invalid to OutsideLimitRange; then budgets, which close a queue whatever it has."""
     if allocation.invalid:
         return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
     if allocation.namespace not in snapshot.workspaces:
@@ -44,6 +44,7 @@ def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree,
         _queue_gate(allocation, snapshot, tree)
         or _job_gate(allocation, snapshot)
         or _pods_gate(allocation)
+        or _range_gate(allocation)
         or _budget_gate(allocation, tree)
     )
 
@@ -91,6 +92,13 @@ def _pods_gate(allocation: AllocationFact) -> Explanation | None:
     if count == 0:
         return _too_few("the gang has 0 ranks and needs 1")
     return None
+
+
+def _range_gate(allocation: AllocationFact) -> Explanation | None:
+    """A pod that a LimitRange refuses is refused whenever it is made."""
+    if not allocation.out_of_range:
+        return None
+    return Explanation(gate=Gate.LIMIT_RANGE, message=f"{NEVER}: {allocation.out_of_range}", is_never=True)
 
 
 def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | None:

@@ -11,7 +11,16 @@ import msgspec
 from msgspec import Meta
 
 from slipway.errors import InvalidError
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
+from slipway.model.facts import (
+    AllocationFact,
+    JobFact,
+    NodeFact,
+    PodFact,
+    PoolFact,
+    QueueFact,
+    QuotaFact,
+    WorkspaceFact,
+)
 from slipway.model.ids import allocation_id
 from slipway.model.position import POSITION_PATTERN
 from slipway.scheduler.plan.policy import unknown_scores
@@ -83,6 +92,7 @@ class Standing(msgspec.Struct, kw_only=True):
     allocations: dict[str, AllocationFact]
     """{`<namespace>/<name>`: those that have not ended and are not being stopped}"""
     pods: list[PodFact]
+    quotas: list[QuotaFact] = []
     added: list[AllocationPart] = []
     """allocations that are only supposed, submitted so many seconds from now"""
 

@@ -5,16 +5,17 @@ planner, its policy and the virtual world are those of `slipway simulate`; only 
 Times in the answer are seconds from now. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from slipway.errors import InvalidError
 from slipway.kube.facts import FEED_KINDS, Fact, decode_fact
-from slipway.model.facts import AllocationFact, PoolFact
+from slipway.model.facts import AllocationFact, PoolFact, QuotaFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
+from slipway.model.podquota import is_counted, usage_of
 from slipway.model.times import format_time
 from slipway.scheduler.plan.change import spelled
 from slipway.scheduler.plan.outcome import as_data
@@ -101,7 +102,8 @@ def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> St
     own = next((each for each in pools if each.name == pool), None)
     if own is None:
         raise InvalidError(f"pool: there is no pool {pool[:80]}")
-    allocations = [fact for fact in _of(every, "allocations") if fact.pool == pool and _stays(fact)]
+    own_work = [fact for fact in _of(every, "allocations") if fact.pool == pool]
+    allocations = [fact for fact in own_work if _stays(fact)]
     uids = {fact.uid for fact in _of(every, "allocations")}
     return Standing(
         pool=own,
@@ -110,12 +112,27 @@ def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> St
         jobs=_of(every, "jobs"),
         spaces=_of(every, "namespaces"),
         allocations={fact.key: fact for fact in allocations},
+        quotas=[_of_others(quota, own_work) for quota in _of(every, "resourcequotas")],
         pods=[pod for pod in _of(every, "pods") if pod.live and pod.allocation_uid not in uids],
     )
 
 
 def _of(every: Mapping[str, list[Fact]], kind: str) -> list[Any]:
     return every.get(kind, [])
+
+
+def _of_others(quota: QuotaFact, work: Iterable[AllocationFact]) -> QuotaFact:
+    """The quota as others than the pool's own work use it: what that uses is counted while it runs here."""
+    used = dict(quota.used)
+    for fact in work:
+        if fact.namespace != quota.namespace or not fact.released or fact.phase is Phase.TERMINATED:
+            continue
+        for rank in fact.placements.keys() - set(fact.ended_ranks):
+            role = fact.role_of(rank)
+            if role is not None and is_counted(role, quota):
+                for name, amount in usage_of(role.requests, role.limits).items():
+                    used[name] = max(0, used.get(name, 0) - amount)
+    return msgspec.structs.replace(quota, used={name: amount for name, amount in used.items() if amount})
 
 
 def _stays(fact: AllocationFact) -> bool:
@@ -135,6 +152,7 @@ def _run(standing: Standing, now: float, horizon: float) -> Outcome:
         allocations={fact.uid: _at_first(fact) for fact in standing.allocations.values()}
         | {part.name: _supposed(part, standing.pool) for part in supposed},
         pods=standing.pods,
+        quotas=standing.quotas,
         namespaces={space.name: space.labels for space in standing.spaces},
     )
     scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
@@ -164,6 +182,7 @@ def _at_first(fact: AllocationFact) -> AllocationFact:
         deadlines={},
         not_before=0.0,
         leaving_ranks=(),
+        released=False,
     )
 
 

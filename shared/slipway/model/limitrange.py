@@ -1,0 +1,172 @@
+"""What a LimitRange gives to the containers of a pod, and which pods it refuses: as the API server's LimitRanger. Pure.
+
+The API server completes a pod in this order: a container's limit is its request where it states none; then each
+LimitRange of the namespace gives the requests and limits that are still missing; then every LimitRange checks every
+container, init containers and sidecars too, and the pod as a whole. Where several LimitRanges give the same thing
+Kubernetes promises no order; here the first by name gives it. The defaults inside of a LimitRange (its max is the
+default limit, and that is the default request) stand in the stored object.
+
+Source: k8s.io/kubernetes/plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go, v1.36.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+
+import msgspec
+
+from slipway.model.facts import LimitRangeFact
+from slipway.model.podresources import ContainerAsk, PodAsk, Quantities
+from slipway.model.quantity import format_quantity, parse_quantity
+from slipway.model.resources import MILLI, scale_of
+
+Ranges = tuple[LimitRangeFact, ...]
+"""those of one namespace, by name"""
+Amounts = dict[str, int]
+"""{resource: base units}; what is stated as zero is in it"""
+REFUSALS_MAX = 3
+"""So many refusals are told at once."""
+
+
+def completed(pod: PodAsk, ranges: Ranges) -> PodAsk:
+    """The pod with what `ranges` give to its containers."""
+    if not ranges:
+        return pod
+    return msgspec.structs.replace(
+        pod,
+        containers=tuple(_given(each, ranges) for each in pod.containers),
+        init_containers=tuple(_given(each, ranges) for each in pod.init_containers),
+    )
+
+
+def refusal(pod: PodAsk, ranges: Ranges) -> str:
+    """Why the API server refuses the completed `pod`, with what it would take; empty when it takes it.
+
+    Raises:
+        ValueError: a bad quantity.
+    """
+    found = list(dict.fromkeys(_refusals(pod, ranges)))
+    more = f"; and {len(found) - REFUSALS_MAX} more" if len(found) > REFUSALS_MAX else ""
+    return "; ".join(found[:REFUSALS_MAX]) + more
+
+
+def _given(container: ContainerAsk, ranges: Ranges) -> ContainerAsk:
+    requests, limits = {**container.limits, **container.requests}, dict(container.limits)
+    for each in ranges:
+        limits = {**each.container.default, **limits}
+        requests = {**each.container.default_request, **requests}
+    return msgspec.structs.replace(container, requests=requests, limits=limits)
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    """What is held against bounds: a container, or the whole pod."""
+
+    words: str
+    """what it is called"""
+    kind: str
+    requests: Amounts
+    limits: Amounts
+
+
+def _refusals(pod: PodAsk, ranges: Ranges) -> Iterable[str]:
+    subjects = [
+        _Subject(f"{kind} {each.name}", "container", _amounts(each.requests), _amounts(each.limits))
+        for kind, group in (("container", pod.containers), ("init container", pod.init_containers))
+        for each in group
+    ]
+    for each in subjects:
+        for name in sorted(each.requests.keys() & each.limits.keys()):
+            giver = _giver(name, each.limits[name], ranges)
+            if each.requests[name] > each.limits[name] and giver is not None:
+                yield (
+                    f"{each.words} requests {_spelled(name, each.requests[name])} of {name}, and LimitRange "
+                    f"{giver.name} of namespace {giver.namespace} gives it a limit of "
+                    f"{_spelled(name, each.limits[name])}: state a limit too"
+                )
+    whole = _Subject("the pod", "pod", _whole(pod, lambda each: each.requests), _whole(pod, lambda each: each.limits))
+    for limit_range in ranges:
+        where = f"LimitRange {limit_range.name} of namespace {limit_range.namespace}"
+        for bounds, group in ((limit_range.container, subjects), (limit_range.pod, [whole])):
+            for each in group:
+                yield from _too_little(each, bounds.min, where)
+                yield from _too_much(each, bounds.max, where)
+                yield from _too_far_apart(each, bounds.max_ratio, where)
+
+
+def _giver(name: str, limit: int, ranges: Ranges) -> LimitRangeFact | None:
+    """The LimitRange that gives a container this limit when it states none."""
+    first = next((each for each in ranges if name in each.container.default), None)
+    return first if first is not None and _amounts(first.container.default)[name] == limit else None
+
+
+def _too_little(subject: _Subject, least: Mapping[str, str], where: str) -> Iterable[str]:
+    for name in sorted(least):
+        wanted = parse_quantity(least[name], scale=scale_of(name))
+        says = f"{where} wants at least {least[name]} of {name} per {subject.kind}, and {subject.words}"
+        if name not in subject.requests:
+            yield f"{says} requests none"
+        elif subject.requests[name] < wanted:
+            yield f"{says} requests {_spelled(name, subject.requests[name])}"
+        elif subject.limits.get(name, wanted) < wanted:
+            yield f"{says} has a limit of {_spelled(name, subject.limits[name])}"
+
+
+def _too_much(subject: _Subject, most: Mapping[str, str], where: str) -> Iterable[str]:
+    for name in sorted(most):
+        allowed = parse_quantity(most[name], scale=scale_of(name))
+        says = f"{where} allows at most {most[name]} of {name} per {subject.kind}, and {subject.words}"
+        if name not in subject.limits:
+            yield f"{says} states no limit"
+        elif subject.limits[name] > allowed:
+            yield f"{says} has a limit of {_spelled(name, subject.limits[name])}"
+        elif subject.requests.get(name, 0) > allowed:
+            yield f"{says} requests {_spelled(name, subject.requests[name])}"
+
+
+def _too_far_apart(subject: _Subject, ratios: Mapping[str, str], where: str) -> Iterable[str]:
+    for name in sorted(ratios):
+        ratio = Decimal(parse_quantity(ratios[name], scale=MILLI)) / MILLI
+        says = f"{where} allows a limit of at most {ratios[name]} times the request of {name} per {subject.kind}, and"
+        request, limit = subject.requests.get(name, 0), subject.limits.get(name, 0)
+        if not request:
+            yield f"{says} {subject.words} requests none"
+        elif not limit:
+            yield f"{says} {subject.words} states no limit"
+        elif limit > ratio * request:
+            fits = math.ceil(limit / ratio)
+            yield (
+                f"{says} {subject.words} requests {_spelled(name, request)} with a limit of {_spelled(name, limit)}: "
+                f"request at least {_spelled(name, fits)}, or lower the limit to {_spelled(name, int(ratio * request))}"
+            )
+
+
+def _whole(pod: PodAsk, stated: Callable[[ContainerAsk], Quantities]) -> Amounts:
+    """The sum of what containers and sidecars state, raised to the largest init step; without what the RuntimeClass
+    adds, which comes later."""
+    total, sidecars, peak = Amounts(), Amounts(), Amounts()
+    for each in pod.containers:
+        _add(total, _amounts(stated(each)))
+    for each in pod.init_containers:
+        own = _amounts(stated(each))
+        if each.sidecar:
+            _add(total, own)
+            _add(sidecars, own)
+            own = sidecars
+        else:
+            _add(own, sidecars)
+        for name, amount in own.items():
+            peak[name] = max(peak.get(name, 0), amount)
+    return {name: max(total.get(name, 0), peak.get(name, 0)) for name in {**total, **peak}}
+
+
+def _add(into: Amounts, amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        into[name] = into.get(name, 0) + amount
+
+
+def _amounts(quantities: Quantities) -> Amounts:
+    return {name: parse_quantity(value, scale=scale_of(name)) for name, value in quantities.items()}
+
+
+def _spelled(name: str, amount: int) -> str:
+    return format_quantity(amount, scale=scale_of(name))
