@@ -114,6 +114,19 @@ class Product:
         assert found is not None, ran
         return found.group()
 
+    def view(self, id_: str) -> Any:
+        """An allocation as the API shows it."""
+        return httpx.get(f"{self.url}/api/v1/allocations/{id_}", trust_env=False, timeout=30).json()
+
+    def wait_running(self, id_: str, attempt: int, timeout_s: float = 90.0) -> None:
+        """Until all of an attempt runs."""
+
+        def is_running() -> bool:
+            view = self.view(id_)
+            return (view["attempt"], view["phase"]) == (attempt, "Running")
+
+        wait_until(is_running, f"attempt {attempt} of {id_} runs", timeout_s=timeout_s)
+
     def newest(self, kind: str) -> str:
         """The id of the newest allocation of that kind."""
         answer = httpx.get(f"{self.url}/api/v1/allocations", params={"kind": kind}, trust_env=False).json()
@@ -166,9 +179,13 @@ def cluster() -> Generator[NodeCluster]:
 
 @pytest.fixture(scope="session")
 def product(cluster: NodeCluster) -> Generator[Product]:
-    """As docs/install.md says it."""
+    """As docs/install.md says it; all of it on the first node, so that the others may be lost."""
+    for node in cluster.nodes[1:]:
+        cluster.kubectl("cordon", node.name)
     chart.install(cluster.control.kubeconfig, values=VALUES)
     settle(cluster)
+    for node in cluster.nodes[1:]:
+        cluster.kubectl("uncordon", node.name)
     found = Product(cluster)
     found.connect()
     try:
