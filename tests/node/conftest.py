@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from tests.node.images import SLIPWAY, VALKEY, WORKLOAD, ensure_images
-from tests.node.nodes import NodeCluster
+from tests.node.nodes import NodeCluster, RealNode
 from tests.node.programs import ensure_programs
 from tests.support import chart
 from tests.support.cli import Ran
@@ -165,6 +166,18 @@ def settle(cluster: NodeCluster) -> None:
         raise RuntimeError(f"{error}\n{pods}") from error
 
 
+@contextmanager
+def cordoned(cluster: NodeCluster, *nodes: RealNode) -> Generator[None]:
+    """No pod is placed on these nodes meanwhile."""
+    for node in nodes:
+        cluster.kubectl("cordon", node.name)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            cluster.kubectl("uncordon", node.name)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Generator[NodeCluster]:
     """Two nodes that are Ready."""
@@ -180,12 +193,9 @@ def cluster() -> Generator[NodeCluster]:
 @pytest.fixture(scope="session")
 def product(cluster: NodeCluster) -> Generator[Product]:
     """As docs/install.md says it; all of it on the first node, so that the others may be lost."""
-    for node in cluster.nodes[1:]:
-        cluster.kubectl("cordon", node.name)
-    chart.install(cluster.control.kubeconfig, values=VALUES)
-    settle(cluster)
-    for node in cluster.nodes[1:]:
-        cluster.kubectl("uncordon", node.name)
+    with cordoned(cluster, *cluster.nodes[1:]):
+        chart.install(cluster.control.kubeconfig, values=VALUES)
+        settle(cluster)
     found = Product(cluster)
     found.connect()
     try:

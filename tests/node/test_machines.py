@@ -2,12 +2,10 @@
 
 import re
 import signal
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import pytest
 
-from tests.node.conftest import Product
+from tests.node.conftest import Product, cordoned
 from tests.node.nodes import GRACE_S, RealNode
 from tests.node.test_lives import lines_of
 from tests.support.wait import wait_until
@@ -24,19 +22,10 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 def launch_on_last(product: Product, *command: str, ranks: int = 2) -> tuple[str, RealNode]:
     """A gang that runs on the last node, where nothing of Slipway's own does, and may run on the first too."""
     first, last = product.cluster.nodes[0], product.cluster.nodes[-1]
-    with cordoned(product, first):
+    with cordoned(product.cluster, first):
         id_ = product.launch(*command, options=("--ranks", str(ranks)))
         product.wait_running(id_, 1)
     return id_, last
-
-
-@contextmanager
-def cordoned(product: Product, node: RealNode) -> Generator[None]:
-    product.cluster.kubectl("cordon", node.name)
-    try:
-        yield
-    finally:
-        product.cluster.kubectl("uncordon", node.name)
 
 
 def times_of(product: Product, id_: str, attempt: int) -> list[float]:
