@@ -35,6 +35,8 @@ GRACE_S = 20
 """A node that has been silent for so long is not Ready; half of what is usual, so that tests wait less."""
 STOP_S = 20.0
 CONTROLLERS = Path("/sys/fs/cgroup")
+RECORDS = Path("/var/lib/cni")
+"""Where plugins of the network remember, for ever, whom they have served."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
 Json = dict[str, Any]
@@ -460,6 +462,12 @@ def leftovers(folder: Path) -> list[str]:
     return [*found, *([f"folder {folder}"] if folder.exists() else [])]
 
 
+def network_files() -> set[str]:
+    """What plugins of the network keep on the machine, outside of any cluster's folder: named namespaces, records."""
+    names = {f"network namespace {path.name}" for path in Path("/run/netns").glob("cni-*")}
+    return names | {f"file {path}" for path in RECORDS.rglob("*") if path.is_file()}
+
+
 def _pids(group: Path) -> list[int]:
     try:
         return [int(line) for line in (group / "cgroup.procs").read_text().split() if line != "0"]
@@ -495,9 +503,8 @@ def _own_network() -> None:
     _run(["ip", "link", "set", "lo", "up"])
     _run(["ip", "address", "add", f"{CONTROL_PLANE}/32", "dev", "lo"])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    results = Path("/var/lib/cni")  # where plugins of the network remember, for ever, whom they have served
-    results.mkdir(exist_ok=True)
-    for place in (Path("/run"), results):
+    RECORDS.mkdir(exist_ok=True)
+    for place in (Path("/run"), RECORDS):
         _run(["mount", "-t", "tmpfs", "tmpfs", str(place)])
 
 
