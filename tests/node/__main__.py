@@ -15,16 +15,17 @@ import time
 from pathlib import Path
 
 from tests.conformance.cluster import binaries
-from tests.conformance.cluster.binaries import MissingProgramError
+from tests.conformance.cluster.binaries import InstallError, MissingProgramError
 from tests.node import images
-from tests.node.nodes import NodeCluster, clean, end_groups, leftovers
+from tests.node.nodes import NodeCluster, clean, end_groups, leftovers, network_files
 from tests.node.programs import ensure_programs, spaces
 
 SKIPPED = 77
 
 
 def main() -> int:
-    """0 after a signal or when every test passed; 77 where this machine cannot have a node; 1 if anything is left."""
+    """0 after a signal or when every test passed; 77 where this machine cannot have a node; 1 if anything is left, or
+    a program that can be installed here was not."""
     parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--test", nargs=argparse.REMAINDER, help="run the tests; all that follows goes to pytest")
@@ -35,6 +36,9 @@ def main() -> int:
     try:
         programs = ensure_programs()
         images.ensure_images(programs)
+    except InstallError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
     except MissingProgramError as error:
         sys.stderr.write(f"skipped: {error}\n")
         return SKIPPED
@@ -42,6 +46,7 @@ def main() -> int:
     place = binaries.cache() / "nodes"
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place))
+    before = network_files()
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
     argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(folder)]
@@ -55,7 +60,7 @@ def main() -> int:
     finally:
         end_groups(folder)
         clean(folder)
-    left = leftovers(folder)
+    left = [*leftovers(folder), *sorted(network_files() - before)]
     for each in left:
         sys.stderr.write(f"error: left behind: {each}\n")
     return code or bool(left)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from tests.node.images import SLIPWAY, VALKEY, WORKLOAD, ensure_images
-from tests.node.nodes import NodeCluster
+from tests.node.nodes import NodeCluster, RealNode
 from tests.node.programs import ensure_programs
 from tests.support import chart
 from tests.support.cli import Ran
@@ -114,6 +115,19 @@ class Product:
         assert found is not None, ran
         return found.group()
 
+    def view(self, id_: str) -> Any:
+        """An allocation as the API shows it."""
+        return httpx.get(f"{self.url}/api/v1/allocations/{id_}", trust_env=False, timeout=30).json()
+
+    def wait_running(self, id_: str, attempt: int, timeout_s: float = 90.0) -> None:
+        """Until all of an attempt runs."""
+
+        def is_running() -> bool:
+            view = self.view(id_)
+            return (view["attempt"], view["phase"]) == (attempt, "Running")
+
+        wait_until(is_running, f"attempt {attempt} of {id_} runs", timeout_s=timeout_s)
+
     def newest(self, kind: str) -> str:
         """The id of the newest allocation of that kind."""
         answer = httpx.get(f"{self.url}/api/v1/allocations", params={"kind": kind}, trust_env=False).json()
@@ -152,6 +166,18 @@ def settle(cluster: NodeCluster) -> None:
         raise RuntimeError(f"{error}\n{pods}") from error
 
 
+@contextmanager
+def cordoned(cluster: NodeCluster, *nodes: RealNode) -> Generator[None]:
+    """No pod is placed on these nodes meanwhile."""
+    for node in nodes:
+        cluster.kubectl("cordon", node.name)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            cluster.kubectl("uncordon", node.name)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Generator[NodeCluster]:
     """Two nodes that are Ready."""
@@ -166,9 +192,10 @@ def cluster() -> Generator[NodeCluster]:
 
 @pytest.fixture(scope="session")
 def product(cluster: NodeCluster) -> Generator[Product]:
-    """As docs/install.md says it."""
-    chart.install(cluster.control.kubeconfig, values=VALUES)
-    settle(cluster)
+    """As docs/install.md says it; all of it on the first node, so that the others may be lost."""
+    with cordoned(cluster, *cluster.nodes[1:]):
+        chart.install(cluster.control.kubeconfig, values=VALUES)
+        settle(cluster)
     found = Product(cluster)
     found.connect()
     try:

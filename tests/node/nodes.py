@@ -31,8 +31,12 @@ DNS_SERVICE = "10.96.0.10"
 DOMAIN = "cluster.local"
 PAUSE = "slipway.local/pause:1"
 READY_S = 60.0
+GRACE_S = 20
+"""A node that has been silent for so long is not Ready; half of what is usual, so that tests wait less."""
 STOP_S = 20.0
 CONTROLLERS = Path("/sys/fs/cgroup")
+RECORDS = Path("/var/lib/cni")
+"""Where plugins of the network remember, for ever, whom they have served."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
 Json = dict[str, Any]
@@ -64,6 +68,17 @@ class Program:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(STOP_S)
+
+    def freeze(self) -> None:
+        """Stop it where it is: it answers nothing, and believes on its return that no time has passed."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, sign: signal.Signals) -> None:
+        assert self._process is not None, f"{self.name} does not run"
+        self._process.send_signal(sign)
 
     @property
     def is_running(self) -> bool:
@@ -117,6 +132,11 @@ sandbox = "{PAUSE}"
 [plugins.'io.containerd.cri.v1.runtime']
 # Without CAP_SYS_RESOURCE the score by which the kernel chooses what to end cannot be lowered.
 restrict_oom_score_adj = true
+# What a boot clears is the node's own, although /run is shared.
+netns_mounts_under_state_dir = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+options = {{ Root = "{socket.parent / "runc"}" }}
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["{PLUGINS}"]
 conf_dir = "{network}"
@@ -147,7 +167,8 @@ class RealNode:
         self.name, self.address = node_name(number), node_address(number)
         self.folder = folder / self.name
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._number, self._cluster, self._programs = number, cluster, programs
+        self.pods = f"10.244.{number}.0/24"
+        self._cluster, self._programs = cluster, programs
         self._group = f"/{GROUPS}/{folder.name}/{self.name}"
         self.runtime = Runtime(self.folder, programs, network=self._network())
         self.kubelet = Program("kubelet", self.folder, self._kubelet(), self.runtime.env)
@@ -166,11 +187,51 @@ class RealNode:
         self.runtime.start()
         self.kubelet.start()
 
+    def power_off(self) -> None:
+        """The machine is gone, from one moment to the next: kubelet, containerd and every container, unheard."""
+        self.kubelet.stop(signal.SIGKILL)
+        self.runtime.program.stop(signal.SIGKILL)
+        for pid in _processes_with(str(self.runtime.socket)):
+            _kill(pid)
+        end_processes([group for each in _controllers() if (group := each / self._group.lstrip("/")).exists()])
+
+    def power_on(self) -> None:
+        """It starts again, as after a boot: what a machine holds in memory is gone, what is on its disk is there."""
+        kept = (str(self.runtime.socket.parent), str(self.folder / "kubelet"))
+        for place in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
+            if place.startswith(kept):
+                _run(["umount", "--lazy", place])
+        shutil.rmtree(self.runtime.socket.parent)
+        self.runtime.start()
+        self.kubelet.start()
+
+    def cut_off(self) -> None:
+        """Nothing reaches it and it reaches nothing, while its containers run on."""
+        self._at_the_wall("--insert")
+        self.kubelet.freeze()
+
+    def reconnect(self) -> None:
+        self._at_the_wall("--delete")
+        self.kubelet.thaw()
+
+    def running(self, namespace: str = "default") -> list[str]:
+        """The pods of a namespace that have a process here, as containerd knows: also those that nobody asks for."""
+        here = f'labels."io.kubernetes.pod.namespace"=={namespace}'
+        known = self.runtime.ctr("containers", "list", "--quiet", here).split()
+        tasks = [line.split() for line in self.runtime.ctr("tasks", "list").splitlines()[1:]]
+        live = {words[0] for words in tasks if words[2] == "RUNNING"}
+        infos = [msgspec.json.decode(self.runtime.ctr("containers", "info", id_)) for id_ in known if id_ in live]
+        return sorted({info["Labels"]["io.kubernetes.pod.name"] for info in infos})
+
+    def _at_the_wall(self, how: str) -> None:
+        for chain, side in (("FORWARD", "--source"), ("FORWARD", "--destination"), ("INPUT", "--source")):
+            _run(["iptables", "--wait", how, chain, side, self.pods, "--jump", "DROP"])
+
     def _network(self) -> Path:
         """The folder with the configuration of the pods' network."""
         network = self.folder / "cni" / "10-pods.conflist"
         network.parent.mkdir(exist_ok=True)
-        ranges = [[{"subnet": f"10.244.{self._number}.0/24"}]]
+        ranges = [[{"subnet": self.pods}]]
         ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
         plugins: list[Json] = [
             {"type": "ptp", "mtu": 1450, "ipam": {**ipam, "dataDir": str(self.folder / "addresses")}},
@@ -204,6 +265,7 @@ class RealNode:
             "clusterDomain": DOMAIN,
             "podLogsDir": str(self.folder / "pods"),
             "nodeStatusUpdateFrequency": "2s",
+            "nodeLeaseDurationSeconds": 8,
             "registerNode": True,
             "resolvConf": str(self._resolver()),
             "maxPods": 60,
@@ -235,7 +297,7 @@ class NodeCluster:
     def __init__(self, folder: Path, programs: NodePrograms, images: Sequence[Path], *, nodes: int = 2) -> None:
         self.folder, self.images = folder, list(images)
         names = {node_name(number): node_address(number) for number in range(1, nodes + 1)}
-        options = ClusterOptions(address=CONTROL_PLANE, nodes=names, audit=False)
+        options = ClusterOptions(address=CONTROL_PLANE, nodes=names, audit=False, node_monitor_grace_s=GRACE_S)
         self.control = RealCluster(folder / "control", options, programs.cluster)
         self.nodes = [RealNode(folder, number, self.control, programs) for number in range(1, nodes + 1)]
         self._programs = programs
@@ -359,20 +421,25 @@ def node_address(number: int) -> str:
 def end_groups(folder: Path) -> None:
     """End what still runs in the control groups of the cluster with this folder, and remove those."""
     for root in groups(folder):
-        inner = [path for path, _, _ in os.walk(root, topdown=False)]
-        deadline = time.monotonic() + STOP_S
-        for group in inner:
-            while time.monotonic() < deadline:
-                for pid in _pids(Path(group)):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(OSError):
-                    os.rmdir(group)
-                if not os.path.exists(group):
-                    break
-                time.sleep(0.02)
+        end_processes([root], removed=True)
         with contextlib.suppress(OSError):
             root.parent.rmdir()  # not while another cluster has a group in it
+
+
+def end_processes(roots: Sequence[Path], *, removed: bool = False) -> None:
+    """End what runs in these control groups and those below them; and remove the groups."""
+    deadline = time.monotonic() + STOP_S
+    for group in (Path(path) for root in roots for path, _, _ in os.walk(root, topdown=False)):
+        while time.monotonic() < deadline:
+            pids = _pids(group)
+            for pid in pids:
+                _kill(pid)
+            if removed:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+            if not (group.exists() if removed else pids):
+                break
+            time.sleep(0.02)
 
 
 def groups(folder: Path) -> list[Path]:
@@ -395,11 +462,32 @@ def leftovers(folder: Path) -> list[str]:
     return [*found, *([f"folder {folder}"] if folder.exists() else [])]
 
 
+def network_files() -> set[str]:
+    """What plugins of the network keep on the machine, outside of any cluster's folder: named namespaces, records."""
+    names = {f"network namespace {path.name}" for path in Path("/run/netns").glob("cni-*")}
+    return names | {f"file {path}" for path in RECORDS.rglob("*") if path.is_file()}
+
+
 def _pids(group: Path) -> list[int]:
     try:
         return [int(line) for line in (group / "cgroup.procs").read_text().split() if line != "0"]
     except OSError:
         return []
+
+
+def _processes_with(word: str) -> list[int]:
+    """Those that were started with the word among theirs."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if word in (process / "cmdline").read_bytes().decode(errors="replace").split("\0"):
+                found.append(int(process.name))
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _controllers() -> list[Path]:
@@ -410,11 +498,14 @@ def _controllers() -> list[Path]:
 
 
 def _own_network() -> None:
-    """The loopback interface with the control plane's address, and packets passed on between pods."""
+    """The loopback interface with the control plane's address, packets passed on between pods, and no file of ours
+    where the machine's own network keeps its."""
     _run(["ip", "link", "set", "lo", "up"])
     _run(["ip", "address", "add", f"{CONTROL_PLANE}/32", "dev", "lo"])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    _run(["mount", "-t", "tmpfs", "tmpfs", "/run"])
+    RECORDS.mkdir(exist_ok=True)
+    for place in (Path("/run"), RECORDS):
+        _run(["mount", "-t", "tmpfs", "tmpfs", str(place)])
 
 
 def _run(argv: Sequence[str]) -> str:

@@ -101,6 +101,8 @@ class Kubelets:
             if record.obj["metadata"]["uid"] == pod_uid:
                 pod = clone(record.obj)
                 pod["status"] |= {"reason": "Evicted", "message": "The node was low on resource: memory."}
+                target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+                pod["status"].setdefault("conditions", []).append(target)
                 container = self._live.get(pod_uid)
                 if container is not None:
                     self._end(pod, container, 137)

@@ -38,6 +38,10 @@ class MissingProgramError(Exception):
     """Something that conformance needs is not on this machine; the message says how to get it."""
 
 
+class InstallError(MissingProgramError):
+    """It could be installed here, and installing it failed: a fault to mend, not a machine that cannot."""
+
+
 class Binaries(msgspec.Struct, frozen=True, kw_only=True):
     """Where each program is."""
 
@@ -102,6 +106,7 @@ def install_debian(package: str) -> None:
 
     Raises:
         MissingProgramError: we cannot.
+        InstallError: we could, and it failed.
     """
     apt = shutil.which("apt-get")
     if not apt or os.geteuid() != 0:
@@ -112,7 +117,7 @@ def install_debian(package: str) -> None:
     for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
         done = subprocess.run([apt, *words], env=env, capture_output=True, text=True, timeout=INSTALL_S, check=False)
         if done.returncode:
-            raise MissingProgramError(f"apt-get {' '.join(words)} failed:\n{done.stdout}{done.stderr}")
+            raise InstallError(f"apt-get {' '.join(words)} failed:\n{done.stdout}{done.stderr}")
 
 
 def go_toolchain() -> str:

@@ -43,3 +43,16 @@ async def test_what_answers_is_not_given_up(world: ApiWorld) -> None:
     await world.step("work", Event.TERMINATED)
     assert (await world.post(path)).status_code == 409
     assert (await world.post("/allocations/nobody-00000000/forget")).status_code == 404
+
+
+async def test_a_node_that_does_not_answer_is_explained(world: ApiWorld) -> None:
+    """Of running work `explain` names the nodes that are silent and says what an admin may do; others it does not."""
+    launched = await world.launch(name="work", ranks=[{"count": 2}])
+    await world.run("work")
+    path = f"/allocations/{launched['id']}/explain"
+    assert (await world.get(path)).json()["message"] == "running"
+    await silence(world, "n1")
+    await silence(world, "n2")
+    why = (await world.get(path)).json()
+    assert why["message"] == "running; node n1 does not answer, and whether its ranks still run is not known"
+    assert "slipway forget" in why["change"][0]["detail"]

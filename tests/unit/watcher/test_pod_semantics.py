@@ -124,7 +124,16 @@ AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
     "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
     "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
     "node rebooted": (a_pod().exited(255, reason="Unknown"), Reason.NODE_LOST, ["n0"]),
-    "evicted by the kubelet": (a_pod().failed("Evicted", "low on memory"), Reason.EVICTED, ["n0"]),
+    "evicted by the kubelet": (
+        a_pod().exited(137).with_status(reason="Evicted").disrupted("TerminationByKubelet"),
+        Reason.EVICTED,
+        ["n0"],
+    ),
+    "refused by a kubelet that evicts": (
+        a_pod().failed("Evicted", "had condition: [DiskPressure]"),
+        Reason.EVICTED,
+        ["n0"],
+    ),
     "evicted through the api": (
         a_pod().exited(143, at_s=9).disrupted("EvictionByEvictionAPI").deleted(at_s=5),
         Reason.EVICTED,
@@ -200,6 +209,16 @@ def test_a_pod_that_vanishes_without_a_trace_is_looked_for_and_then_retried() ->
         assert again.status.transitions[-1].reason == Reason.POD_LOST
 
     play(story)
+
+
+def test_a_pod_evicted_for_its_own_limits_has_failed() -> None:
+    """The kubelet evicts without a disruption what fills its emptyDir: another attempt would end the same way."""
+    words = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
+    pod = a_pod().exited(137).with_status(reason="Evicted", message=words)
+    found = settled(a_running(maxRestarts=0).it, pod).status
+    assert (found.phase, found.result, found.reason) == (Phase.TERMINATED, Result.FAILED, Reason.RANK_FAILED)
+    assert words.strip() in found.message
+    assert settled(a_running(maxRestarts=1).it, pod).status.restarts == 1
 
 
 def test_an_eviction_while_the_watcher_is_away_is_told_with_its_reason() -> None:

@@ -86,6 +86,12 @@ def is_node_ready(node: Node) -> bool:
     return ready is not None and ready.status == "True"
 
 
+def is_node_silent(node: Node) -> bool:
+    """Whether its kubelet has not been heard for so long that nobody knows what runs there."""
+    ready = condition_of(node.status.conditions, "Ready")
+    return ready is not None and ready.status == "Unknown"
+
+
 def scheduling_of(node: Node) -> str:
     """What may be placed on a node: our label counts before a cordon, which only keeps new work away."""
     wanted = node.metadata.labels.get(SCHEDULING_LABEL, "")

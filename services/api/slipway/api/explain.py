@@ -4,7 +4,7 @@ The reason for waiting is the scheduler's own, read from the object; the place i
 waits now; `change` says what a person could do about it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from slipway.api import stuck
@@ -69,6 +69,12 @@ _NEVER_HELP: dict[str, tuple[str, str]] = {
 }
 """The same where the scheduler says that it can never start; other gates have one help for both."""
 
+_SILENCE_HELP = (
+    "wait until the node answers again; or, once that machine is off, have an admin run slipway forget, taint the node "
+    "node.kubernetes.io/out-of-service, or delete it: the ranks then start elsewhere"
+)
+NODES_SHOWN_MAX = 4
+
 
 def explain(
     allocation: Allocation,
@@ -77,13 +83,14 @@ def explain(
     *,
     aged: Aged = NOBODY,
     seen: Seen | None = None,
+    silent_nodes: Collection[str] = (),
     now: float = 0.0,
     missing_pool: str = "",
 ) -> ExplainView:
     """The explanation; `pending` are the pending allocations of its pool, itself among them or not.
 
-    `seen` is when it was last in use, None while that can not be told. `missing_pool` says that there is no such pool:
-    then no scheduler looks at the allocation.
+    `seen` is when it was last in use, None while that can not be told; `silent_nodes` are those of its live ranks'
+    nodes that do not answer. `missing_pool` says that there is no such pool: then no scheduler looks at the allocation.
     """
     spec, status = allocation.spec, allocation.status
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
@@ -92,6 +99,10 @@ def explain(
     held_up = stuck.stuck_of(allocation)
     if held_up is not None:
         code, message = held_up.reason, stuck.sentence(held_up)
+    change = _change(allocation, code, message) if held_up is None else [stuck.change(held_up)]
+    if silent_nodes:
+        message = f"{message or standing(allocation)}; {_silence(silent_nodes)}"
+        change = [*change, Change(kind="forget", detail=_SILENCE_HELP)]
     before = _before(allocation, pending, jobs, aged) if is_waiting(allocation) else []
     return ExplainView(
         id=id_of(allocation),
@@ -100,7 +111,7 @@ def explain(
         message=message or standing(allocation),
         position=len(before) + 1 if is_waiting(allocation) else 0,
         ahead=len(before),
-        change=_change(allocation, code, message) if held_up is None else [stuck.change(held_up)],
+        change=change,
         jobs_ahead=[id_of(each) for each in before[:JOBS_SHOWN_MAX]],
         queue=spec.queue,
         pool=spec.pool,
@@ -153,6 +164,14 @@ def standing(allocation: Allocation) -> str:
             ranks = status.ranks or []
             running = sum(rank.phase is RankState.RUNNING for rank in ranks)
             return f"{status.phase.value.lower()}: {running} of {_count(allocation)} ranks running"
+
+
+def _silence(nodes: Collection[str]) -> str:
+    """What is said of ranks whose nodes do not answer."""
+    shown, more = sorted(nodes)[:NODES_SHOWN_MAX], len(nodes) - NODES_SHOWN_MAX
+    names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    answer, its = ("node {} does not answer", "its") if len(nodes) == 1 else ("nodes {} do not answer", "their")
+    return f"{answer.format(names)}, and whether {its} ranks still run is not known"
 
 
 def _until(allocation: Allocation) -> str:

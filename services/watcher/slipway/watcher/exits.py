@@ -252,6 +252,8 @@ def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
     if reason is None:
         reason = Reason.OUT_OF_MEMORY if ended.reason == "OOMKilled" else Reason.RANK_FAILED
     text = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
+    if _is_over_its_limits(pod):
+        text = _status_text(pod)
     return Exit(state=RankState.FAILED, code=ended.exit_code, reason=reason, message=_short(text), at=at, killed=killed)
 
 
@@ -274,12 +276,28 @@ def _exit_without_main(pod: Pod) -> Exit:
             )
     if deletion_asked_at(pod) is not None:
         return Exit(state=RankState.FAILED, reason=Reason.POD_DELETED, at=deletion_asked_at(pod), killed=True)
-    text = _short(": ".join(part for part in (pod.status.reason, pod.status.message) if part))
-    if pod.status.reason == "DeadlineExceeded":
+    text = _short(_status_text(pod))
+    if pod.status.reason == "DeadlineExceeded" or _is_over_its_limits(pod):
         return Exit(state=RankState.FAILED, reason=Reason.RANK_FAILED, message=text)
     if pod.status.reason and not any(_has_run(status) for status in pod.status.container_statuses):
         return Exit(state=RankState.FAILED, reason=Reason.REJECTED, message=text)
     return Exit(state=RankState.FAILED, reason=Reason.UNKNOWN_EXIT, message=text or "the pod failed without an exit")
+
+
+def _status_text(pod: Pod) -> str:
+    """What the kubelet says of the pod as a whole."""
+    return ": ".join(part for part in (pod.status.reason, pod.status.message) if part)
+
+
+def _is_over_its_limits(pod: Pod) -> bool:
+    """Whether the kubelet evicted the pod for what its own spec limits: an emptyDir, or the storage of its containers.
+
+    An eviction for the sake of the node has the condition DisruptionTarget, and one at admission starts no container.
+    Source: Kubernetes, pkg/kubelet/eviction/eviction_manager.go, `localStorageEviction` and `evictPod`.
+    """
+    target = condition_of(pod.status.conditions, "DisruptionTarget")
+    is_disruption = target is not None and target.status == "True"
+    return pod.status.reason == "Evicted" and not is_disruption and any(map(_has_run, pod.status.container_statuses))
 
 
 def _has_run(status: ContainerStatus) -> bool:
@@ -300,6 +318,8 @@ def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
 
 def _disruption(pod: Pod) -> Reason | None:
     """The infrastructure's reason for the end of the pod, if it says one."""
+    if _is_over_its_limits(pod):
+        return None
     target = condition_of(pod.status.conditions, "DisruptionTarget")
     words = {pod.status.reason}
     if target is not None and target.status == "True":

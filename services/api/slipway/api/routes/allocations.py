@@ -1,7 +1,7 @@
 """One allocation: read, change, kill, and the ways to look at it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from slipway.api.changes import (
     is_beyond_queue,
     queue_limit,
 )
-from slipway.api.cluster_view import is_node_ready
+from slipway.api.cluster_view import is_node_ready, is_node_silent
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
 from slipway.api.foreseeing import foreseen
@@ -48,6 +48,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
+from slipway.kube.objects import Node
 from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
 from slipway.model.duration import parse_duration
@@ -211,14 +212,14 @@ async def forget(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to forget")
-    on = {rank.node for rank in found.status.ranks or () if rank.node and rank.phase not in ENDED_RANKS}
-    silent = {node.metadata.name for node in (await parts.kube.list(NODES)).items if not is_node_ready(node)}
-    if not on & silent:
+    on = _nodes_of(found)
+    silent = await _nodes_that(parts, on, lambda node: not is_node_ready(node))
+    if not silent:
         where = f" ({', '.join(sorted(on)[:NODES_SHOWN_MAX])})" if on else ""
         raise ConflictError(
             f"every node that allocation {id_of(found)} is on{where} answers: nothing of it is lost; to end it, kill it"
         )
-    return _answer(await parts.changes.forget(found, on & silent), status=202)
+    return _answer(await parts.changes.forget(found, silent), status=202)
 
 
 async def resume(request: Request) -> Response:
@@ -236,7 +237,9 @@ async def explained(request: Request) -> Response:
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
     missing = await _missing_pool(parts, found.spec.pool)
-    view = explain(found, pending, jobs, aged=first, seen=seen, now=parts.clock.now(), missing_pool=missing)
+    silent = await _nodes_that(parts, _nodes_of(found), is_node_silent)
+    now = parts.clock.now()
+    view = explain(found, pending, jobs, aged=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
     sight = await sight_of(request)
     if waits_for_others(view.code, view.message):
         held, more = holders(found, view.code, await live_of(parts, found.spec.pool), sight.has)
@@ -326,6 +329,17 @@ async def _seen(parts: Parts, allocation: Allocation) -> Seen | None:
     except TransientError:
         return None
     return times
+
+
+def _nodes_of(allocation: Allocation) -> set[str]:
+    """Where it has ranks that have not ended."""
+    return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in ENDED_RANKS}
+
+
+async def _nodes_that(parts: Parts, names: set[str], holds: Callable[[Node], bool]) -> set[str]:
+    """Those of these nodes for which `holds` is true."""
+    found = (await parts.kube.list(NODES)).items if names else ()
+    return {node.metadata.name for node in found if node.metadata.name in names and holds(node)}
 
 
 async def _found(request: Request, kind: Kind | None = None) -> Allocation:

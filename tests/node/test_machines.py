@@ -1,0 +1,134 @@
+"""Machines that are lost, cut off, started again, and pods that are deleted: nothing runs twice, nothing is lost."""
+
+import re
+import signal
+
+import pytest
+
+from tests.node.conftest import Product, cordoned
+from tests.node.nodes import GRACE_S, RealNode
+from tests.node.test_lives import lines_of
+from tests.support.wait import wait_until
+
+CLOCK = """
+import signal, sys, time
+signal.signal(15, lambda *_: sys.exit(0))
+while True: print(time.time(), flush=True); time.sleep(0.1)
+"""
+SILENT_S = 2 * GRACE_S + 20
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+def launch_on_last(product: Product, *command: str, ranks: int = 2) -> tuple[str, RealNode]:
+    """A gang that runs on the last node, where nothing of Slipway's own does, and may run on the first too."""
+    first, last = product.cluster.nodes[0], product.cluster.nodes[-1]
+    with cordoned(product.cluster, first):
+        id_ = product.launch(*command, options=("--ranks", str(ranks)))
+        product.wait_running(id_, 1)
+    return id_, last
+
+
+def times_of(product: Product, id_: str, attempt: int) -> list[float]:
+    """What all ranks of an attempt have printed, in order of time."""
+    shown = lines_of(product.slipway("logs", id_, "--attempt", str(attempt)).out)
+    return sorted(float(line.rpartition(" ")[2]) for line in shown)
+
+
+def is_ready(product: Product, node: RealNode) -> bool:
+    said = product.cluster.kubectl(
+        "get", "node", node.name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    )
+    return said == "True"
+
+
+def end(product: Product, id_: str) -> None:
+    """It is killed, and no node has a process of it."""
+    assert product.slipway("kill", id_).code == 0
+    product.wait(id_, "terminated", 90)
+    for node in product.cluster.nodes:
+        wait_until(lambda node=node: not pods_on(node, id_), f"nothing of {id_} runs on {node.name}")
+
+
+def pods_on(node: RealNode, id_: str) -> list[str]:
+    return [name for name in node.running() if name.startswith(id_)]
+
+
+def await_pods(node: RealNode, id_: str, attempt: int | None, ranks: int = 2) -> None:
+    """Until what runs there of it is that attempt, whole, and nothing else; None: nothing."""
+    wanted = [f"{id_}-{attempt}-{rank}" for rank in range(ranks)] if attempt else []
+    wait_until(lambda: pods_on(node, id_) == wanted, f"{wanted} run on {node.name}", timeout_s=60)
+
+
+@pytest.mark.parametrize("how", [(), ("--force", "--grace-period=0")], ids=["asked", "forced"])
+def test_a_pod_deleted_by_hand(product: Product, how: tuple[str, ...]) -> None:
+    """Its gang ends, whole, and only then begins again; it is no failure of the user's."""
+    id_ = product.launch("python3", "-c", CLOCK, options=("--ranks", "2"))
+    product.wait_running(id_, 1)
+    wait_until(lambda: times_of(product, id_, 1), "it prints")
+    product.cluster.kubectl("delete", "pod", f"{id_}-1-0", "--wait=false", *how)
+    product.wait_running(id_, 2)
+    second = wait_until(lambda: times_of(product, id_, 2), "it prints again")
+    assert times_of(product, id_, 1)[-1] < second[0]
+    assert product.view(id_)["status"].get("restarts", 0) == 0
+    end(product, id_)
+
+
+def test_a_machine_that_is_gone(product: Product) -> None:
+    """Nothing is done in its place until an admin says that it is off; then its gang runs elsewhere, whole.
+
+    When it is there again it has nothing of the gang.
+    """
+    id_, lost = launch_on_last(product, "python3", "-c", CLOCK)
+    lost.power_off()
+    wait_until(lambda: not is_ready(product, lost), "the node is not ready", timeout_s=SILENT_S)
+    assert f"node {lost.name} does not answer" in product.slipway("explain", id_).out
+    assert product.view(id_)["attempt"] == 1
+    product.cluster.kubectl("taint", "node", lost.name, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
+    product.wait_running(id_, 2)
+    await_pods(product.cluster.nodes[0], id_, 2)
+    lost.power_on()
+    product.cluster.kubectl("taint", "node", lost.name, f"{OUT_OF_SERVICE}-")
+    wait_until(lambda: is_ready(product, lost), "the node is ready", timeout_s=SILENT_S)
+    await_pods(lost, id_, None)
+    assert product.view(id_)["attempt"] == 2
+    end(product, id_)
+
+
+def test_a_machine_that_is_cut_off(product: Product) -> None:
+    """Its containers run on, unseen. Whoever gives them up gets the gang elsewhere, and the machine ends them later."""
+    id_, lost = launch_on_last(product, "python3", "-c", CLOCK)
+    lost.cut_off()
+    try:
+        wait_until(lambda: not is_ready(product, lost), "the node is not ready", timeout_s=SILENT_S)
+        assert lost.name in product.slipway("forget", id_).out
+        product.wait_running(id_, 2)
+        await_pods(lost, id_, 1)
+    finally:
+        lost.reconnect()
+    await_pods(lost, id_, None)
+    await_pods(product.cluster.nodes[0], id_, 2)
+    end(product, id_)
+
+
+def test_a_machine_that_boots(product: Product) -> None:
+    """It is back before anybody gave it up: what it ran is told as lost with it, and begins again, whole."""
+    id_, lost = launch_on_last(product, "python3", "-c", CLOCK)
+    wait_until(lambda: times_of(product, id_, 1), "it prints")
+    lost.power_off()
+    lost.power_on()
+    product.wait_running(id_, 2)
+    assert product.view(id_)["status"].get("restarts", 0) == 0
+    assert not any(re.fullmatch(f"{id_}-1-.*", name) for node in product.cluster.nodes for name in node.running())
+    end(product, id_)
+
+
+def test_a_runtime_that_comes_back_has_lost_nothing(product: Product) -> None:
+    """containerd is killed while ranks print: they run on, and every line is shown."""
+    script = "import time\nfor n in range(100): print('line', n, flush=True); time.sleep(0.1)"
+    id_, node = launch_on_last(product, "python3", "-c", script, ranks=1)
+    wait_until(lambda: "line 5" in lines_of(product.slipway("logs", id_).out), "it prints", timeout_s=40)
+    node.runtime.program.stop(signal.SIGKILL)
+    node.runtime.start()
+    product.wait(id_, "terminated", 90)
+    assert lines_of(product.slipway("logs", id_).out) == [f"line {n}" for n in range(100)]
+    assert product.view(id_)["attempt"] == 1

@@ -1,0 +1,53 @@
+"""Logs at a rate: what eight ranks print at once for a while, through real kubelets that rotate their files."""
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+from tests.node.conftest import Product
+
+RANKS, PER_SECOND, SECONDS = 8, 2_500, 20
+AT_ONCE = 50
+LINES = PER_SECOND * SECONDS
+PRINTS = f"""
+import sys, time
+began = time.monotonic()
+for first in range(0, {LINES}, {AT_ONCE}):
+    time.sleep(max(0.0, began + first / {PER_SECOND} - time.monotonic()))
+    sys.stdout.write("".join(f"line {{n}} {{'x' * 260}}\\n" for n in range(first, first + {AT_ONCE})))
+print("took", round(time.monotonic() - began, 1))
+"""
+HOLE = re.compile(r"\[(\d+)\] -- (\d+) lines? (?:is|are) missing here")
+
+
+def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Product) -> None:
+    """Of each rank what is stored is in order and once, and what is not is counted where it is missing.
+
+    Each prints 14 MB, so that the kubelet begins a new file, which it does at 10 MiB, while the rank prints.
+    """
+    options = ("--ranks", str(RANKS), "--detach")
+    ran = product.run("python3", "-c", PRINTS, options=options)
+    found = re.search(r"\brun-[a-z0-9]+-[0-9a-f]+\b", ran.out + ran.err)
+    assert found is not None, ran
+    id_ = found.group()
+    product.wait(id_, "terminated", 240)
+    assert product.view(id_)["result"] == "Succeeded"
+    shown = product.slipway("logs", id_, timeout_s=240)
+    numbers, missing, took = (
+        defaultdict[str, list[int]](list),
+        dict.fromkeys(map(str, range(RANKS)), 0),
+        dict[str, str](),
+    )
+    for line in shown.out.splitlines():
+        rank, _, text = line.partition("] ")
+        if text.startswith("line "):
+            numbers[rank[1:]].append(int(text.split()[1]))
+        elif text.startswith("took "):
+            took[rank[1:]] = text
+    for rank, count in HOLE.findall(shown.out + shown.err):
+        missing[rank] += int(count)
+    for rank, gone in missing.items():
+        assert numbers[rank] == sorted(set(numbers[rank])), rank
+        jumps = [(low, high) for low, high in pairwise([-1, *numbers[rank], LINES]) if high - low != 1]
+        assert len(numbers[rank]) + gone == LINES, (rank, jumps, HOLE.findall(shown.out + shown.err))
+        assert rank in took
