@@ -1,5 +1,7 @@
 """LimitRanges: what a new pod is given in its namespace, and what is refused there."""
 
+from typing import Any
+
 import pytest
 
 from tests.contract.kube.client import KubeHttp, Reply
@@ -27,7 +29,7 @@ def _a_container(name: str = "main", **resources: Json) -> Json:
     return {"name": name, "image": "i:1", "resources": resources}
 
 
-async def _resources(kube: KubeHttp, place: Place, *containers: Json, **spec: object) -> Json:
+async def _resources(kube: KubeHttp, place: Place, *containers: Json, **spec: Any) -> Json:
     made = await kube.post(place.of("pods"), a_pod(containers=[*containers], **spec))
     assert made.code == 201, made.body
     return made.body["spec"]["containers"][0]["resources"]
@@ -104,40 +106,43 @@ _RATIO = {"type": "Container", "maxLimitRequestRatio": {"cpu": "2"}}
 _POD = {"type": "Pod", "max": {"cpu": "2"}}
 
 
+_REFUSED: list[tuple[Json, list[Json], str]] = [
+    (_MAX, [{"limits": {"memory": "2Gi"}}], "maximum memory usage per Container is 1Gi, but limit is 2Gi"),
+    (
+        _MAX,
+        [{"limits": {"memory": "3Gi"}}, {"limits": {"memory": "2Gi"}}],
+        "[maximum memory usage per Container is 1Gi, but limit is 3Gi, "
+        "maximum memory usage per Container is 1Gi, but limit is 2Gi]",
+    ),
+    (_MIN, [{"requests": {"cpu": "50m"}}], "minimum cpu usage per Container is 100m, but request is 50m"),
+    (
+        _RATIO,
+        [{"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}],
+        "cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000",
+    ),
+    (
+        _RATIO,
+        [{"requests": {"cpu": "1"}}],
+        "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
+    ),
+    (
+        _RATIO,
+        [{}],
+        "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
+    ),
+    (
+        _POD,
+        [{"limits": {"cpu": "1500m"}}, {"limits": {"cpu": "1"}}],
+        "maximum cpu usage per Pod is 2, but limit is 2500m",
+    ),
+    (_POD, [{}], "maximum cpu usage per Pod is 2.  No limit is specified"),
+    ({"type": "Pod", "min": {"cpu": "1"}}, [{}], "minimum cpu usage per Pod is 1.  No request is specified"),
+]
+
+
 @pytest.mark.parametrize(
     ("item", "containers", "why"),
-    [
-        (_MAX, [{"limits": {"memory": "2Gi"}}], "maximum memory usage per Container is 1Gi, but limit is 2Gi"),
-        (
-            _MAX,
-            [{"limits": {"memory": "3Gi"}}, {"limits": {"memory": "2Gi"}}],
-            "[maximum memory usage per Container is 1Gi, but limit is 3Gi, "
-            "maximum memory usage per Container is 1Gi, but limit is 2Gi]",
-        ),
-        (_MIN, [{"requests": {"cpu": "50m"}}], "minimum cpu usage per Container is 100m, but request is 50m"),
-        (
-            _RATIO,
-            [{"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}],
-            "cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000",
-        ),
-        (
-            _RATIO,
-            [{"requests": {"cpu": "1"}}],
-            "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
-        ),
-        (
-            _RATIO,
-            [{}],
-            "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
-        ),
-        (
-            _POD,
-            [{"limits": {"cpu": "1500m"}}, {"limits": {"cpu": "1"}}],
-            "maximum cpu usage per Pod is 2, but limit is 2500m",
-        ),
-        (_POD, [{}], "maximum cpu usage per Pod is 2.  No limit is specified"),
-        ({"type": "Pod", "min": {"cpu": "1"}}, [{}], "minimum cpu usage per Pod is 1.  No request is specified"),
-    ],
+    _REFUSED,
 )
 async def test_what_is_out_of_range_is_refused(
     kube: KubeHttp, place: Place, item: Json, containers: list[Json], why: str

@@ -66,10 +66,10 @@ def test_plain_values(text: str, value: Any) -> None:
 )
 def test_what_is_refused(text: str, says: str) -> None:
     """At once, whatever its size, and with the path."""
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(InvalidError, match=says) as found:
         reader.parse(text)
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5
     assert len(str(found.value)) < 1000
 
 
