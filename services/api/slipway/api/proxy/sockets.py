@@ -125,7 +125,7 @@ async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: C
     while True:
         message: Message = await socket.receive()
         if message["type"] == "websocket.disconnect":
-            await upstream.close(_sendable(int(message.get("code") or NORMAL)))
+            await upstream.close(_sendable(int(message.get("code") or NORMAL)), message.get("reason") or "")
             return
         touch()
         text, data = message.get("text"), message.get("bytes")
