@@ -8,7 +8,7 @@ import pytest
 
 from slipway.api.simulation import Simulator
 from slipway.errors import PermanentError
-from slipway.kube.resources import ALLOCATIONS, NODES, QUEUES
+from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, QUEUES, RESOURCE_QUOTAS
 from tests.support.api_world import ApiWorld
 
 Json = dict[str, Any]
@@ -203,3 +203,26 @@ async def test_what_takes_too_long_is_ended(world: ApiWorld) -> None:
         await hasty.ask({"scenario": {"nodes": []}})
     patient = Simulator(world.kube, world.clock, most=1, timeout_s=20.0, memory_bytes=0)
     assert (await patient.ask({"scenario": {"nodes": []}}))["ticks"] == 0
+
+
+async def test_a_resource_quota_is_kept_in_what_will_happen(world: ApiWorld) -> None:
+    """What it forbids is promised no start; it may start when what uses the quota has ended."""
+    spec = {"hard": {"pods": "1"}}
+    await world.kube.create(RESOURCE_QUOTAS, {"metadata": {"name": "q", "namespace": "default"}, "spec": spec})
+    await world.launch(name="first", priority=60, maxRuntime="1h")
+    waits = await world.launch(name="second")
+    never = await world.launch(name="two", ranks=ranks(2))
+    answer = await asked(world)
+    assert (answer["before"]["startedAtOnce"], answer["before"]["pending"]) == (1, 1)
+    for id_, bounds in ((waits["id"], ["earliest", "latest"]), (never["id"], [])):
+        view = (await world.get(f"/allocations/{id_}/explain?foresee=true")).json()["foreseen"]
+        assert (view["code"], sorted(view["estimatedStart"])) == ("ExceedsResourceQuota", bounds)
+
+
+async def test_what_is_supposed_is_in_its_workspace(world: ApiWorld) -> None:
+    """With the jobs that are there."""
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "team", "labels": {"slipway.dev/workspace": "true"}}})
+    await world.kube.create(JOBS, {"metadata": {"name": "sweep", "namespace": "team"}, "spec": {}})
+    one = {"name": "new", "job": "sweep", "ranks": [{"resources": {"cpu": 1}}]}
+    (started,) = (await asked(world, workspace="team", addAllocations=[one]))["differences"]
+    assert (started["allocation"], started["after"]["phase"]) == ("team/new", "Running")

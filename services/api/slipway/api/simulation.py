@@ -18,7 +18,17 @@ from slipway.crd.fielderrors import pointer
 from slipway.errors import ControlPlaneError, FieldError, InvalidError, PermanentError, ThrottledError
 from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.ports import Listed
-from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    QUEUES,
+    RESOURCE_POOLS,
+    RESOURCE_QUOTAS,
+    Resource,
+)
 from slipway.model.lifecycle import Phase
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
@@ -28,7 +38,7 @@ SLICE: Final = 64
 """Objects that are read into facts before others have their turn."""
 RETRY_S: Final = 2.0
 POOL: Final = "default"
-LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES)
+LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES, RESOURCE_QUOTAS)
 _PATH = re.compile(r"^([A-Za-z_][\w.\[\]/-]*): (.+)$", re.DOTALL)
 _STEP = re.compile(r"[^.\[\]]+")
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -11,7 +11,16 @@ import msgspec
 from msgspec import Meta
 
 from slipway.errors import InvalidError
-from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, WorkspaceFact
+from slipway.model.facts import (
+    AllocationFact,
+    JobFact,
+    NodeFact,
+    PodFact,
+    PoolFact,
+    QueueFact,
+    QuotaFact,
+    WorkspaceFact,
+)
 from slipway.model.ids import allocation_id
 from slipway.model.position import POSITION_PATTERN
 from slipway.scheduler.plan.policy import unknown_scores
@@ -83,8 +92,12 @@ class Standing(msgspec.Struct, kw_only=True):
     allocations: dict[str, AllocationFact]
     """{`<namespace>/<name>`: those that have not ended and are not being stopped}"""
     pods: list[PodFact]
+    quotas: list[QuotaFact] = []
+    """the ResourceQuotas, without what the allocations of this pool use of them"""
     added: list[AllocationPart] = []
     """allocations that are only supposed, submitted so many seconds from now"""
+    workspace: str = lower.NAMESPACE
+    """of those"""
 
     def copy(self) -> "Standing":
         """One to be changed."""
@@ -152,7 +165,7 @@ def _add(standing: Standing, changes: Changes) -> None:
         raise InvalidError(f"workspace: there is no namespace {changes.workspace}")
     for index, part in enumerate(scenario.allocations):
         _check_queue(standing, part.queue, f"addAllocations[{index}].queue")
-    standing.added = list(scenario.allocations)
+    standing.added, standing.workspace = list(scenario.allocations), changes.workspace
 
 
 def _change_nodes(standing: Standing, changes: Changes) -> None:

@@ -5,16 +5,17 @@ planner, its policy and the virtual world are those of `slipway simulate`; only 
 Times in the answer are seconds from now. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from slipway.errors import InvalidError
 from slipway.kube.facts import FEED_KINDS, Fact, decode_fact
-from slipway.model.facts import AllocationFact, PoolFact
+from slipway.model.facts import AllocationFact, QuotaFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
+from slipway.model.podquota import is_counted, usage_of
 from slipway.model.times import format_time
 from slipway.scheduler.plan.change import spelled
 from slipway.scheduler.plan.outcome import as_data
@@ -111,7 +112,23 @@ def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> St
         spaces=_of(every, "namespaces"),
         allocations={fact.key: fact for fact in allocations},
         pods=[pod for pod in _of(every, "pods") if pod.live and pod.allocation_uid not in uids],
+        quotas=[_of_others(quota, _of(every, "allocations"), pool) for quota in _of(every, "resourcequotas")],
     )
+
+
+def _of_others(quota: QuotaFact, allocations: Iterable[AllocationFact], pool: str) -> QuotaFact:
+    """The quota without what the released ranks of this pool use: the world counts those by itself."""
+    used = dict(quota.used)
+    for fact in allocations:
+        if (fact.pool, fact.namespace) != (pool, quota.namespace) or not fact.released:
+            continue
+        for rank in fact.placements.keys() - set(fact.ended_ranks):
+            role = fact.role_of(rank)
+            if role is not None and is_counted(role, quota):
+                for name, amount in usage_of(role.requests, role.limits).items():
+                    if name in used:
+                        used[name] = max(0, used[name] - amount)
+    return msgspec.structs.replace(quota, used=used)
 
 
 def _of(every: Mapping[str, list[Fact]], kind: str) -> list[Any]:
@@ -133,9 +150,10 @@ def _run(standing: Standing, now: float, horizon: float) -> Outcome:
         jobs=standing.jobs,
         workspaces=frozenset(space.name for space in standing.spaces if space.is_workspace and not space.terminating),
         allocations={fact.uid: _at_first(fact) for fact in standing.allocations.values()}
-        | {part.name: _supposed(part, standing.pool) for part in supposed},
+        | {part.name: _supposed(part, standing) for part in supposed},
         pods=standing.pods,
         namespaces={space.name: space.labels for space in standing.spaces},
+        quotas=standing.quotas,
     )
     scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
     return simulate(scenario, given=given, start=now)
@@ -164,11 +182,14 @@ def _at_first(fact: AllocationFact) -> AllocationFact:
         deadlines={},
         not_before=0.0,
         leaving_ranks=(),
+        released=False,
     )
 
 
-def _supposed(part: AllocationPart, pool: PoolFact) -> AllocationFact:
-    return msgspec.structs.replace(lower.allocation(part), pool=pool.name, kind=SUPPOSED)
+def _supposed(part: AllocationPart, standing: Standing) -> AllocationFact:
+    return msgspec.structs.replace(
+        lower.allocation(part), pool=standing.pool.name, namespace=standing.workspace, kind=SUPPOSED
+    )
 
 
 def _views(outcome: Outcome, now: float) -> dict[str, Json]:

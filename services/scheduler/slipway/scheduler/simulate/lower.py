@@ -14,6 +14,7 @@ from slipway.model.facts import (
     PodFact,
     PoolFact,
     QueueFact,
+    QuotaFact,
     RoleFact,
     Taint,
     Toleration,
@@ -54,6 +55,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: dict[str, dict[str, str]] = {}
     """{namespace: its labels}"""
     volumes: list[VolumeFact] = []
+    quotas: list[QuotaFact] = []
+    """`used` is what others than these allocations use"""
 
 
 def given(scenario: Scenario) -> Given:

@@ -81,6 +81,7 @@ class World:
         self.columns.set_workspaces(given.workspaces)
         self.columns.set_namespaces(given.namespaces)
         self.columns.set_volumes(given.volumes)
+        self.columns.set_quotas(given.quotas)
         for pod in given.pods:
             self.columns.set_pod(pod)
         self.lives = {part.name: Life(part=part, fact=given.allocations[part.name]) for part in scenario.allocations}
