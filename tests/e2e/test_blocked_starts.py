@@ -57,11 +57,12 @@ def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
 
 
 def stubborn(stack: RunningStack, name: str) -> str:
-    """The id of one that runs and ignores SIGTERM, with a grace of ten minutes."""
-    command = ["sh", "-c", "trap '' TERM; while true; do sleep 0.2; done"]
+    """The id of one that ignores SIGTERM, as it has said itself, with a grace of ten minutes."""
+    command = ["sh", "-c", "trap '' TERM; echo ignores; while true; do sleep 0.2; done"]
     spec = {"terminationGracePeriodSeconds": 600, "containers": [{"name": "main"}]}
     id_ = stack.launch({"kind": "command", "name": name, "command": command, "template": {"spec": spec}})
     stack.wait_for(id_, "Running")
+    wait_until(lambda: "ignores" in stack.command("logs", id_, "--stream", "stdout").out, "its trap is set")
     return id_
 
 
@@ -76,6 +77,10 @@ def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack, name
 def test_a_second_kill_ends_the_grace(stack: RunningStack) -> None:
     """The first one waits for the ten minutes; one that follows some seconds later ends it."""
     id_ = stubborn(stack, "twice")
+    assert stack.command("kill", id_).code == 0
+    stack.wait_for(id_, "Terminating")
+    for verb in ("explain", "describe"):
+        wait_until(lambda verb=verb: "to end (600 s)" in stack.command(verb, id_).out, f"{verb} says until when")
 
     def killed_again() -> bool:
         assert stack.command("kill", id_).code == 0

@@ -86,3 +86,18 @@ async def test_the_explanation_names_who_holds_the_room(world: ApiWorld) -> None
     assert view["othersHolding"] == 0
     await world.explain(waits["name"], "NoFit", f"{NEVER} as the pool stands")
     assert (await world.get(f"/allocations/{waits['id']}/explain")).json()["holders"] == []
+
+
+def test_the_quota_of_a_queue_above_is_held_by_all_below_it() -> None:
+    """The scheduler's sentence names the queue that is short; work beside it, in another branch, is left out."""
+    parents = {"mine": "lab", "sister": "lab", "lab": "", "other": ""}
+    live = [holding("beside", queue="sister"), holding("own", queue="mine"), holding("else", queue="other")]
+
+    def of(message: str) -> list[str]:
+        found, _ = holders(
+            waiting(queue="mine"), Gate.WAITING_FOR_QUOTA, live, lambda _: True, message=message, parents=parents
+        )
+        return sorted(each.id.partition("-")[0] for each in found)
+
+    assert of("needs 1 more quota: the limit of queue lab is 2 and 2 is in use") == ["beside", "own"]
+    assert of("needs 1 more quota: the limit of queue mine is 1 and 1 is in use") == ["own"]

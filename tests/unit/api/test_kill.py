@@ -6,6 +6,7 @@ import pytest
 from slipway.crd.meta import Condition
 from slipway.kube.resources import NODES
 from slipway.model.lifecycle import Event
+from slipway.model.times import format_time, parse_time
 from tests.support.api_world import ApiWorld
 
 
@@ -53,3 +54,19 @@ async def test_force_gives_up_what_is_on_nodes_that_do_not_answer(world: ApiWorl
     assert (signals.grace_s, signals.lost_nodes) == (1, [ranks[0].node])
     await world.step("a", Event.TERMINATED)
     assert (await world.post(f"/allocations/{id_}/kill", {"force": True})).status_code == 200
+
+
+async def test_explain_says_until_when_a_kill_waits(world: ApiWorld) -> None:
+    """The end of the grace of its pods; of a hurried one also how long it lasts from the kill on."""
+    template = {"spec": {"terminationGracePeriodSeconds": 600}}
+    id_ = (await world.launch(name="a", template=template))["id"]
+    await world.run("a")
+    await world.post(f"/allocations/{id_}/kill")
+    ending = await world.step("a", Event.TERMINATING)
+    began = parse_time(ending.status.transitions[-1].time)
+    until = format_time(began + 600, "seconds")
+    path = f"/allocations/{id_}/explain"
+    assert f"until {until} to end (600 s)" in (await world.get(path)).json()["message"]
+    await world.post(f"/allocations/{id_}/kill", {"grace": "5s"})
+    hurried = f"they have at most 5 s from the last kill, until {until} at the latest"
+    assert hurried in (await world.get(path)).json()["message"]

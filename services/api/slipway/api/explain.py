@@ -181,10 +181,11 @@ def _until(allocation: Allocation) -> str:
         return ""
     graces = [_grace_s(role.template or allocation.spec.template) for role in allocation.spec.ranks]
     grace_s = max(graces, default=GRACE_DEFAULT_S)
-    if signals is not None and signals.attempt == status.attempt and signals.grace_s is not None:
-        return f"; they have at most {signals.grace_s} s"
     began = next((each.time for each in reversed(ring_of(allocation)) if each.type is Event.TERMINATING), "")
     until = format_time(parse_time(began) + grace_s, "seconds") if began else ""
+    if signals is not None and signals.attempt == status.attempt and signals.grace_s is not None:
+        latest = f", until {until} at the latest" if until else ""
+        return f"; they have at most {signals.grace_s} s from the last kill{latest}"
     return f"; they have until {until} to end ({grace_s} s), and slipway kill --force ends that" if until else ""
 
 

@@ -1,6 +1,8 @@
 """Who holds what something waits for: the admitted allocations of its pool, queue or job, the largest first. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
 
 from slipway.api.queue_view import slots_of
 from slipway.api.schemas import Holder
@@ -19,11 +21,19 @@ def waits_for_others(code: str, message: str) -> bool:
 
 
 def holders(
-    waiting: Allocation, code: str, live: Iterable[Allocation], sees: Callable[[str], bool]
+    waiting: Allocation,
+    code: str,
+    live: Iterable[Allocation],
+    sees: Callable[[str], bool],
+    *,
+    message: str = "",
+    parents: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Holder], int]:
     """(the largest, how many others hold something too); `sees`: whether the viewer may look into that workspace.
 
-    Of a queue that holds nothing itself, all of the pool: what it lacks is lent or in use elsewhere.
+    What waits for quota waits for work of the queue that `message` names, its own or one above it, and of those below
+    that one (`parents` is {queue: the queue above it}). Where that holds nothing, all of the pool: what the queue lacks
+    is lent or in use elsewhere.
     """
     spec = waiting.spec
     held = [each for each in live if each.spec.pool == spec.pool and is_admitted(each)]
@@ -31,10 +41,27 @@ def holders(
         namespace = waiting.metadata.namespace
         held = [each for each in held if (each.metadata.namespace, each.spec.job) == (namespace, spec.job)]
     elif code == Gate.WAITING_FOR_QUOTA:
-        held = [each for each in held if each.spec.queue == spec.queue] or held
+        short = _queue_that_is_short(spec.queue, message, parents)
+        held = [each for each in held if short in _upwards(each.spec.queue, parents)] or held
     seen = [_holder(each) for each in held if sees(each.metadata.namespace)]
     largest = sorted(seen, key=lambda each: (-each.slots, each.since, each.id))[:HOLDERS_MAX]
     return largest, len(held) - len(largest)
+
+
+def _queue_that_is_short(own: str, message: str, parents: Mapping[str, str]) -> str:
+    """The queue that the scheduler's sentence names, among `own` and those above it; `own` where it names none."""
+    words = message.replace(",", " ").replace(";", " ").replace(":", " ").split()
+    named = {after for before, after in pairwise(words) if before == "queue"}
+    return next((name for name in _upwards(own, parents) if name in named), own)
+
+
+def _upwards(queue: str, parents: Mapping[str, str]) -> list[str]:
+    """The queue and those above it."""
+    found: list[str] = []
+    while queue and queue not in found:
+        found.append(queue)
+        queue = parents.get(queue, "")
+    return found
 
 
 def _holder(allocation: Allocation) -> Holder:

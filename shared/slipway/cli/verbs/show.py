@@ -45,6 +45,8 @@ def describe(arguments: argparse.Namespace, session: Session) -> int:
     facts = _facts(view, session, moment)
     if not words.has_ended(view):
         why = cast("Json", session.api.get(f"/allocations/{view['id']}/explain"))
+        if view["phase"] == "Terminating":
+            facts.append(("Stopping", str(why["message"])))
         facts += [("Deadline", deadline_text(each)) for each in cast("list[Json]", why.get("deadlines") or [])]
     terminal.line(table.pairs(facts))
     pods = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/pods")["items"])

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
-from slipway.model.reasons import Gate, says_never
+from slipway.model.reasons import NEVER, Gate, says_never
 from slipway.model.resources import Resources
+from slipway.scheduler.plan.explain import of_this_mix
 from slipway.scheduler.plan.outcome import Change, Explanation, as_data
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, planned, running
 
@@ -70,6 +71,16 @@ def test_a_job_that_does_not_exist_is_waited_for() -> None:
     assert [admit.allocation for admit in both.admits] == [free.key]
     made = [JobFact(namespace=work.namespace, name="sweep")]
     assert planned(a_snapshot(nodes(1), [work], jobs=made), 0.0).admits
+
+
+@pytest.mark.parametrize("gate", [Gate.EXCEEDS_MAX_QUOTA, Gate.RESOURCE_QUOTA])
+def test_a_mix_of_roles_that_may_never_start_is_not_the_whole_gang(gate: Gate) -> None:
+    """Another mix may have a place later: the sentence does not say that it can never start."""
+    never = Explanation(gate=gate, message=f"{NEVER}: its pods ask for 5 of cpu", is_never=True)
+    found = of_this_mix(never)
+    assert (found.is_never, says_never(found.message), found.gate is Gate.EXCEEDS_MAX_QUOTA) == (False, False, False)
+    waits = Explanation(gate=Gate.WAITING_FOR_QUOTA, message="needs 1 more quota")
+    assert of_this_mix(waits) is waits
 
 
 def test_too_few_ranks_says_both_numbers() -> None:

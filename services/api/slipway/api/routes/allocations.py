@@ -49,10 +49,11 @@ from slipway.crd.transitions import id_of, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
 from slipway.kube.objects import Node
-from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
 from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import Kind, Phase, RankState
+from slipway.model.reasons import Gate
 from slipway.model.times import parse_time
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
@@ -242,7 +243,8 @@ async def explained(request: Request) -> Response:
     view = explain(found, pending, jobs, aged=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
     sight = await sight_of(request)
     if waits_for_others(view.code, view.message):
-        held, more = holders(found, view.code, await live_of(parts, found.spec.pool), sight.has)
+        live, parents = await live_of(parts, found.spec.pool), await _parents_of_queues(parts, view.code)
+        held, more = holders(found, view.code, live, sight.has, message=view.message, parents=parents)
         view = msgspec.structs.replace(view, holders=held, others_holding=more)
     if not sight.is_whole:
         own = {id_of(each) for each in pending if sight.has(each.metadata.namespace)}
@@ -250,6 +252,13 @@ async def explained(request: Request) -> Response:
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(view, foreseen=await foreseen(parts.simulator, found))
     return json_response(view)
+
+
+async def _parents_of_queues(parts: Parts, code: str) -> dict[str, str]:
+    """{queue: the queue above it}, for what waits for quota."""
+    if code != Gate.WAITING_FOR_QUOTA:
+        return {}
+    return {each.metadata.name: each.spec.parent or "" for each in (await parts.kube.list(QUEUES)).items}
 
 
 async def _missing_pool(parts: Parts, name: str) -> str:

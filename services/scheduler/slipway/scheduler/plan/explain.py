@@ -90,6 +90,15 @@ def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanatio
     )
 
 
+def of_this_mix(why: Explanation) -> Explanation:
+    """`why` the roles that have a place now may not use what they need: another mix of them may, so it waits."""
+    if not why.is_never:
+        return why
+    gate = Gate.WAITING_FOR_QUOTA if why.gate is Gate.EXCEEDS_MAX_QUOTA else why.gate
+    message = f"the mix of roles that has room now can not start: {why.message.removeprefix(f'{NEVER}: ')}"
+    return Explanation(gate=gate, message=message)
+
+
 def _of_quota(name: str, thousandths: int) -> str:
     """An amount in words: bytes with their unit, cpu with its fraction."""
     plain = name.removeprefix("requests.").removeprefix("limits.")

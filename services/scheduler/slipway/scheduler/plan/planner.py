@@ -308,8 +308,7 @@ class _Tick:
         why = None if actual is demand else state.may_use(fact, actual)
         if why is not None:
             state.withdraw(placed)
-            # Another mix of roles would have a place but not the quota: that is for now, not for ever.
-            return msgspec.structs.replace(why, is_never=False)
+            return explain.of_this_mix(why)
         settled = self.reservations.settle(placed, actual)
         if isinstance(settled, Explanation):
             return settled
