@@ -205,11 +205,12 @@ class RunningStack:
         return [data_of(fields["data"]) for _, fields in entries]
 
     def kubernetes(self, method: str, path: str, body: Json | None = None) -> Json:
-        """One call of the Kubernetes API."""
+        """One call of the Kubernetes API; a PATCH is a merge patch."""
         cluster = target_of(Path(self.stack.kubeconfig))
+        media = {"content-type": "application/merge-patch+json"} if method == "PATCH" else {}
         verify = cluster.tls if cluster.tls is not None else True
         answer = httpx.request(
-            method, cluster.url + path, json=body, headers=cluster.headers, verify=verify, trust_env=False
+            method, cluster.url + path, json=body, headers=cluster.headers | media, verify=verify, trust_env=False
         )
         answer.raise_for_status()
         found: Json = answer.json()
