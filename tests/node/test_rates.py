@@ -46,8 +46,9 @@ def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Produ
             took[rank[1:]] = text
     for rank, count in HOLE.findall(shown.out + shown.err):
         missing[rank] += int(count)
+    unread = [line for line in (shown.out + shown.err).splitlines() if "could not be read" in line]
     for rank, gone in missing.items():
         assert numbers[rank] == sorted(set(numbers[rank])), rank
         jumps = [(low, high) for low, high in pairwise([-1, *numbers[rank], LINES]) if high - low != 1]
-        assert len(numbers[rank]) + gone == LINES, (rank, jumps, HOLE.findall(shown.out + shown.err))
+        assert len(numbers[rank]) + gone == LINES, (rank, jumps, HOLE.findall(shown.out + shown.err), unread)
         assert rank in took
