@@ -33,7 +33,8 @@ def until_line(process: "subprocess.Popen[str]", wanted: str) -> None:
     for line in process.stdout:
         if wanted in line:
             return
-    raise AssertionError(f"it ended without saying {wanted!r}")
+    said = process.stderr.read() if process.stderr is not None else ""
+    raise AssertionError(f"it ended without saying {wanted!r}: {said}")
 
 
 def rest_of(process: "subprocess.Popen[str]") -> tuple[str, str]:

@@ -59,10 +59,10 @@ def next_tick_at(world: World, moment: float) -> float:
 
 @functools.cache
 def leader() -> str:
-    """Who leads first; it is the same in each of these runs."""
+    """Who leads first while that work arrives; it is the same in each of these runs."""
 
     async def play(world: World) -> str:
-        await asyncio.sleep(SECOND_S)
+        await arrivals(world)
         return next(writer for _, writer, _, _ in ledgers(world)).split("-")[0]
 
     found: str = run_world(play, a_pair())

@@ -52,6 +52,8 @@ from slipway.runtime.tasks import TaskGroup
 RELEASE_TIMEOUT_S = 2.0
 END_S = 30.0
 """Within so much the work of a term that is over has to end."""
+PAUSED_S = 1.0
+"""A timer that is late by more says that the whole process stood still."""
 JITTER = 0.2
 """The part of a period that chance may take away."""
 _INSTANT_S = 0.001
@@ -127,6 +129,8 @@ class LeaseElector:
         self._random = random
         self._health = health
         self._was_still = False
+        self._overdue: asyncio.TimerHandle | None = None
+        """ends the process unless the work of a term that is over has ended by then"""
         self._answers_since: float | None = None
         self._lease: Lease | None = None
         self._seen_at = 0.0
@@ -205,7 +209,6 @@ class LeaseElector:
         telemetry.LEADER.labels(lease=self.name).set(1)
         telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
         _log.info("lease acquired", lease=self.name, identity=self.identity, term=leadership.term)
-        overdue: asyncio.TimerHandle | None = None
         try:
             async with TaskGroup() as tasks:
                 leading = tasks.create_task(_call(lead, leadership))
@@ -219,12 +222,12 @@ class LeaseElector:
                     for task in waits:
                         task.cancel()
                     if self._health is not None:
-                        overdue = asyncio.get_running_loop().call_later(END_S, self._end_process, self._health)
+                        self._watch_the_end(self._health)
         except BaseExceptionGroup as group:
             raise only(group) from None
         finally:
-            if overdue is not None:
-                overdue.cancel()
+            if self._overdue is not None:
+                self._overdue.cancel()
             self.leadership = None
             telemetry.LEADER.labels(lease=self.name).set(0)
             telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
@@ -347,6 +350,19 @@ class LeaseElector:
             _log.info("may lead again: its loops move", lease=self.name)
         self._was_still = why is not None
         return self._was_still
+
+    def _watch_the_end(self, health: Health) -> None:
+        """Ends the process when the work has not ended in time; one that was paused meanwhile gets that time again."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + END_S
+
+        def is_due() -> None:
+            if loop.time() > due + PAUSED_S:
+                self._watch_the_end(health)
+            else:
+                self._end_process(health)
+
+        self._overdue = loop.call_at(due, is_due)
 
     def _end_process(self, health: Health) -> None:
         health.end_process(f"the work of the term of lease {self.name} did not end within {END_S:g} s of its end")

@@ -119,12 +119,14 @@ SPEC_CASES: dict[str, Case] = {
     "its grace changes": Case({}, {"preemptionGrace": "5m"}, "preemptionGrace can not be changed"),
     "its hash changes": Case({"requestHash": "a"}, {"requestHash": "b"}, "requestHash can not be changed"),
     "its minimum changes": Case({}, {"minAvailable": 1}, "minAvailable can not be changed"),
-    "its template goes": Case({}, {"template": None}, "template can not be changed"),
-    "its roles change": Case({"ranks": [{"count": 2}]}, {"ranks": [{"count": 3}]}, "ranks can not be changed"),
+    "its template goes": Case({}, {"template": None}, "template can only be changed while it is held"),
+    "its roles change": Case({"ranks": [{"count": 2}]}, {"ranks": [{"count": 3}]}, "ranks can only be changed while"),
+    "its roles change while it is held": Case({"hold": True, "ranks": [{"count": 2}]}, {"ranks": [{"count": 3}]}),
     "its files change": Case(
         {"files": [{"path": "a", "content": "1"}]}, {"files": [{"path": "a", "content": "2"}]}, "files can not be"
     ),
-    "its environment changes": Case({"env": {"A": "1"}}, {"env": {"A": "2"}}, "env can not be changed"),
+    "its environment changes": Case({"env": {"A": "1"}}, {"env": {"A": "2"}}, "env can only be changed while"),
+    "its environment changes while it is held": Case({"hold": True, "env": {"A": "1"}}, {"env": {"A": "2"}}),
     "an empty environment comes": Case({}, {"env": {}}),
     "its ports change": Case({}, {"ports": [{"name": "http", "port": 80}]}, "ports can not be changed"),
     "a signal rises": Case(SIGNALLED, {"signals": {"preempt": {"n": 3}}}),

@@ -122,7 +122,8 @@ class Follower:
         begun_at = self._clock.monotonic()
         async with self._turn():
             is_known = await self._start_from_snapshot()
-        if not is_known:
+        # A term that began meanwhile has made the first LIST.
+        if not is_known and not self._has_listed:
             await self._list_since(begun_at)
         while True:
             batch = await self._reader.read(timeout_s=keys.FEED_SILENCE_S)
