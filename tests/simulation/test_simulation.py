@@ -92,7 +92,7 @@ def test_an_interrupt_leaves_no_process_behind() -> None:
     """Ctrl-C, or a signal to the first process alone."""
     mark = f"--sample={os.getpid()}"
     sweep = subprocess.Popen(
-        [*COMMAND, "--points", "300", "--seeds", "1", "--scenario", "launch-1", mark],
+        [*COMMAND, "--points", "3000", "--seeds", "1", "--scenario", "launch-1", mark],
         env=_environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

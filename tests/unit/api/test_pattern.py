@@ -39,9 +39,9 @@ def test_it_finds_what_the_library_finds(text: str) -> None:
 @pytest.mark.parametrize("text", ["(a+)+$", "(a|a)*$", "(a*)*b", ".*.*.*.*.*b", "(.*)(.*)(.*)x", "(a{0,20}){0,20}c"])
 def test_no_pattern_takes_long(text: str) -> None:
     """Those that would keep the library's engine busy for ever take a moment."""
-    pattern, started = Pattern(text), time.perf_counter()
+    pattern, started = Pattern(text), time.thread_time()
     assert pattern.is_in("a" * 16_384 + "!") is (text == "(a|a)*$")
-    assert time.perf_counter() - started < 1.0
+    assert time.thread_time() - started < 1.0
 
 
 @pytest.mark.parametrize(
