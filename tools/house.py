@@ -1,7 +1,7 @@
 """`python -m tools.house`: how large the house is, and how much of it one launch walks through.
 
-Owns the figures that ARCHITECTURE.md shows: files and their lines, what one launch of one rank runs, the floors of the
-import graph, names used more than once. Judges nothing; the house plan says what to make of it.
+Owns the figures: files and their lines, what one launch of one rank runs, the floors of the import graph, names used
+more than once. Judges nothing.
 """
 
 import ast
@@ -121,12 +121,15 @@ def floors() -> dict[str, int]:
     for module in graph.modules:
         if module.count(".") > 1:
             packages[module.split(".")[1]].add(module)
-    return {name: _longest(graph, modules) for name, modules in sorted(packages.items())}
+    return {
+        name: longest_chain({each: graph.find_modules_directly_imported_by(each) & modules for each in modules})
+        for name, modules in sorted(packages.items())
+    }
 
 
-def _longest(graph: grimp.ImportGraph, modules: set[str]) -> int:
-    below = {module: graph.find_modules_directly_imported_by(module) & modules for module in modules}
-    reached = {module: _reach(below, module) for module in modules}
+def longest_chain(below: Mapping[str, set[str]]) -> int:
+    """Modules in the longest chain of imports, where `below` is {module: what it imports}; a circle is one floor."""
+    reached = {module: _reach(below, module) for module in below}
     depth: dict[frozenset[str], int] = {}
 
     def of(module: str) -> int:
@@ -135,7 +138,7 @@ def _longest(graph: grimp.ImportGraph, modules: set[str]) -> int:
             depth[circle] = 1 + max((of(other) for each in circle for other in below[each] - circle), default=0)
         return depth[circle]
 
-    return max(map(of, modules))
+    return max(map(of, below))
 
 
 def _reach(below: Mapping[str, set[str]], module: str) -> set[str]:

@@ -176,7 +176,7 @@ async def test_a_watch_that_is_opened_under_a_rule(scene: Scene, kind: Trouble, 
 
 
 async def test_a_stalled_watch_is_counted_until_its_reader_gives_it_up(scene: Scene) -> None:
-    """Also after the rule is gone: the fault lasts as long as a reader waits in vain."""
+    """Also after the rule is dropped: the reader still waits on a connection that brings nothing."""
     standing = scene.add(Trouble.WATCH_STALLED)
     async with scene.http.stream("GET", WATCH):
         scene.rules.drop(standing.number)

@@ -70,8 +70,8 @@ def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
     """I24: an attempt of N ranks costs us 10 + 4N writes to Kubernetes at most, the Service of a gang apart. Orders
     (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
     interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
-    was given back because a quota refused another of its gang, and was made again, costs its writes again. Ranks that
-    start or end one by one are told of between transitions, once a second at most."""
+    was given back because a quota refused another of its gang, and was made again, costs its writes again. Between
+    transitions the watcher may record what single ranks do, once a second at most; these writes are not counted."""
     writes: dict[str, int] = {}
     pods: dict[str, dict[str, set[str]]] = {}
     last: dict[tuple[str, str, str], Version] = {}

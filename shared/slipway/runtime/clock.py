@@ -77,7 +77,7 @@ class DisciplinedClock:
 
     An answer of the second D, asked for at `sent` and read at `received` (both monotonic), says that the server's time
     was in [D, D + 1) at some moment between the two. What several answers say is intersected, and grows wider with
-    time, because quartzes drift apart. An answer that contradicts what is known, as after a step of the server's clock,
+    time, because clocks drift apart. An answer that contradicts what is known, as after a step of the server's clock,
     replaces it.
     """
 

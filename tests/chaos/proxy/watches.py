@@ -27,7 +27,7 @@ class Watch:
         self._clock = SystemClock()
         self._held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self.is_stalled = False
-        """nothing passes any more, and nobody says so: until the client gives it up"""
+        """its events are dropped without a word, until the client closes the connection"""
         self._ending = asyncio.Event()
         self._last_words = b""
 

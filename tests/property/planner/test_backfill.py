@@ -101,8 +101,8 @@ MIXED = st.tuples(
 @given(scenarios(TWO, MIXED))
 @SETTINGS
 def test_lower_priority_never_delays_a_reserved_head(scenario: Part) -> None:
-    """Of whichever queue, and whoever's turn comes first. What a tick notes of a head that the next tick of the same
-    moment starts is no promise any more."""
+    """In every queue, and in every order of turns. A tick may note a start for a head that the next tick of the same
+    moment starts: that note is no promise."""
     outcome = run(scenario)
     for name, noted in outcome.kept.items():
         started = outcome.world.lives[name].first_start

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from tools import house
 
 TEXT = '''"""A module."""
@@ -29,7 +31,20 @@ def test_a_launch_walks_through_every_service() -> None:
     assert not [file for file in files if "/local/" in file or file.startswith("tests/")]
 
 
-def test_floors_are_the_longest_chain_of_imports() -> None:
-    """At least the chain that a service's main module begins; a leaf package has few."""
-    floors = house.floors()
-    assert floors["scheduler"] > floors["inside"] >= 1
+@pytest.mark.parametrize(
+    ("below", "floors"),
+    [
+        ({"a": set[str]()}, 1),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}, 3),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}, 3),
+    ],
+    ids=["alone", "a chain and a short cut", "a circle in the middle"],
+)
+def test_floors_are_the_longest_chain_of_imports(below: dict[str, set[str]], floors: int) -> None:
+    """Each module is a floor, and a circle of modules is one."""
+    assert house.longest_chain(below) == floors
+
+
+def test_each_package_has_its_floors() -> None:
+    """The packages are those of the checkout."""
+    assert {"api", "scheduler", "podworker", "watcher", "model"} <= set(house.floors())

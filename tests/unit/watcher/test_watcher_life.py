@@ -69,7 +69,7 @@ def test_a_kill_ends_a_running_gang_as_canceled() -> None:
 
 
 def test_news_of_ranks_waits_a_second_after_another_replicas_write_too() -> None:
-    """A rank that ends just after a status write of any replica is told of later, together with what follows."""
+    """The end of a rank just after another replica's status write is written a second after that write."""
 
     async def story(post: Post) -> None:
         await post.launch("n0", "n1")
