@@ -43,6 +43,8 @@ class Container(msgspec.Struct, kw_only=True):
     talk: Talk
     is_lost: bool = False
     """its machine died with it"""
+    ended_first: bool = False
+    """it ended before its pod was marked deleted"""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +144,12 @@ class Kubelets:
         yield b""
         if container is None:
             return
+        if container.ended_at is not None and pod["metadata"].get("deletionTimestamp"):
+            # The kubelet removes the containers of an ended pod once the pod is marked deleted, finalizers or not. Who
+            # reads the log already has its file open.
+            raise StatusError(
+                404, "NotFound", f"unable to retrieve container logs for containerd://{container.pod_uid}"
+            )
         since = parse_time(query["sinceTime"]) if query.get("sinceTime") else 0.0
         talk, place = container.talk, (0, 0)
         while True:
@@ -237,6 +245,7 @@ class Kubelets:
 
     def _end(self, pod: Json, container: Container, code: int) -> None:
         container.code = code
+        container.ended_first = "deletionTimestamp" not in pod["metadata"]
         self._ended(container)
         ended: dict[str, Any] = {
             "exitCode": code,

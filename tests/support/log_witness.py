@@ -43,6 +43,7 @@ def printed_by(kubelets: Kubelets) -> list[Printed]:
             lines=item.talk.count,
             states=item.talk.states,
             ended_at=item.ended_at,
+            ended_first=item.ended_first,
             is_lost=item.is_lost or item.node in kubelets.away,
             fits=item.talk.size < SHARE_BYTES_MIN,
         )

@@ -21,11 +21,13 @@ from slipway.audit.evidence import (
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
 from slipway.local.apiserver.objects import name_of, namespace_of
 from slipway.local.apiserver.store import ObjectKey, Record
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.pods import manifest
+from slipway.pods.ended import is_watchers
 from slipway.podworker.intent import Bind, Launch, Teardown, decide
 from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
@@ -259,6 +261,7 @@ class Witness:
             if record.obj["metadata"].get("labels", {}).get("slipway.dev/allocation-uid") == allocation.metadata.uid
             and int(record.obj["metadata"]["labels"]["slipway.dev/attempt"]) <= through
             and not record.obj["metadata"].get("deletionTimestamp")
+            and not is_watchers(msgspec.convert(record.obj, Pod), allocation)
         ]
 
     def _others(self, claimed: Claimed) -> int:

@@ -110,8 +110,9 @@ def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
             continue
         numbered = [passage for passage in log.passages if passage.printed]
         last = numbered[-1].last_printed if numbered else 0
-        if log.is_unread and is_troubled:
-            continue  # Where people read it, they are told that its end could not be read.
+        is_excused = is_troubled and not ran.ended_first
+        if is_excused and (log.is_unread or _is_gone(evidence, ran)):
+            continue  # Where people read it, they are told that its end could not be read; or nobody can read it.
         if last != ran.lines:
             yield _missing(ran, f"its log ends with line {last} of {ran.lines}")
         elif not log.is_ended:
@@ -129,6 +130,11 @@ def judged(evidence: Evidence) -> Iterator[Printed]:
             continue
         if not any(begun <= ended_at <= over for begun, over in evidence.store_losses):
             yield ran
+
+
+def _is_gone(evidence: Evidence, ran: Printed) -> bool:
+    versions = evidence.allocations.get(ran.allocation_uid, ())
+    return bool(versions) and versions[-1].version.is_deletion
 
 
 def _may_begin_again(evidence: Evidence, log: Logged) -> bool:

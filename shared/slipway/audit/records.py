@@ -239,6 +239,8 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     states: int = 0
     """how many states it printed of lines that go on: each may be stored as a line of its own"""
     ended_at: float | None
+    ended_first: bool = False
+    """it ended by itself, before its pod was marked deleted: its node keeps the log until then"""
     is_lost: bool = False
     """its machine was gone before all could be read"""
     fits: bool = True

@@ -41,7 +41,7 @@ from slipway.model.facts import (
     TopologyFact,
     Untouched,
 )
-from slipway.model.lifecycle import Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Phase
 from slipway.model.limitrange import Ranges
 from slipway.model.podresources import UNSTATED, PodAsk, scored_requests
 from slipway.model.quantity import parse_quantity
@@ -55,7 +55,6 @@ DAY_S = 86_400
 WINDOW_DAYS_MAX = 92
 """of a budget: what it counts is read again and again"""
 _NO_STATUS = AllocationStatus()
-_ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 
 
 class Understood(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +138,7 @@ def allocation_fact(
         evictions=tuple((_epoch(item.at), item.by) for item in status.preemptions),
         placements=placements,
         devices=devices,
-        ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in _ENDED),
+        ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in RANK_ENDS),
         avoid_nodes=tuple(status.avoid_nodes),
         not_before=_epoch(status.not_before),
         deadlines=deadlines_of(allocation),

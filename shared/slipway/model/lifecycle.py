@@ -62,6 +62,10 @@ class RankState(StrEnum):
     UNKNOWN = "Unknown"
 
 
+RANK_ENDS = frozenset({RankState.SUCCEEDED, RankState.FAILED})
+"""The states in which nothing of a rank's program runs any more."""
+
+
 class Kind(StrEnum):
     """The kinds of workload."""
 

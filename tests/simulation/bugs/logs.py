@@ -6,12 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.pods.ended import is_watchers
+from slipway.podworker import teardown
 from slipway.streams import memory_logs
 from slipway.streams.logpacks import LogAppended, LogPack, LogPosition
-from slipway.watcher import logfollower
+from slipway.watcher import leftovers, logfollower
 from slipway.watcher.logfollower import LogFollower
 from slipway.watcher.loglines import LineCutter
 from slipway.watcher.podlogs import PodLogs
+from slipway.watcher.view import View
 from tests.simulation.bugs.bug import Bug
 
 CRASH = "crash@watcher:*append logs:after"
@@ -68,6 +73,38 @@ def _given_up_unread(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(PodLogs, "is_drained", drained)
+
+
+def _deleted_with_the_others(patch: pytest.MonkeyPatch) -> None:
+    """The pod worker deletes the pods that ended by themselves, like those that run."""
+
+    def none(_allocation: Any) -> frozenset[str]:
+        return frozenset()
+
+    patch.setattr(teardown, "recorded", none)
+
+
+def _by_its_record(patch: pytest.MonkeyPatch) -> None:
+    """A pod whose end is on record is deleted, whatever is seen of it."""
+
+    def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
+        return tuple(pod for pod in view.pods if is_watchers(pod, after))
+
+    patch.setattr(leftovers, "deletable", deletable)
+
+
+def _unread_by_another(patch: pytest.MonkeyPatch) -> None:
+    """A log that cannot be opened any more is given up, also while another process has it open."""
+    final = LogFollower._is_final  # pyright: ignore[reportPrivateUsage]
+
+    def hasty(self: Any, error: Any, failures: int, *, is_over: bool) -> bool:
+        leads, self._leads = self._leads, lambda: True
+        try:
+            return final(self, error, failures, is_over=is_over)
+        finally:
+            self._leads = leads
+
+    patch.setattr(LogFollower, "_is_final", hasty)
 
 
 def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
@@ -151,6 +188,28 @@ BUGS: tuple[Bug, ...] = (
         install=_given_up_unread,
         hunts=(("launch-4", ""), ("launch-4", CRASH)),
         told_by=("I27",),
+    ),
+    Bug(
+        name="ended pods are deleted with the others",
+        breaks="a pod that ended by itself is deleted after its log was read, which its node then removes",
+        install=_deleted_with_the_others,
+        hunts=(("launch-4", ""), ("launch-4", CRASH)),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="a pod is deleted by its record",
+        breaks="a pod is deleted by a view that shows its end, not by its record alone: else its log is not looked for",
+        install=_by_its_record,
+        hunts=tuple((name, "crash-stale@watcher:*append logs:before") for name in ("restart", "launch-8")),
+        told_by=("I27",),
+    ),
+    Bug(
+        name="a log that another reads is given up",
+        breaks="a process that does not lead waits for the one that has the log open",
+        install=_unread_by_another,
+        hunts=(("from-snapshots", ""), ("launch-8", "")),
+        told_by=("I27",),
+        replicas=2,
     ),
     Bug(
         name="a refusal of the store is no matter",

@@ -15,7 +15,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.ports import Listed
 from slipway.kube.reflector import Reflector
 from slipway.kube.resources import ALLOCATIONS, PODS
-from slipway.model.lifecycle import Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.reasons import Reason, Result
 from slipway.watcher import ends, gang, reconcile, reduce, sweep
 from slipway.watcher.evidence import Evidence
@@ -67,7 +67,7 @@ def _an_older_view_takes_back(patch: pytest.MonkeyPatch) -> None:
     """What another watcher recorded is overwritten by whoever has seen less."""
 
     def latest(known: RankStatus | None, seen: RankStatus) -> RankStatus:
-        return known if known is not None and known.phase in gang.ENDED else seen
+        return known if known is not None and known.phase in RANK_ENDS else seen
 
     patch.setattr(gang, "joined", latest)
 

@@ -34,6 +34,7 @@ def told(
     ended_at: float = BEGUN + 10.0,
     fits: bool = True,
     is_lost: bool = False,
+    ended_first: bool = False,
     **known: Any,
 ) -> list[str]:
     """What is said of the log of a rank that printed so many lines."""
@@ -52,6 +53,7 @@ def told(
         ended_at=ended_at,
         fits=fits,
         is_lost=is_lost,
+        ended_first=ended_first,
     )
     logs: list[Logged] = []
     if passages is not None:
@@ -152,8 +154,10 @@ def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
 
 
 def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:
-    """Where nothing interrupted us, an end that is marked as unread is missing all the same."""
+    """Where nothing interrupted us, an end that is marked as unread is missing all the same; so is that of a pod that
+    ended by itself: its node keeps the log until we delete the pod."""
     short = (Passage(number=1, printed=1, count=4),)
     assert told(short, is_unread=True, interruptions=1) == []
     assert "ends with line 4" in " ".join(told(short, is_unread=True))
+    assert "ends with line 4" in " ".join(told(short, is_unread=True, interruptions=1, ended_first=True))
     assert told(short, is_lost=True) == []

@@ -3,10 +3,11 @@
 import pytest
 
 from slipway.crd.meta import RawObject
+from slipway.crd.v1alpha1 import RankStatus
 from slipway.errors import DeadlineError, DeniedError, ThrottledError, TransientError
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
-from slipway.model.lifecycle import Event
+from slipway.model.lifecycle import Event, RankState
 from slipway.podworker.teardown import BY_NAME_MAX
 from tests.support.podworker_desk import Desk, at_a_desk, ended_with
 from tests.support.small_cluster import launch, look
@@ -36,6 +37,29 @@ def test_what_terminates_loses_its_pods_and_what_has_ended_everything(nodes: tup
         assert await desk.pods() == []
         assert await desk.configmaps() == []
         assert await desk.services() == []
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_a_pod_that_ended_by_itself_is_left_to_who_reads_its_log(nodes: tuple[str, ...]) -> None:
+    """Its node removes the log once it is marked deleted. The others of its gang, and everything else, go."""
+
+    async def story(desk: Desk) -> None:
+        await run(desk, *nodes)
+        found = await desk.pods()
+        first = next(pod for pod in found if pod.metadata.name.endswith("-0"))
+        ended = RankStatus(pod_uid=first.metadata.uid, phase=RankState.FAILED, exit_code=1)
+        await desk.write("job", Event.TERMINATING, ranks=[ended])
+        await desk.handle()
+        kept = [pod.metadata.name for pod in await desk.pods() if pod.metadata.deletion_timestamp is None]
+        assert kept == [first.metadata.name]
+        await desk.finish_deletes()
+        await desk.write("job", Event.TERMINATED)
+        await desk.handle()
+        [left] = await desk.pods()
+        assert (left.metadata.name, left.metadata.deletion_timestamp) == (first.metadata.name, None)
+        assert [*await desk.configmaps(), *await desk.services()] == []
 
     at_a_desk(story)
 

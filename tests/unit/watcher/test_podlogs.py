@@ -9,12 +9,12 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
 from slipway.kube.objects import Lease, LeaseSpec
-from slipway.kube.resources import LEASES
+from slipway.kube.resources import ALLOCATIONS, LEASES
 from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import Stop
-from slipway.streams.logpacks import Gaps, LogPosition
+from slipway.streams.logpacks import Gaps, LogPosition, LogSource
 from tests.support.watch_post import Post, play
 
 
@@ -25,6 +25,10 @@ class Journal:
         self._post = post
         self.lines: dict[str, list[tuple[float, str]]] = {}
         self.is_broken = False
+        self.silent = 0
+        """so many reads get nothing: no line, no error and no end"""
+        self.rotated_at = 0.0
+        """lines from before are not there any more"""
         self.bugs: set[str] = set()
         """pods whose log meets a fault of ours"""
         self.broken_off_at: list[float] = []
@@ -41,6 +45,9 @@ class Journal:
         self.reads += 1
         if self.is_broken:
             raise UnavailableError("no logs today")
+        if self.silent:
+            self.silent -= 1
+            await asyncio.Event().wait()
         if str(pod["metadata"]["uid"]) in self.bugs:
             raise IndexError("pop from an empty deque")
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
@@ -49,6 +56,8 @@ class Journal:
             fresh = found[sent:]
             sent += len(fresh)
             for at, text in fresh:
+                if at < self.rotated_at:
+                    continue
                 if not since or format_time(at, "seconds") >= since:
                     end = "" if text in self.unended else "\n"
                     yield f"{format_time(at, 'microseconds')} {text}{end}".encode()
@@ -72,6 +81,12 @@ def with_journal(post: Post) -> Journal:
     journal = Journal(post)
     post.its._logs = journal  # pyright: ignore[reportPrivateUsage]
     return journal
+
+
+async def said(post: Post, allocation: Allocation) -> list[str]:
+    """What was said of its logs, beside their lines."""
+    stored = await post.streams.logs.read(id_of(allocation))
+    return [item.line.text for item in stored if item.line.stream == "event"]
 
 
 async def texts(post: Post, allocation: Allocation) -> list[str]:
@@ -217,10 +232,125 @@ def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
         journal.is_broken = True
         post.kubelet.runs_s = {0: 1.0}
         await post.launch()
-        await post.until(is_let_go, "the end", timeout_s=30)
+        ended = await post.until(is_let_go, "the end", timeout_s=30)
         assert journal.reads < 30
+        [told] = await said(post, ended)
+        assert told.startswith("the end of the log of this rank could not be read from its node: ")
 
     play(story)
+
+
+def test_a_log_that_brings_nothing_is_read_again() -> None:
+    """A node that holds a reading open and sends nothing costs no line of a pod that has ended."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.silent = 1
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        journal.write(await uid_of_rank(post, 0), "one")
+        ended = await post.until(is_let_go, "the end", timeout_s=30)
+        assert (await texts(post, ended), await said(post, ended)) == (["one"], [])
+
+    play(story)
+
+
+def test_a_log_that_is_given_up_is_said_to_be() -> None:
+    """Where it is read, with how long it was waited for; its pod goes."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.silent = 99
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        ended = await post.until(is_let_go, "the end", timeout_s=90)
+        assert "it did not come within" in " ".join(await said(post, ended))
+        assert not await post.pods()
+
+    play(story)
+
+
+def test_a_pod_that_ended_by_itself_is_deleted_after_its_log_was_read() -> None:
+    """Its node would remove the log with the first mark of a delete."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+
+        async def slow(operation: str) -> None:
+            if operation == "logs.append":
+                await asyncio.sleep(3)
+
+        post.server.on_call = slow
+        await post.launch()
+        await post.until(is_running, "running")
+        journal.write(await uid_of_rank(post, 0), "one")
+        await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end")
+        await asyncio.sleep(1)
+        [pod] = await post.pods()
+        assert pod.metadata.deletion_timestamp is None
+        ended = await post.until(is_let_go, "what follows", timeout_s=30)
+        assert (await texts(post, ended), await post.pods()) == (["one"], [])
+
+    play(story)
+
+
+def test_lines_that_a_node_has_removed_unread_are_said_to_be_missing() -> None:
+    """After a pause in which its file was rotated away: of them there is no count, but a line in their place."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 8.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        journal.write(uid, "one")
+        await asyncio.sleep(1)
+        journal.is_broken = True
+        journal.broken_off_at.append(post.clock.now())
+        await asyncio.sleep(1.5)
+        journal.write(uid, "two")
+        await asyncio.sleep(0.5)
+        journal.rotated_at = post.clock.now()
+        await asyncio.sleep(0.5)
+        journal.write(uid, "three")
+        journal.is_broken = False
+        ended = await post.until(is_let_go, "the end", timeout_s=30)
+        assert await texts(post, ended) == ["one", "three"]
+        [told] = await said(post, ended)
+        assert "missing: its node had removed them" in told
+
+    play(story)
+
+
+def test_a_log_that_was_left_without_an_end_gets_one() -> None:
+    """The watcher was killed, and the pod torn out meanwhile: who follows it is told, and does not wait for ever."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        stop = Stop()
+        watching = asyncio.ensure_future(post.watcher.run(stop))
+        running = await post.launch()
+        await post.until(is_running, "running")
+        [pod] = await post.pods()
+        journal.write(pod.metadata.uid, "one")
+        await asyncio.sleep(1)
+        watching.cancel()
+        await asyncio.wait([watching])
+        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        await post.kube.patch(ALLOCATIONS, running.metadata.name, {"spec": {"desired": "Stopped"}}, namespace="default")
+        again = asyncio.ensure_future(post.another().run(stop))
+        await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end", timeout_s=60)
+        await asyncio.sleep(90)
+        position = await post.streams.logs.position(id_of(running), LogSource(attempt=1, rank=0))
+        assert (await texts(post, running), position.is_ended) == (["one"], True)
+        assert "its pod is gone, and its log was not stored to its end" in " ".join(await said(post, running))
+        stop.set()
+        await again
+
+    play(story, watches=False)
 
 
 async def a_lease_of_the_dead(post: Post) -> None:

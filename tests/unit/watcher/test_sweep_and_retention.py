@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, TRACKING_FINALIZER, ObjectMeta
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, RankStatus
+from slipway.kube.objects import Pod, PodStatus
 from slipway.kube.resources import PODS
-from slipway.model.lifecycle import Event
+from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Result
 from slipway.model.times import format_time
 from slipway.watcher.retention import expired
@@ -34,6 +35,20 @@ def an_end(seconds: float, *, name: str = "run", uid: str = UID) -> AllocationSt
     ).with_metadata(finalizers=[])
 
 
+def an_ended_pod(*, held: bool) -> Orphan:
+    item = an_object(held=held)
+    return msgspec.structs.replace(item, pod=Pod(metadata=item.meta, status=PodStatus(phase="Failed")))
+
+
+def an_end_on_record(seconds: float) -> AllocationStory:
+    """Of the pod that `an_object` is."""
+    status = RankStatus(pod_uid="x", phase=RankState.FAILED)
+    story = an_end(seconds)
+    return AllocationStory(
+        msgspec.structs.replace(story.it, status=msgspec.structs.replace(story.it.status, ranks=[status]))
+    )
+
+
 @pytest.mark.parametrize(
     ("item", "owner", "goes"),
     [
@@ -47,10 +62,14 @@ def an_end(seconds: float, *, name: str = "run", uid: str = UID) -> AllocationSt
         (an_object(), an_end(10).it, True),
         (an_object(), an_end(99).it, False),
         (an_object(leaving=True, held=True), an_end(10).it, False),
+        (an_ended_pod(held=True), an_end_on_record(10).it, False),
+        (an_ended_pod(held=False), an_end_on_record(10).it, True),
+        (an_ended_pod(held=True), an_end(10).it, True),
     ],
 )
 def test_an_orphan_has_no_owner_or_an_owner_that_is_past_it(item: Orphan, owner: Allocation | None, goes: bool) -> None:
-    """Recent changes are left to the pod worker; a deletion that is under way is left alone unless we hold it up."""
+    """Recent changes are left to the pod worker; a deletion that is under way is left alone unless we hold it up; the
+    pod of an end that is on record is left to who reads its log, as long as its finalizer is there."""
     owners = {} if owner is None else {UID: owner}
     assert bool(orphans([item], owners, now=NOW)) is goes
 

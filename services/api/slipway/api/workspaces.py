@@ -35,7 +35,7 @@ from slipway.crd.v1alpha1 import Allocation, Name, RoleSpec
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
 from slipway.kube.objects import Namespace, ResourceQuota
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
-from slipway.model.lifecycle import Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Phase
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import GPU, GPU_MILLI, scale_of
 
@@ -43,7 +43,6 @@ QUOTA = "slipway-quota"
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _GPUS = f"requests.{GPU}"
 _LIVE = f"status.phase!={Phase.TERMINATED}"
-_ENDED = (RankState.SUCCEEDED, RankState.FAILED)
 _RESERVED = re.compile(r"kube-.*|slipway-system")
 _ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
 
@@ -295,7 +294,7 @@ def handed_out_by_namespace(live: Iterable[Allocation]) -> dict[str, int]:
             continue
         parts = {role.name for role in allocation.spec.ranks if _is_part(role)}
         for place in admission.placements:
-            has_ended = place.rank < len(ranks) and ranks[place.rank].phase in _ENDED
+            has_ended = place.rank < len(ranks) and ranks[place.rank].phase in RANK_ENDS
             if place.device and place.role not in parts and not has_ended:
                 namespace = allocation.metadata.namespace
                 found[namespace] = found.get(namespace, 0) + len(place.device)

@@ -19,10 +19,10 @@ from slipway.errors import ControlPlaneError, InvariantError, StaleError, Transi
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Owned, Resource, brief
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
+from slipway.pods.ended import attempt_of
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.loops import Watch, unwatched
 from slipway.podworker.ports import Kube, Pinger
-from slipway.podworker.teardown import attempt_of
 from slipway.podworker.worker import Worker
 from slipway.runtime import liveness, telemetry
 from slipway.runtime.clock import Clock, Random

@@ -4,8 +4,9 @@ Owns what belongs to an attempt and the order of its deletion. Must not decide w
 
 Promises: only what carries the allocation's uid as label and as owner is deleted, or what its release names; always
 with the uid as precondition, so that a name used again is safe. Pods get their own grace period (the server takes
-none for those that never ran). What is being deleted already is left alone. It can be called again at any time. What
-this process remembers only spares it calls: a teardown that is asked for again looks and deletes again.
+none for those that never ran). What is being deleted already is left alone, and pods that ended by themselves are the
+watcher's, which reads their logs first. It can be called again at any time. What this process remembers only spares it
+calls: a teardown that is asked for again looks and deletes again.
 """
 
 import contextlib
@@ -14,15 +15,17 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, ObjectMeta
+from slipway.crd.meta import LABEL_ALLOCATION_UID, ObjectMeta
 from slipway.crd.transitions import id_of, is_released
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError, StaleError
+from slipway.kube.objects import Pod
 from slipway.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.kube.wire import metadata_of
 from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.pods import manifest
+from slipway.pods.ended import attempt_of, is_watchers, recorded
 from slipway.podworker.adopt import is_ours
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.bundles import Bundles
@@ -89,22 +92,26 @@ class Remover:
             return []
         known, count = _released(allocation), _rank_count(allocation)
         if through * count <= BY_NAME_MAX:
-            return await self._named_pods(allocation, through)
+            return await self._named_pods(allocation, through, looks=asked is not None)
         if through == 1 and len(known) == count and asked is None and not _has_begun(allocation):
-            return [ObjectMeta(name=name, uid=uid) for name, uid in known.items()]
+            ended = recorded(allocation)
+            return [ObjectMeta(name=name, uid=uid) for name, uid in known.items() if uid not in ended]
         return await self._listed_pods(allocation, through)
 
-    async def _named_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
-        """By name, which needs no LIST; those of the current release are known by uid and are not even read."""
+    async def _named_pods(self, allocation: Allocation, through: int, *, looks: bool) -> list[ObjectMeta]:
+        """By name, which needs no LIST; those of the current release are known by uid and are not even read.
+
+        The names of those that ended are read when it `looks`: a create whose answer was lost may have taken one again.
+        """
         found: list[ObjectMeta] = []
         alloc = id_of(allocation)
-        known = _released(allocation)
+        known, ended = _released(allocation), recorded(allocation)
         for attempt in range(1, through + 1):
             for rank in range(_rank_count(allocation)):
                 name = ids.pod_name(alloc, attempt, rank)
-                if name in known:
+                if name in known and known[name] not in ended:
                     found.append(ObjectMeta(name=name, uid=known[name]))
-                else:
+                elif name not in known or looks:
                     found.extend(await self._own(PODS, allocation, name))
         return found
 
@@ -123,18 +130,18 @@ class Remover:
 
     async def _own(self, resource: Resource[Any], allocation: Allocation, name: str) -> Iterable[ObjectMeta]:
         try:
-            found = metadata_of(await self._kube.get(resource, name, namespace=allocation.metadata.namespace))
+            item = await self._kube.get(resource, name, namespace=allocation.metadata.namespace)
         except NotFoundError:
             return ()
-        return (found,) if is_ours(found, allocation.metadata.uid) else ()
+        return (metadata_of(item),) if _is_to_delete(item, allocation) else ()
 
     async def _listed(self, resource: Resource[Any], allocation: Allocation, through: int) -> list[ObjectMeta]:
         uid = allocation.metadata.uid
         listed = await self._kube.list(
             resource, namespace=allocation.metadata.namespace, label_selector=f"{LABEL_ALLOCATION_UID}={uid}"
         )
-        metas = (metadata_of(item) for item in listed.items)
-        return [meta for meta in metas if is_ours(meta, uid) and attempt_of(meta) <= through]
+        metas = (metadata_of(item) for item in listed.items if _is_to_delete(item, allocation))
+        return [meta for meta in metas if attempt_of(meta) <= through]
 
     async def _delete(self, allocation: Allocation, resource: Resource[Any], meta: ObjectMeta) -> None:
         namespace = allocation.metadata.namespace
@@ -150,10 +157,10 @@ class Remover:
                         await self._kube.delete(resource, found.name, namespace=namespace, uid=found.uid)
 
 
-def attempt_of(meta: ObjectMeta) -> int:
-    """The attempt that an object of ours belongs to; 0 (long past) when the label is no number."""
-    text = meta.labels.get(LABEL_ATTEMPT, "")
-    return int(text) if text.isdigit() else 0
+def _is_to_delete(item: Any, allocation: Allocation) -> bool:
+    """Whether it is an object of the allocation, and the pod worker's to delete."""
+    is_kept = isinstance(item, Pod) and is_watchers(item, allocation)
+    return is_ours(metadata_of(item), allocation.metadata.uid) and not is_kept
 
 
 def _rank_count(allocation: Allocation) -> int:

@@ -17,6 +17,7 @@ from slipway.model.exitcodes import ended_text
 from slipway.model.lifecycle import RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
+from slipway.pods.ended import has_ended
 
 MAIN = "main"
 MESSAGE_CHARS_MAX = 512
@@ -24,7 +25,6 @@ MESSAGE_CHARS_MAX = 512
 _LOST = ("ContainerStatusUnknown", "Unknown")
 """Said by the kubelet of a container that is no more, and by containerd of one that did not outlive its machine."""
 _SIGNALLED = (137, 143)
-_TERMINAL = ("Succeeded", "Failed")
 _NODE_LOST_REASONS = frozenset({"NodeLost", "DeletionByPodGC"})
 _EVICTED_REASONS = frozenset(
     {
@@ -82,7 +82,7 @@ def is_over(pod: Pod) -> bool:
 
     A deleting pod is never bound (the binding is refused), and no kubelet ever moves its phase.
     """
-    return pod.status.phase in _TERMINAL or (not is_bound(pod) and pod.metadata.deletion_timestamp is not None)
+    return has_ended(pod) or (not is_bound(pod) and pod.metadata.deletion_timestamp is not None)
 
 
 def is_bound(pod: Pod) -> bool:

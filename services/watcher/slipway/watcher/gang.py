@@ -12,16 +12,16 @@ from contextlib import suppress
 
 import msgspec
 
-from slipway.crd.meta import LABEL_ATTEMPT
 from slipway.crd.transitions import is_released, leaving_ranks
 from slipway.crd.v1alpha1 import Allocation, Placement, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
-from slipway.model.lifecycle import Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
+from slipway.pods.ended import recorded
 from slipway.watcher import exits
 from slipway.watcher.exits import Exit
-from slipway.watcher.ranks import ENDED, joined
+from slipway.watcher.ranks import joined
 
 NODES_CHARS_MAX = 96
 _DECIDED = frozenset(
@@ -81,7 +81,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_recorded(self) -> bool:
         """Whether its end is on record."""
-        return self.stored is not None and self.stored.phase in ENDED
+        return self.stored is not None and self.stored.phase in RANK_ENDS
 
     @property
     def has_started(self) -> bool:
@@ -259,8 +259,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_unrecorded(allocation: Allocation, found: Gang) -> bool:
     """Whether an end is seen that is not on record yet."""
-    recorded = {rank.pod_uid for rank in allocation.status.ranks or () if rank.phase in ENDED}
-    return any(rank.exit is not None and rank.uid not in recorded for rank in found.ranks)
+    known = recorded(allocation)
+    return any(rank.exit is not None and rank.uid not in known for rank in found.ranks)
 
 
 def given_up(allocation: Allocation) -> frozenset[str]:
@@ -268,12 +268,6 @@ def given_up(allocation: Allocation) -> frozenset[str]:
     signals = allocation.spec.signals
     is_current = signals is not None and signals.attempt == allocation.status.attempt
     return frozenset(signals.lost_nodes) if signals is not None and is_current else frozenset()
-
-
-def attempt_of(pod: Pod) -> int:
-    """The attempt that the pod's label names; 0 when it names none."""
-    text = pod.metadata.labels.get(LABEL_ATTEMPT, "")
-    return int(text) if text.isdigit() else 0
 
 
 def rank_count(allocation: Allocation) -> int:
@@ -327,7 +321,7 @@ def assemble(
 def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     """The rank with its end or its loss, if it has one."""
     stored, pod = rank.stored, rank.pod
-    if stored is not None and stored.phase in ENDED:
+    if stored is not None and stored.phase in RANK_ENDS:
         return msgspec.structs.replace(rank, exit=_recorded(stored))
     if pod is None:
         if not consistent:

@@ -12,8 +12,9 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
+from slipway.pods.ended import attempt_of, is_watchers, recorded
 from slipway.watcher import exits
-from slipway.watcher.gang import ENDED, Rank, attempt_of
+from slipway.watcher.gang import Rank
 from slipway.watcher.view import View
 
 
@@ -25,6 +26,14 @@ def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
         if TRACKING_FINALIZER in pod.metadata.finalizers
         and (_is_done(view, pod, after) or (view.namespace_terminating and not _is_awaited(pod, after)))
     )
+
+
+def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
+    """Pods that ended by themselves in an attempt that is over, once `after` is written; nothing else deletes them.
+
+    Their end is seen, too: of a view that is older than the record nobody knows which logs there are to read.
+    """
+    return tuple(pod for pod in view.pods if is_watchers(pod, after) and exits.exit_of(pod) is not None)
 
 
 def unreachable(view: View) -> tuple[Pod, ...]:
@@ -60,7 +69,7 @@ def needs_worker(view: View, after: Allocation) -> bool:
         case Phase.RUNNING if any(_is_to_go(rank) for rank in view.gang.ranks):
             return True
         case _:
-            return any(attempt_of(pod) < status.attempt for pod in view.pods)
+            return any(attempt_of(pod.metadata) < status.attempt for pod in view.pods)
 
 
 def _is_to_go(rank: Rank) -> bool:
@@ -73,13 +82,13 @@ def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
     is_leaving = pod.metadata.deletion_timestamp is not None
     if not is_leaving and not exits.is_over(pod):
         return False
-    status, attempt = after.status, attempt_of(pod)
+    status, attempt = after.status, attempt_of(pod.metadata)
     if attempt < status.attempt:
         return True
     if attempt > status.attempt:
         return False
     if _is_in_release(pod, after):
-        return _is_recorded(pod, after) or (is_leaving and pod.spec.node_name in view.nodes_gone)
+        return pod.metadata.uid in recorded(after) or (is_leaving and pod.spec.node_name in view.nodes_gone)
     # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
 
@@ -87,15 +96,11 @@ def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
 def _is_awaited(pod: Pod, after: Allocation) -> bool:
     """Whether its end is seen, and one of the next writes puts it on record."""
     status = after.status
-    if status.phase is Phase.TERMINATED or attempt_of(pod) != status.attempt or exits.exit_of(pod) is None:
+    if status.phase is Phase.TERMINATED or attempt_of(pod.metadata) != status.attempt or exits.exit_of(pod) is None:
         return False
-    return _is_in_release(pod, after) and not _is_recorded(pod, after)
+    return _is_in_release(pod, after) and pod.metadata.uid not in recorded(after)
 
 
 def _is_in_release(pod: Pod, after: Allocation) -> bool:
     release = after.status.release
     return is_released(after) and release is not None and pod.metadata.uid in release.pod_uids
-
-
-def _is_recorded(pod: Pod, after: Allocation) -> bool:
-    return any(rank.pod_uid == pod.metadata.uid and rank.phase in ENDED for rank in after.status.ranks or ())

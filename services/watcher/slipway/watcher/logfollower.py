@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION
-from slipway.errors import ControlPlaneError, PermanentError, TransientError, UnavailableError
+from slipway.errors import ControlPlaneError, DeadlineError, PermanentError, TransientError, UnavailableError
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.kube.scope import only
 from slipway.model.ids import AllocationId
@@ -44,6 +44,8 @@ PROGRESS_S = 1.0
 PACK_BYTES = 32 * 1024
 """Lines of so many bytes are stored together; more may come with the last piece that was read, which is never split."""
 PIECE_BYTES = 16 * 1024
+OTHERS_S = 15.0
+"""After the pod is gone, the process that leads has so long to store what it has read."""
 GONE_RETRIES_MAX = 30
 """How often the store is asked for the last lines of a pod that is gone."""
 AHEAD_BYTES = 128 * 1024
@@ -155,6 +157,8 @@ class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
     writer: LogWriter
     world: World
     clock: Clock
+    leads: Callable[[], bool]
+    """whether this process follows the logs of what runs; another one may have a log open that cannot be opened now"""
 
 
 class LogFollower:
@@ -166,15 +170,19 @@ class LogFollower:
         self.pod = pod
         self.news = asyncio.Event()
         """set when the pod changes"""
-        self.is_gone = False
+        self.gone_at = math.inf
+        """when the pod's object was gone (monotonic seconds)"""
         self.is_hurried = False
         """time is short: lines are left out up to the last ones"""
         self.moved_at = means.clock.monotonic()
+        self.cut_at = 0.0
+        """when the reading was last cut (monotonic seconds)"""
         self._reader = means.reader
         self._store = means.store
         self._writer = means.writer
         self._world = means.world
         self._clock = clock = means.clock
+        self._leads = means.leads
         self._source = source
         self._container = container
         self._share_bytes = share_bytes
@@ -193,16 +201,40 @@ class LogFollower:
         self._bytes = 0
         self._lag = Lag(clock)
         self._progress_at = 0.0
+        self._ahead: _Ahead | None = None
+        self._is_cut = False
+        self._given_up = ""
+        """why it is not read to its end; empty: it is read"""
 
     async def run(self) -> None:
         """Until the log is stored to its end, or cannot be. Raises only what is a fault of ours."""
         try:
             await self._read_to_end()
         except ControlPlaneError as error:
-            _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=str(error))
-            with suppress(ControlPlaneError):
-                await self._say_unread(error)
-                await self._finish()
+            await self.abandon(str(error))
+
+    @property
+    def _is_gone(self) -> bool:
+        return self.gone_at < math.inf
+
+    async def abandon(self, why: str) -> None:
+        """Say where people read the log that its end is missing, and `why`; then it is over."""
+        _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=why)
+        with suppress(ControlPlaneError):
+            await self._say(unread(self._source, why), "unread")
+            await self._finish()
+
+    def cut(self) -> None:
+        """Its node sends nothing, though the log has ended: what was read is stored, and it is asked again."""
+        self.cut_at = self._clock.monotonic()
+        self._is_cut = True
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def give_up(self, why: str) -> None:
+        """Time is over: what was read is stored, and it is said that the rest is missing."""
+        self._given_up = self._given_up or why
+        self.cut()
 
     async def _read_to_end(self) -> None:
         """Follow, and once the container has ended read what is left, unless it ended before the log did."""
@@ -212,27 +244,37 @@ class LogFollower:
             if self._is_stored:
                 return
             self.pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
-            has_ended = _has_ended(self.pod, self._container)
+            if self._given_up:
+                raise DeadlineError(self._given_up)
+            is_over = has_ended(self.pod, self._container)
             try:
-                is_read = has_ended and 0.0 < _ended_at(self.pod, self._container) <= read_until
+                is_read = is_over and 0.0 < _ended_at(self.pod, self._container) <= read_until
                 if not is_read:
                     is_whole = await self._follow()
                     # What was read and not stored, or stored by another process, has to be read again to its end.
                     is_all = is_whole and not self._has_rest
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
-                    is_read = is_whole and (has_ended or self.is_gone)
+                    is_read = is_whole and (is_over or self._is_gone)
             except (TransientError, PermanentError) as error:
                 # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
                 failures, read_until = failures + 1, 0.0
-                is_lost = has_ended and isinstance(error, PermanentError)
-                if is_lost or self.is_gone or (has_ended and failures > RETRIES_MAX):
+                if self._is_final(error, failures, is_over=is_over):
                     raise
-                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+                if not self._given_up:
+                    await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
                 continue
             if not is_read:
                 await self._hear_of()
             elif await self._finish():
                 return
+
+    def _is_final(self, error: ControlPlaneError, failures: int, *, is_over: bool) -> bool:
+        """Whether nothing more can be read. A process that does not lead waits for the one that does: that has the log
+        open, where it cannot be opened any more."""
+        if not self._leads():
+            waited_s = self._clock.monotonic() - self.gone_at
+            return waited_s > OTHERS_S or (is_over and isinstance(error, TransientError) and failures > RETRIES_MAX)
+        return self._is_gone or (is_over and (isinstance(error, PermanentError) or failures > RETRIES_MAX))
 
     async def _begin(self) -> None:
         """Go on from where the store says that this log stands."""
@@ -240,6 +282,8 @@ class LogFollower:
         if position is None:
             position = await self._persist(lambda: self._store.position(self._allocation, self._source))
         self._is_stored = position.is_ended
+        if position.number > self._stored.number:
+            self.moved_at = self._clock.monotonic()
         self._number, self._stored = position.number, position
         self._cutter = LineCutter(position)
         self._lines.clear()
@@ -248,7 +292,8 @@ class LogFollower:
 
     async def _follow(self) -> bool:
         """Read and store until the log ends; False when another process stored lines of it meanwhile."""
-        ahead = _Ahead()
+        self._ahead = ahead = _Ahead()
+        self._is_cut = False
         try:
             async with TaskGroup() as tasks:
                 reading = tasks.create_task(self._pump(ahead))
@@ -258,6 +303,8 @@ class LogFollower:
                     reading.cancel()
         except BaseExceptionGroup as group:
             raise only(group) from None
+        finally:
+            self._ahead = None
 
     async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
         meta = self.pod.metadata
@@ -282,8 +329,8 @@ class LogFollower:
                 return False
             if not is_many:
                 await self._clock.sleep(GATHER_S)
-        error = await reading
-        if error is None and _has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+        error = UnavailableError("its node sent nothing more of it") if self._is_cut else await reading
+        if error is None and has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
             self._add(self._cutter.end())
         self._has_rest = self._cutter.has_rest
         if not await self._store_lines():
@@ -339,6 +386,11 @@ class LogFollower:
             return True
         if not self._lines:
             return True
+        if self._cutter.is_torn:
+            since = self._stored.time
+            text = f"lines of {_whose(self._source)} after {since} are missing: its node had removed them, unread"
+            await self._say(text, f"torn {since}")
+            self._cutter.is_torn = False
         lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
 
@@ -371,13 +423,11 @@ class LogFollower:
                 return False
         return await self._append(self._pack(self._number + 1, [], is_ended=True))
 
-    async def _say_unread(self, error: ControlPlaneError) -> None:
-        """Where people read the log, say that its end is missing."""
-        name = f"container {self._source.container}" if self._source.container else "this rank"
-        text = f"the end of the log of {name} could not be read from its node: {error}"
+    async def _say(self, text: str, key: str) -> None:
+        """Say something of this log where people read it, once for each `key`."""
         now = format_time(self._clock.now(), "microseconds")
         pack = event_pack(
-            self._allocation, self._source, f"{now} {text}", f"unread {self.pod.metadata.uid} {self._container}", 1
+            self._allocation, self._source, f"{now} {text}", f"{key} {self.pod.metadata.uid} {self._container}", 1
         )
         await self._writer.write(pack)
 
@@ -389,14 +439,14 @@ class LogFollower:
                 return await ask()
             except TransientError:
                 failures += 1
-                if self.is_gone and failures > GONE_RETRIES_MAX:
+                if self._is_gone and failures > GONE_RETRIES_MAX:
                     raise
                 await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
 
     async def _hear_of(self) -> None:
         """Wait for news of a pod whose log has ended, unless it is known why it has."""
         self.news.clear()
-        if _has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+        if has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
@@ -446,6 +496,15 @@ class Lag:
         return self._clock.now() - parse_time(newest) - self._offset_s if newest else 0.0
 
 
+def unread(source: LogSource, why: str) -> str:
+    """What readers of a log are told whose end is missing."""
+    return f"the end of the log of {_whose(source)} could not be read from its node: {why}"
+
+
+def _whose(source: LogSource) -> str:
+    return f"container {source.container}" if source.container else "this rank"
+
+
 def event_pack(allocation: AllocationId, source: LogSource, line: str, key: str, count: int) -> LogPack:
     """What was said about a rank; `key` and `count` as in `LogPack`."""
     return LogPack(
@@ -461,7 +520,8 @@ def event_pack(allocation: AllocationId, source: LogSource, line: str, key: str,
     )
 
 
-def _has_ended(pod: Pod, container: str) -> bool:
+def has_ended(pod: Pod, container: str) -> bool:
+    """Whether that container of the pod has ended, so that its log grows no more."""
     found = status_of(pod, container)
     return exits.is_over(pod) or (found is not None and found.state.terminated is not None)
 

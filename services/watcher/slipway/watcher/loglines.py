@@ -1,7 +1,7 @@
 """Chunks of a pod's log -> lines to store, and the place to go on from.
 
 Owns what a line is: where it ends, what a carriage return and an over-long line become, which lines are known already
-when a log is read again. Pure: no IO, no clock.
+when a log is read again, whether the node has removed what was not read. Pure: no IO, no clock.
 
 Promises: each line that the node has, comes once, in the node's order, also when the log is read again from the
 position of an earlier reader. A line that goes on with carriage returns (a progress bar) becomes its newest state. Of a
@@ -31,6 +31,8 @@ class LineCutter:
         self.since = position.second
         """the time to ask from; empty: from the beginning"""
         self._second, self._seen, self._newest = position.second, position.seen, position.time
+        self.is_torn = False
+        """whether the node has removed lines between the position and the first line that came"""
         self._known = position.seen
         """lines that come again"""
         self._known_until = position.time
@@ -113,6 +115,8 @@ class LineCutter:
         """Whether this line was read before: lines come again from the beginning of the second that was asked for."""
         if at > self._known_until:
             self._is_again = False
+            # The second that was asked for comes again whole, unless its lines are not there any more.
+            self.is_torn = self._known == self._seen
             return False
         if at[:_SECOND_CHARS] < self.since[:_SECOND_CHARS]:
             return True

@@ -23,11 +23,11 @@ from slipway.kube.ports import KubeReader, WatchType
 from slipway.kube.resources import EVENTS
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.times import format_time, parse_time
+from slipway.pods.ended import attempt_of
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.streams.logpacks import LogPack, LogSource
 from slipway.watcher import sayings
-from slipway.watcher.gang import attempt_of
 from slipway.watcher.logfollower import LogWriter, event_pack
 from slipway.watcher.world import World
 
@@ -160,7 +160,7 @@ class PodEvents:
             rank = labels.get(LABEL_RANK, "")
             if LABEL_ALLOCATION_UID not in labels or not rank.isdigit():
                 return None
-            return Whose(AllocationId(labels.get(LABEL_ALLOCATION, "")), attempt_of(pod), int(rank))
+            return Whose(AllocationId(labels.get(LABEL_ALLOCATION, "")), attempt_of(pod.metadata), int(rank))
         id_, _, rest = about.name.rpartition("-")
         id_, _, attempt = id_.rpartition("-")
         parts = split_allocation_id(id_)

@@ -22,20 +22,37 @@ from collections.abc import Callable
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_RANK
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import ContainerStatus, Pod
+from slipway.model.times import format_time, parse_time
+from slipway.pods.ended import attempt_of
 from slipway.runtime import liveness, log, service
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import LogSource, share_of
+from slipway.streams.logpacks import STDOUT, LogPack, LogPosition, LogSource, share_of
 from slipway.watcher import exits
-from slipway.watcher.gang import attempt_of
-from slipway.watcher.logfollower import RETRY_S, LogFollower, LogMeans, LogWriter, status_of
+from slipway.watcher.logfollower import (
+    OTHERS_S,
+    RETRY_S,
+    LogFollower,
+    LogMeans,
+    LogWriter,
+    event_pack,
+    has_ended,
+    status_of,
+    unread,
+)
 from slipway.watcher.ports import LogReader, LogStore
 from slipway.watcher.world import World
 
 FAULTS_MAX = 3
 DRAIN_PARTS = 6
 """A pod is kept for so many times the drain time as long as its log moves on; half of it at full length."""
+CLOSE_WITHIN_S = 600.0
+"""So long after an end it is seen to that its logs have ends, too."""
+HAND_OVER_S = 2.0
+"""A process that stops reads the logs of what is ending for so long."""
 EXTRA_PART = 4
 """The log of an init container or a sidecar has this part of a rank's share."""
 
@@ -69,7 +86,9 @@ class PodLogs:
         woken: Callable[[str, float], None],
     ) -> None:
         self.writer = LogWriter(store)
-        self._means = LogMeans(reader=reader, store=store, writer=self.writer, world=world, clock=clock)
+        self._means = LogMeans(
+            reader=reader, store=store, writer=self.writer, world=world, clock=clock, leads=lambda: self._leads
+        )
         self._world = world
         self._clock = clock
         self._limits = limits
@@ -82,6 +101,10 @@ class PodLogs:
         """{uid of a pod: its containers whose log is stored to the end, or given up}"""
         self._fresh: set[str] = set()
         """pods seen in this term before they had a log: none of their lines is stored"""
+        self._ended: dict[str, set[str]] = {}
+        """{uid of an allocation: its pods whose log this process has read to its end}"""
+        self._closed: set[str] = set()
+        """allocations whose logs are known to have ends, for as long as `close` would look at them"""
         self._faults: dict[Key, int] = {}
         self._asked_at: dict[str, float] = {}
 
@@ -109,7 +132,7 @@ class PodLogs:
             self._fresh.clear()
             for (uid, _), task in list(self._running.items()):
                 pod = self._world.pods.by_uid(uid)
-                if pod is None or not exits.is_over(pod):
+                if pod is None or not _is_ending(pod):
                     task.cancel()
 
     def observe(self, pod: Pod) -> None:
@@ -124,51 +147,111 @@ class PodLogs:
             self._start(pod)
 
     def gone(self, pod: Pod) -> None:
-        """The pod's object is gone: its logs cannot be read any more; what was read is still stored."""
+        """The pod's object is gone, and its logs with it. What was read is still stored; of a log that nobody has read
+        to its end, that is said where it is read."""
         uid = pod.metadata.uid
+        self._start(pod)
         self._drained.pop(uid, None)
         self._asked_at.pop(uid, None)
         self._fresh.discard(uid)
         for key, follower in self._followers.items():
             if key[0] == uid:
-                follower.is_gone = True
+                follower.gone_at = self._clock.monotonic()
                 follower.news.set()
 
     def is_drained(self, pod: Pod) -> bool:
-        """Whether an ended pod's logs have been read, or need not be, or have been waited for long enough."""
-        uid = pod.metadata.uid
-        if not self._limits.enabled or self._is_read(pod):
+        """Whether the logs of its containers that have ended are read, or need not be, or were waited for long enough.
+
+        What is waited for is read again when nothing comes, then hurried, and at last given up, which readers are told.
+        """
+        uid, drain_s = pod.metadata.uid, self._limits.drain_s
+        unread = self._unread(pod)
+        if not self._limits.enabled or not unread:
+            self._asked_at.pop(uid, None)
             return True
         now = self._clock.monotonic()
         asked_at = self._asked_at.setdefault(uid, now)
         self._start(pod)
-        mine = [follower for key, follower in self._followers.items() if key[0] == uid]
+        mine = [follower for source in unread if (follower := self._followers.get((uid, source))) is not None]
         moved_at = max((follower.moved_at for follower in mine), default=asked_at)
-        if now - asked_at >= self._limits.drain_s * DRAIN_PARTS / 2:
-            for follower in mine:
-                follower.is_hurried = True
-        until = max(asked_at, min(moved_at, asked_at + self._limits.drain_s * (DRAIN_PARTS - 1))) + self._limits.drain_s
+        until = max(asked_at, min(moved_at, asked_at + drain_s * (DRAIN_PARTS - 1))) + drain_s
         if now >= until:
-            _log.warning(
-                "logs of a pod not read to their end", pod=pod.metadata.name, waited_s=round(now - asked_at, 1)
-            )
+            for follower in mine:
+                follower.give_up(f"it did not come within {now - asked_at:.0f} s")
             return True
-        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), until - now)
+        look_at = until
+        for follower in mine:
+            follower.is_hurried = now - asked_at >= drain_s * DRAIN_PARTS / 2
+            stalls_at = max(asked_at, follower.moved_at, follower.cut_at) + drain_s / 2
+            if now >= stalls_at:
+                follower.cut()
+            look_at = min(look_at, max(stalls_at, now + drain_s / 2))
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), look_at - now)
         return False
+
+    async def close(self) -> None:
+        """Give an end to logs that have none though their pods are gone: their watcher was killed, and what they had
+        more is lost. Raises what the store raises."""
+        now, looked_at = self._clock.now(), set[str]()
+        for allocation in self._world.allocations.items() if self._limits.enabled else ():
+            uid, ended_at = allocation.metadata.uid, allocation.status.ended_at
+            age_s = now - parse_time(ended_at) if ended_at else 0.0
+            if not OTHERS_S <= age_s < CLOSE_WITHIN_S or self._world.pods_of(uid):
+                continue
+            looked_at.add(uid)
+            pods = {rank.pod_uid for rank in allocation.status.ranks or ()}
+            is_known = uid in self._closed or (bool(pods) and pods <= self._ended.get(uid, set()))
+            self._ended.pop(uid, None)
+            if not is_known:
+                await self._close(allocation)
+                liveness.beat()
+            self._closed.add(uid)
+        self._closed &= looked_at
+
+    async def _close(self, allocation: Allocation) -> None:
+        id_, status, now = id_of(allocation), allocation.status, format_time(self._clock.now(), "microseconds")
+        positions = await self._means.store.positions(id_)
+        open_ = {source: position for source, position in positions.items() if source.stream == STDOUT}
+        for rank, each in enumerate(status.ranks or ()):
+            if each.exit_code is not None:
+                open_.setdefault(LogSource(attempt=status.attempt, rank=rank), LogPosition())
+        for source, position in open_.items():
+            if position.is_ended:
+                continue
+            text = f"{now} {unread(source, 'its pod is gone, and its log was not stored to its end')}"
+            last = LogPack(
+                allocation=id_,
+                source=source,
+                after=position,
+                first=position.number + 1,
+                lines=[],
+                position=msgspec.structs.replace(position, is_ended=True),
+                share_bytes=self._limits.bytes_max,
+            )
+            await self.writer.write(event_pack(id_, source, text, f"unread {allocation.metadata.uid} {source.name}", 1))
+            await self.writer.write(last)
 
     async def settle(self) -> None:
         """Wait, not for long, for the logs of what has ended."""
-        ended = [
+        await self._wait_for(lambda pod: exits.exit_of(pod) is not None, self._limits.drain_s)
+
+    async def hand_over(self) -> None:
+        """Wait for a moment for the logs of what is ending: who comes next may find them removed."""
+        await self._wait_for(_is_ending, min(HAND_OVER_S, self._limits.drain_s))
+
+    async def _wait_for(self, wanted: Callable[[Pod], bool], timeout_s: float) -> None:
+        reading = [
             task
             for (uid, _), task in self._running.items()
-            if (pod := self._world.pods.by_uid(uid)) is not None and exits.exit_of(pod) is not None
+            if (pod := self._world.pods.by_uid(uid)) is not None and wanted(pod)
         ]
-        if ended:
-            await asyncio.wait(ended, timeout=self._limits.drain_s)
+        if reading:
+            await asyncio.wait(reading, timeout=timeout_s)
 
-    def _is_read(self, pod: Pod) -> bool:
+    def _unread(self, pod: Pod) -> list[str]:
+        """The logs that have ended and are not read: their names in the store."""
         done = self._drained.get(pod.metadata.uid, set())
-        return all(source in done for source, _ in _logs_of(pod))
+        return [source for source, container in _logs_of(pod) if source not in done and has_ended(pod, container)]
 
     def _start(self, pod: Pod) -> None:
         if self._tasks is None or not self._limits.enabled or LABEL_ALLOCATION_UID not in pod.metadata.labels:
@@ -183,7 +266,7 @@ class PodLogs:
             self._followers[key] = follower = LogFollower(
                 self._means,
                 pod=pod,
-                source=LogSource(attempt=attempt_of(pod), rank=_rank_of(pod), container=source),
+                source=LogSource(attempt=attempt_of(pod.metadata), rank=_rank_of(pod), container=source),
                 container=container,
                 is_fresh=uid in self._fresh,
                 share_bytes=self._share(pod) // (EXTRA_PART if source else 1),
@@ -208,11 +291,20 @@ class PodLogs:
         if not is_done:
             self._faults[key] = self._faults.get(key, 0) + 1
             is_done = self._faults[key] >= FAULTS_MAX
+            if is_done:
+                await service.guarded("log", follower.abandon(f"reading it has failed {FAULTS_MAX} times"))
         if is_done:
             self._faults.pop(key, None)
+            if not source:
+                self._ended.setdefault(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), set()).add(uid)
             if self._world.pods.by_uid(uid) is not None:
                 self._drained.setdefault(uid, set()).add(source)
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), 0.0 if is_done else RETRY_S)
+
+
+def _is_ending(pod: Pod) -> bool:
+    """Whether it has ended, or is about to: its node removes its log soon."""
+    return exits.is_over(pod) or pod.metadata.deletion_timestamp is not None
 
 
 def _logs_of(pod: Pod) -> list[tuple[str, str]]:

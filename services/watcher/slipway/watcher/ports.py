@@ -57,6 +57,8 @@ class LogStore(Protocol):
 
     async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition: ...
 
+    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]: ...
+
 
 class Marks(Protocol):
     """Where the signs of activity go; they are written behind."""

@@ -122,6 +122,7 @@ class Primary:
             return UNSYNCED_PAUSE_S
         self._orphans.clear()
         await self._errands.sweeper.sweep()
+        await self._errands.logs.close()
         pause_s = max(0.0, self._settings.sweep_interval_s - SWEEP_PAUSE_S)
         liveness.beat(pause_s)
         try:

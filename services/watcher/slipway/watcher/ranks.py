@@ -10,10 +10,9 @@ joining a view twice changes nothing; an end that is recorded stays as it is.
 """
 
 from slipway.crd.v1alpha1 import RankStatus
-from slipway.model.lifecycle import RankState, is_behind
+from slipway.model.lifecycle import RANK_ENDS, is_behind
 from slipway.model.reasons import Reason
 
-ENDED = frozenset({RankState.SUCCEEDED, RankState.FAILED})
 _BY_CERTAINTY = (Reason.NONE, Reason.POD_DELETED, Reason.PREEMPTED, Reason.EVICTED, Reason.NODE_LOST)
 """Why a rank that lives is to be lost: who deletes a pod says it before, beside or after that, or not at all."""
 
@@ -22,9 +21,9 @@ def joined(known: RankStatus | None, seen: RankStatus) -> RankStatus:
     """The record after a view, given the record before it; both are of the same pod. An end is taken as it is seen."""
     if known is None:
         return seen
-    if known.phase in ENDED:
+    if known.phase in RANK_ENDS:
         return known
-    if seen.phase in ENDED:
+    if seen.phase in RANK_ENDS:
         return seen
     return RankStatus(
         pod_uid=seen.pod_uid,

@@ -47,9 +47,8 @@ ASSIGNED_HINT_DELAY_S = 10.0
 pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
-LEAVE_S = 5.0
-"""How long the finalizer of an ended pod waits for the pod's delete. Before it, giving up the finalizer is a write by
-itself, and the delete two; after it, it is the delete's second."""
+DELETE_AGAIN_S = 5.0
+"""So long a pod that was deleted may still be seen before its delete is sent again."""
 
 _REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
@@ -104,6 +103,8 @@ class Reconciler:
         self._wrote = wrote
         self._answers: dict[str, Allocation] = {}
         """Our last write of each allocation, until the store has caught up with it."""
+        self._deleted: dict[str, dict[str, float]] = {}
+        """{uid: {uid of a pod of it that was deleted: when}}"""
         self._written: dict[str, tuple[AllocationStatus, float]] = {}
         """{uid: (the status as it is on record, since when at the latest)}, whichever replica wrote it."""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
@@ -144,6 +145,7 @@ class Reconciler:
         """The allocation is gone."""
         self._answers.pop(uid, None)
         self._written.pop(uid, None)
+        self._deleted.pop(uid, None)
         self._pace.forget(uid)
         self._late.forget(uid)
 
@@ -255,7 +257,7 @@ class Reconciler:
         self._answers[meta.uid] = found
 
     async def _clear(self, reduction: Reduction) -> bool:
-        """Give up what has served: finalizers of pods, pods of dead nodes, at last the object's own finalizer.
+        """Give up what has served: pods with their finalizers, pods of dead nodes, at last the object's own finalizer.
 
         Answers whether the object was let go: then there is nothing left to do for anybody.
         """
@@ -265,26 +267,43 @@ class Reconciler:
         for pod, grace_s in reduction.hurried:
             await self._hurry(pod, grace_s)
             liveness.beat()
-        ready = [pod for pod in reduction.drop_pod_finalizers if self._may_drop(pod, reduction.allocation)]
-        if ready:
-            await asyncio.gather(*(self._drop(pod) for pod in ready))
+        drops = {pod.metadata.uid for pod in reduction.drop_pod_finalizers}
+        deletes = {pod.metadata.uid for pod in reduction.deletes}
+        spent = {pod.metadata.uid: pod for pod in (*reduction.drop_pod_finalizers, *reduction.deletes)}
+        read = [(key, pod) for key, pod in spent.items() if self._is_read(pod)]
+        if read:
+            uid = reduction.allocation.metadata.uid
+            await asyncio.gather(
+                *(self._let_go_of(pod, uid, drops=key in drops, deletes=key in deletes) for key, pod in read)
+            )
         return reduction.drop_cr_finalizer and await self._let_go(reduction.allocation)
 
-    def _may_drop(self, pod: Pod, allocation: Allocation) -> bool:
-        is_read = self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
-        return is_read and not self._is_to_leave(pod, allocation)
+    def _is_read(self, pod: Pod) -> bool:
+        return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
 
-    def _is_to_leave(self, pod: Pod, allocation: Allocation) -> bool:
-        """Whether it may be about to be deleted: its end has just been written, and it is not leaving yet."""
-        if pod.metadata.deletion_timestamp is not None:
-            return False
-        uid = allocation.metadata.uid
-        _, written_at = self._written.get(uid, (None, 0.0))
-        age_s = self._clock.now() - written_at
-        if not 0.0 <= age_s < LEAVE_S:
-            return False
-        self._queue.add_after(uid, LEAVE_S - age_s)
-        return True
+    async def _let_go_of(self, pod: Pod, uid: str, *, drops: bool, deletes: bool) -> None:
+        """Its log is read: first its finalizer goes, so that the delete is the end of it."""
+        if drops:
+            await self._drop(pod)
+        if deletes:
+            await self._delete(pod, uid)
+
+    async def _delete(self, pod: Pod, uid: str) -> None:
+        meta, now = pod.metadata, self._clock.monotonic()
+        sent = self._deleted.setdefault(uid, {})
+        if now - sent.get(meta.uid, -DELETE_AGAIN_S) < DELETE_AGAIN_S:
+            return
+        sent[meta.uid] = now
+        try:
+            async with self._patches:
+                await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+        except (NotFoundError, StaleError):
+            return
+        except ControlPlaneError:
+            del sent[meta.uid]
+            raise
+        liveness.beat()
+        self._queue.add_after(uid, DELETE_AGAIN_S)
 
     async def _drop(self, pod: Pod) -> None:
         # A pod that was not seen to end (its namespace is going) may have ended since: then its exit comes first.

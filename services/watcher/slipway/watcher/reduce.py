@@ -26,13 +26,12 @@ from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.objects import Pod
 from slipway.model.duration import parse_duration
-from slipway.model.lifecycle import Event, Kind, Phase, has_reached
+from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
 from slipway.watcher import causes, ends, exits, gang, leftovers, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
-from slipway.watcher.gang import ENDED
 from slipway.watcher.podwarnings import PodWarning
 from slipway.watcher.view import GRAIN_S, View, last_transition_at
 
@@ -59,6 +58,8 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
     allocation: Allocation
     changed: bool = False
     drop_pod_finalizers: tuple[Pod, ...] = ()
+    deletes: tuple[Pod, ...] = ()
+    """pods that ended by themselves, to delete once their logs are read"""
     force_deletes: tuple[Pod, ...] = ()
     """pods on nodes that are gone: no kubelet will ever confirm their end"""
     hurried: tuple[tuple[Pod, int], ...] = ()
@@ -122,6 +123,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
         allocation=after,
         changed=after is not allocation,
         drop_pod_finalizers=leftovers.droppable(view, after),
+        deletes=leftovers.deletable(view, after),
         force_deletes=leftovers.unreachable(view),
         hurried=leftovers.hurried(view),
         drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
@@ -424,5 +426,5 @@ def _with_details(view: View, moved: _Moved) -> _Moved:
 def _is_news(before: list[RankStatus] | None, after: list[RankStatus] | None) -> bool:
     """Whether the ranks are worth a write of their own; the first nodes are told with the next transition."""
     if before is None:
-        return any(rank.phase in ENDED or rank.reason for rank in after or ())
+        return any(rank.phase in RANK_ENDS or rank.reason for rank in after or ())
     return before != after

@@ -4,7 +4,7 @@ Owns the last line against leaks. The pod worker deletes what it made; this find
 
 Invariants: what is to be deleted was LISTed before the allocations were, so that an object whose owner is not among
 them has no owner; any error in a LIST means that nothing is deleted; every delete carries the uid; a recent object is
-left to its owner.
+left to its owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone.
 """
 
 from collections.abc import Iterable
@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, TRACKING_FINALIZER, ObjectMeta
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TRACKING_FINALIZER, ObjectMeta
 from slipway.crd.v1alpha1 import Allocation, Wire
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
+from slipway.pods.ended import attempt_of, is_watchers
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.watcher import finalizers
@@ -121,7 +122,9 @@ def _is_orphan(item: Orphan, owner: Allocation | None, *, now: float) -> bool:
         return not is_leaving or TRACKING_FINALIZER in item.meta.finalizers
     if is_leaving or _age_s(owner, now) < GRACE_S:
         return False
-    return _attempt_of(item.meta) < owner.status.attempt or owner.status.phase is Phase.TERMINATED
+    if item.pod is not None and TRACKING_FINALIZER in item.meta.finalizers and is_watchers(item.pod, owner):
+        return False
+    return attempt_of(item.meta) < owner.status.attempt or owner.status.phase is Phase.TERMINATED
 
 
 def _age_s(owner: Allocation, now: float) -> float:
@@ -132,8 +135,3 @@ def _age_s(owner: Allocation, now: float) -> float:
 
 def _owner_of(meta: ObjectMeta) -> str:
     return meta.labels.get(LABEL_ALLOCATION_UID, "")
-
-
-def _attempt_of(meta: ObjectMeta) -> int:
-    text = meta.labels.get(LABEL_ATTEMPT, "")
-    return int(text) if text.isdigit() else 0

@@ -174,12 +174,15 @@ class Watcher:
             )
             for what, step in steps:
                 tasks.create_task(self._loop(what, _until(stop, step), stop, max_backoff_s=2.0))
-            logs = _until(stop, self._logs.serve)
+            handed_over = service.Stop()
+            logs = _until(handed_over, self._logs.serve)
             tasks.create_task(self._loop(loops.LOGS, logs, stop, max_backoff_s=1.0))
             tasks.create_task(self._loop(loops.RESYNC, self._resync, stop, max_backoff_s=5.0))
             tasks.create_task(self._loop(loops.LEASE, lambda: self._compete(stop), stop, max_backoff_s=5.0))
             await stop.wait()
             self.queue.shut_down()
+            await self._logs.hand_over()
+            handed_over.set()
 
     async def run_once(self) -> None:
         """One consistent LIST of everything, and one pass over it; nothing is waited for but the end of logs.

@@ -52,7 +52,7 @@ from slipway.kube.objects import Node
 from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
 from slipway.model.duration import parse_duration
-from slipway.model.lifecycle import Kind, Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
 from slipway.model.reasons import Gate
 from slipway.model.times import parse_time
 from slipway.runtime.traceparent import parse_traceparent
@@ -64,7 +64,6 @@ FORESEE = Query(
     "foresee", "also ask the planner for the smallest change and the estimated start; takes longer", "boolean"
 )
 PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
-ENDED_RANKS = (RankState.SUCCEEDED, RankState.FAILED)
 NODES_SHOWN_MAX = 4
 CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
 WORK = frozenset({"image", "command", "args", "env", "resources"})
@@ -165,7 +164,7 @@ def _is_second_kill(allocation: Allocation, now: float) -> bool:
 
 async def _on_silent_nodes(parts: Parts, allocation: Allocation) -> set[str]:
     """The nodes that it is on and that do not answer."""
-    on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in ENDED_RANKS}
+    on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
     nodes = (await parts.kube.list(NODES)).items if on and not has_ended(allocation) else []
     return on & {node.metadata.name for node in nodes if not is_node_ready(node)}
 
@@ -342,7 +341,7 @@ async def _seen(parts: Parts, allocation: Allocation) -> Seen | None:
 
 def _nodes_of(allocation: Allocation) -> set[str]:
     """Where it has ranks that have not ended."""
-    return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in ENDED_RANKS}
+    return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
 
 
 async def _nodes_that(parts: Parts, names: set[str], holds: Callable[[Node], bool]) -> set[str]:
