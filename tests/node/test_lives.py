@@ -134,6 +134,23 @@ def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
     assert len(numbers) + sum(gaps) == 150_000, (jumps, gaps, ran.err)
 
 
+def test_the_last_words_of_the_rank_that_failed_are_there(product: Product) -> None:
+    """It floods and fails, the others of its gang are ended for it: its log is read before its pod goes."""
+    script = (
+        "import os, time\n"
+        "if os.environ['RANK'] != '1': time.sleep(600)\n"
+        "for n in range(60_000): print('line', n, 'x' * 80)\n"
+        "raise RuntimeError('the cause')"
+    )
+    ran = product.run("python3", "-c", script, options=("--ranks", "3"), timeout_s=180)
+    assert ran.code == 1
+    found = [line.removeprefix("[1] ") for line in lines_of(ran.out) if line.startswith("[1] ")]
+    assert found[-1].endswith("RuntimeError: the cause"), ran.out[-500:]
+    numbers = [int(line.split()[1]) for line in found if line.startswith("line ")]
+    gaps = [int(match) for match in re.findall(r"-- (\d+) lines? (?:is|are) missing here", ran.err)]
+    assert len(set(numbers)) + sum(gaps) == 60_000, (len(numbers), gaps, ran.err)
+
+
 def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> None:
     """Init containers and sidecars are read by their names."""
     beside = {

@@ -106,7 +106,8 @@ class PodLogs:
         self._closed: set[str] = set()
         """allocations whose logs are known to have ends, for as long as `close` would look at them"""
         self._faults: dict[Key, int] = {}
-        self._asked_at: dict[str, float] = {}
+        self._asked_at: dict[str, tuple[float, float]] = {}
+        """{uid of a pod: when its logs were first waited for, and when they were last looked at (monotonic seconds)}"""
 
     async def serve(self) -> None:
         """Until cancelled: store what is read, and read what is asked for."""
@@ -170,7 +171,11 @@ class PodLogs:
             self._asked_at.pop(uid, None)
             return True
         now = self._clock.monotonic()
-        asked_at = self._asked_at.setdefault(uid, now)
+        asked_at, looked_at = self._asked_at.get(uid, (now, now))
+        if now - looked_at > drain_s:
+            # A look is due twice in that time: this process stood still meanwhile, and read nothing.
+            asked_at = now
+        self._asked_at[uid] = asked_at, now
         self._start(pod)
         mine = [follower for source in unread if (follower := self._followers.get((uid, source))) is not None]
         moved_at = max((follower.moved_at for follower in mine), default=asked_at)
