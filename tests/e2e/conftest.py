@@ -22,6 +22,13 @@ def stack(_shared: RunningStack) -> Generator[RunningStack]:
     _shared.end_everything()
 
 
+@pytest.fixture(autouse=True)
+def _everything_works(request: pytest.FixtureRequest) -> None:  # pyright: ignore[reportUnusedFunction]
+    """What an earlier test has killed, it may have killed last: its end is not yet the end of the outage."""
+    if "stack" in request.fixturenames:
+        request.getfixturevalue("stack").await_ready()
+
+
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
     """Where pods, which are processes of this machine, leave word of themselves."""

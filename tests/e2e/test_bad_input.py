@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.local_stack import RunningStack
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Json = dict[str, Any]
 GOOD: Json = {"kind": "command", "command": ["true"]}
@@ -19,7 +19,7 @@ PATH = "/api/v1/allocations"
 def send(stack: RunningStack, body: bytes, method: str = "POST", **headers: str) -> tuple[int, Json, dict[str, str]]:
     """(status, body, headers) of one request."""
     parts = urlsplit(stack.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=DEADLINE_S)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(

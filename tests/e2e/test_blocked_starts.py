@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -19,7 +20,7 @@ def body(name: str, main: Json, **more: Any) -> Json:
     volumes = more.pop("volumes", [])
     spec = {"containers": [{"name": "main", **main}], "volumes": volumes}
     command = ["sh", "-c", "echo ${TOKEN:-none}"]
-    return {"kind": "command", "name": name, "command": command, "template": {"spec": spec}, **more}
+    return {"kind": "command", "name": fresh(name), "command": command, "template": {"spec": spec}, **more}
 
 
 @pytest.mark.parametrize(
@@ -33,24 +34,26 @@ def body(name: str, main: Json, **more: Any) -> Json:
 def test_what_is_missing_is_told_and_bounded(
     stack: RunningStack, name: str, main: Json, volumes: list[Json], said: str
 ) -> None:
-    """By `ps`, `describe` and `explain`, with the time at which it is given up; then the end says it too."""
-    id_ = stack.launch(body(name, main, volumes=volumes, pendingTimeout="6s"))
-    wait_until(lambda: said in stack.command("explain", id_).out, "the explanation", timeout_s=5.0)
+    """By `ps`, `describe` and `explain`, with the time at which it is given up; once that is over the end says it."""
+    id_ = stack.launch(body(name, main, volumes=volumes, pendingTimeout="10m"))
+    wait_until(lambda: said in stack.command("explain", id_).out, "the explanation")
     told = stack.command("explain", id_).out
     assert "what helps:" in told
     assert "pending: ends at" in told
     assert said in stack.command("describe", id_).out
     assert said in stack.command("ps").out
-    view = stack.wait_for(id_, "Terminated", timeout_s=30.0)
+    assert stack.command("limit", id_, "--pending-timeout", "1s").code == 0
+    view = stack.wait_for(id_, "Terminated")
     assert (view["result"], view["reason"]) == ("TimedOut", "PendingTimeout")
     assert said in view["message"]
 
 
 def test_it_starts_once_what_it_lacked_is_there(stack: RunningStack) -> None:
     """By itself, as its explanation promises."""
-    id_ = stack.launch(body("waits", with_token_of("later")))
-    wait_until(lambda: "later" in stack.command("explain", id_).out, "the explanation")
-    secret = {"metadata": {"name": "later"}, "data": {"t": "aGVyZQ=="}}
+    later = fresh("later")
+    id_ = stack.launch(body("waits", with_token_of(later)))
+    wait_until(lambda: later in stack.command("explain", id_).out, "the explanation")
+    secret = {"metadata": {"name": later}, "data": {"t": "aGVyZQ=="}}
     stack.kubernetes("POST", "/api/v1/namespaces/default/secrets", secret)
     assert stack.wait_for(id_, "Terminated")["result"] == "Succeeded"
     wait_until(lambda: "here" in stack.command("logs", id_, "--stream", "stdout").out, "its line")
@@ -60,7 +63,7 @@ def stubborn(stack: RunningStack, name: str) -> str:
     """The id of one that ignores SIGTERM, as it has said itself, with a grace of ten minutes."""
     command = ["sh", "-c", "trap '' TERM; echo ignores; while true; do sleep 0.2; done"]
     spec = {"terminationGracePeriodSeconds": 600, "containers": [{"name": "main"}]}
-    id_ = stack.launch({"kind": "command", "name": name, "command": command, "template": {"spec": spec}})
+    id_ = stack.launch({"kind": "command", "name": fresh(name), "command": command, "template": {"spec": spec}})
     stack.wait_for(id_, "Running")
     wait_until(lambda: "ignores" in stack.command("logs", id_, "--stream", "stdout").out, "its trap is set")
     return id_
@@ -70,7 +73,7 @@ def stubborn(stack: RunningStack, name: str) -> str:
 def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack, name: str, how: list[str]) -> None:
     """`--force` and `--grace 0s` end at once what ignores SIGTERM for ten minutes."""
     id_ = stubborn(stack, name)
-    assert stack.command("kill", id_, *how, "--wait", timeout_s=30.0).code == 0
+    assert stack.command("kill", id_, *how, "--wait").code == 0
     assert stack.view(id_)["result"] == "Canceled"
 
 

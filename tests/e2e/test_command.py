@@ -9,7 +9,8 @@ from pathlib import Path
 
 from slipway.local.layout import Layout
 from tests.support.local_stack import RunningStack, cli_words, processes_of
-from tests.support.wait import wait_until
+from tests.support.names import fresh
+from tests.support.wait import DEADLINE_S, wait_until
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 
@@ -42,25 +43,27 @@ def rest_of(process: "subprocess.Popen[str]") -> tuple[str, str]:
     assert process.stdout is not None
     assert process.stderr is not None
     said = process.stdout.read(), process.stderr.read()
-    process.wait(10)
+    process.wait(DEADLINE_S)
     return said
 
 
 def test_the_first_ctrl_c_detaches(stack: RunningStack) -> None:
     """It says how to come back, and the run goes on."""
-    with a_process(stack, "run", "--name", "detached", "--", "python", "-u", "-c", SLEEPER) as process:
+    name = fresh("detached")
+    with a_process(stack, "run", "--name", name, "--", "python", "-u", "-c", SLEEPER) as process:
         until_line(process, "up")
         process.send_signal(signal.SIGINT)
         _, err = rest_of(process)
     assert process.returncode == 130
-    assert "slipway follow detached-" in err
-    assert stack.view("detached")["phase"] == "Running"
-    assert stack.command("kill", "detached", "--wait").code == 0
+    assert f"slipway follow {name}-" in err
+    assert stack.view(name)["phase"] == "Running"
+    assert stack.command("kill", name, "--wait").code == 0
 
 
 def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
     """It ends as Canceled, and the command with 1."""
-    with a_process(stack, "run", "--name", "killed", "--", "python", "-u", "-c", SLEEPER) as process:
+    name = fresh("killed")
+    with a_process(stack, "run", "--name", name, "--", "python", "-u", "-c", SLEEPER) as process:
         until_line(process, "up")
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
@@ -70,7 +73,7 @@ def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
         process.send_signal(signal.SIGINT)
         rest_of(process)
     assert process.returncode == 1
-    assert stack.view("killed")["result"] == "Canceled"
+    assert stack.view(name)["result"] == "Canceled"
 
 
 def test_following_survives_a_kill_of_the_api(stack: RunningStack) -> None:

@@ -20,7 +20,7 @@ from websockets.typing import Origin
 
 from tests.browser.test_programs import write_scalars
 from tests.support.local_stack import RunningStack, cli_words
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Json = dict[str, Any]
 SERVES_S = 60.0
@@ -87,7 +87,7 @@ class Jupyter:
     def __init__(self, stack: RunningStack, id_: str) -> None:
         self.opens = stack.headers
         self.origin, self.root = stack.url, f"{stack.url}/proxy/{id_}"
-        self.http = httpx.Client(headers=stack.headers, trust_env=False, follow_redirects=True, timeout=30)
+        self.http = httpx.Client(headers=stack.headers, trust_env=False, follow_redirects=True, timeout=DEADLINE_S)
         self.page = self.http.get(f"{self.root}/")
         self.token = str(self.http.cookies.get("_xsrf"))
 
@@ -159,7 +159,7 @@ def test_a_notebook_without_jupyter(stack: RunningStack) -> None:
     page = httpx.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, trust_env=False)
     assert (page.status_code, id_ in page.text) == (200, True)
     url, code = f"{stack.url}/proxy/{id_}/run", {"code": "1 + 1"}
-    answer = httpx.post(url, json=code, headers=stack.headers, trust_env=False, timeout=30)
+    answer = httpx.post(url, json=code, headers=stack.headers, trust_env=False, timeout=DEADLINE_S)
     events = [json.loads(line) for line in answer.text.splitlines()]
     assert {"type": "result", "text": "2"} in events
 
@@ -232,7 +232,7 @@ def test_port_forward(stack: RunningStack) -> None:
     with forwarded(stack, id_, "0:7000") as (port,):
 
         def shout(words: str) -> str:
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+            with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as line:
                 line.sendall(words.encode())
                 line.shutdown(socket.SHUT_WR)
                 return line.makefile("rb").read().decode()

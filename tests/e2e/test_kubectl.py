@@ -10,19 +10,19 @@ import pytest
 
 from tests.support.cli import Ran
 from tests.support.local_stack import ALLOCATION, RunningStack
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
-NAME = "by-hand"
-MANIFEST = f"""
+MANIFEST = """
 apiVersion: slipway.dev/v1alpha1
 kind: Allocation
 metadata:
-  name: {NAME}
+  name: NAME
 spec:
   kind: training
   ranks:
-  - {{name: worker, count: 2, resources: {{cpu: 100m, memory: 64Mi}}}}
+  - {name: worker, count: 2, resources: {cpu: 100m, memory: 64Mi}}
   template:
     spec:
       containers:
@@ -39,42 +39,37 @@ def kubectl(stack: RunningStack, *words: str, text: str = "") -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture
-def manifest(tmp_path: Path) -> Path:
-    """The file."""
-    path = tmp_path / "allocation.yaml"
-    path.write_text(MANIFEST)
-    return path
-
-
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
-def test_kubectl_apply_runs_it(stack: RunningStack, manifest: Path) -> None:
+def test_kubectl_apply_runs_it(stack: RunningStack, tmp_path: Path) -> None:
     """apply, wait, get, logs and delete: what anybody would try."""
+    name, manifest = fresh("by-hand"), tmp_path / "allocation.yaml"
+    manifest.write_text(MANIFEST.replace("NAME", name))
     applied = kubectl(stack, "apply", "-f", str(manifest))
     assert applied.code == 0, applied.err
-    waited = kubectl(stack, "wait", f"alloc/{NAME}", "--for=jsonpath={.status.phase}=Terminated", "--timeout=40s")
+    waited = kubectl(stack, "wait", f"alloc/{name}", "--for=jsonpath={.status.phase}=Terminated", "--timeout=40s")
     assert waited.code == 0, waited.err
-    got = json.loads(kubectl(stack, "get", "alloc", NAME, "-o", "json").out)
+    got = json.loads(kubectl(stack, "get", "alloc", name, "-o", "json").out)
     assert got["status"]["result"] == "Succeeded"
-    id_ = f"{NAME}-{got['metadata']['uid'][:8]}"
+    id_ = f"{name}-{got['metadata']['uid'][:8]}"
     assert stack.view(id_)["user"] == "unknown"
     assert sorted(stack.command("logs", id_).out.splitlines()) == ["[0] rank 0 by hand", "[1] rank 1 by hand"]
     table = kubectl(stack, "get", "alloc").out
     assert table.splitlines()[0].split()[:5] == ["NAME", "KIND", "QUEUE", "PRIORITY", "PHASE"]
     again = kubectl(stack, "apply", "-f", str(manifest))
     assert "unchanged" in again.out, again.out + again.err
-    assert kubectl(stack, "delete", "alloc", NAME, "--timeout=30s").code == 0
-    assert kubectl(stack, "get", "alloc", NAME).code == 1
+    assert kubectl(stack, "delete", "alloc", name, "--timeout=30s").code == 0
+    assert kubectl(stack, "get", "alloc", name).code == 1
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
 def test_kubectl_delete_cancels(stack: RunningStack) -> None:
     """A delete while it runs ends it as Canceled, and the object goes last."""
-    text = MANIFEST.replace(NAME, "to-delete").replace("print('rank', os.environ['RANK'], 'by hand')", "os.pause()")
+    name = fresh("to-delete")
+    text = MANIFEST.replace("NAME", name).replace("print('rank', os.environ['RANK'], 'by hand')", "os.pause()")
     text = text.replace("os.pause()", "import signal; signal.pause()")
     assert kubectl(stack, "apply", "-f", "-", text=text).code == 0
-    view = stack.wait_for("to-delete", "Running")
-    deleted = kubectl(stack, "delete", "alloc", "to-delete", "--timeout=40s")
+    view = stack.wait_for(name, "Running")
+    deleted = kubectl(stack, "delete", "alloc", name, "--timeout=40s")
     assert deleted.code == 0, deleted.err
     assert [item["rank"] for item in stack.pods_of_uid(view)] == []
     events = stack.stream_of(view["id"])
@@ -83,17 +78,18 @@ def test_kubectl_delete_cancels(stack: RunningStack) -> None:
 
 def test_an_applied_object_runs_through_the_api_server(stack: RunningStack) -> None:
     """The same without kubectl: the object is POSTed to the Kubernetes API."""
+    name = fresh("posted")
     body: Json = {
         "apiVersion": "slipway.dev/v1alpha1",
         "kind": "Allocation",
-        "metadata": {"name": "posted"},
+        "metadata": {"name": name},
         "spec": {
             "kind": "command",
             "template": {"spec": {"containers": [{"name": "main", "image": "local", "command": ["true"]}]}},
         },
     }
     stack.kubernetes("POST", ALLOCATION, body)
-    wait_until(lambda: stack.view("posted")["result"] == "Succeeded", "the posted object succeeds")
-    stack.kubernetes("DELETE", f"{ALLOCATION}/posted")
+    wait_until(lambda: stack.view(name)["result"] == "Succeeded", "the posted object succeeds")
+    stack.kubernetes("DELETE", f"{ALLOCATION}/{name}")
     names = lambda: [item["metadata"]["name"] for item in stack.kubernetes("GET", ALLOCATION)["items"]]  # noqa: E731
-    wait_until(lambda: "posted" not in names(), "the posted object is gone")
+    wait_until(lambda: name not in names(), "the posted object is gone")

@@ -7,7 +7,8 @@ from typing import Any
 from slipway.model.times import parse_time
 from slipway.runtime.clock import SystemClock
 from tests.support.local_stack import ALLOCATION, RunningStack
-from tests.support.wait import wait_until
+from tests.support.names import fresh
+from tests.support.wait import DEADLINE_S, wait_until
 
 Json = dict[str, Any]
 
@@ -96,9 +97,10 @@ def test_the_proxy_keeps_it_alive(stack: RunningStack) -> None:
 
 def test_an_administrator_lets_it_run_beyond_its_queue(stack: RunningStack) -> None:
     """What runs goes on beyond the end that its queue had set, and `explain` says until when."""
-    queue = {"metadata": {"name": "short"}, "spec": {"pool": "default", "maxRuntime": "8s"}}
+    short = fresh("short")
+    queue = {"metadata": {"name": short}, "spec": {"pool": "default", "maxRuntime": "8s"}}
     stack.kubernetes("POST", "/apis/slipway.dev/v1alpha1/queues", queue)
-    id_ = stack.launch(body(STAYS, queue="short"))
+    id_ = stack.launch(body(STAYS, queue=short))
     due = parse_time(stack.wait_for(id_, "Running")["status"]["deadlines"]["maxRuntime"])
     changed = stack.command("limit", id_, "--max-runtime", "10m")
     assert changed.code == 0, changed.err
@@ -193,7 +195,7 @@ def _near(due: float, seconds: float) -> bool:
 def _visited(stack: RunningStack, id_: str) -> bool:
     asked = urllib.request.Request(f"{stack.url}/proxy/{id_}/", headers=stack.headers)
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
             return answer.status == 200
     except OSError:
         return False

@@ -15,6 +15,7 @@ from slipway.cli import address
 from slipway.local.stack import StackOptions
 from tests.support.cli import Ran
 from tests.support.local_stack import RunningStack, cli_words
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 
@@ -74,43 +75,46 @@ def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
     assert logged_in.code == 0, logged_in.err
     assert "as ada" in logged_in.out
     assert "workspaces: default" in logged_in.out
-    run = guarded.run("ada", "run", "--user", "root", "--name", "mine", "--", "python3", "-c", "print('hello')")
+    mine, shell_name = fresh("mine"), fresh("sh1")
+    run = guarded.run("ada", "run", "--user", "root", "--name", mine, "--", "python3", "-c", "print('hello')")
     assert (run.code, "hello" in run.out) == (0, True), run.err
-    view: Any = json.loads(guarded.run("ada", "get", "mine", "-o", "json").out)
+    view: Any = json.loads(guarded.run("ada", "get", mine, "-o", "json").out)
     assert view["user"] == "ada"
-    assert guarded.run("ada", "logs", "-f", "mine").out.strip().endswith("hello")
-    assert "terminated" in guarded.run("ada", "events", "-f", "mine").out
-    assert guarded.run("ada", "shell", "start", "--name", "sh1", "--detach").code == 0
-    assert guarded.run("ada", "wait", "sh1", "--for", "ready").code == 0
-    shell = guarded.run("ada", "shell", "open", "sh1", "--", "echo", "from inside")
+    assert guarded.run("ada", "logs", "-f", mine).out.strip().endswith("hello")
+    assert "terminated" in guarded.run("ada", "events", "-f", mine).out
+    assert guarded.run("ada", "shell", "start", "--name", shell_name, "--detach").code == 0
+    assert guarded.run("ada", "wait", shell_name, "--for", "ready").code == 0
+    shell = guarded.run("ada", "shell", "open", shell_name, "--", "echo", "from inside")
     assert (shell.code, "from inside" in shell.out) == (0, True), shell.err
-    guarded.run("ada", "kill", "sh1")
+    guarded.run("ada", "kill", shell_name)
 
 
 def test_a_viewer_looks_and_changes_nothing(guarded: Guarded) -> None:
     """Exit code 4, with the role that it takes."""
     guarded.login("ada", "default=editor")
-    launched = guarded.run("ada", "command", "start", "--name", "stays", "--detach", "--", "sleep", "60")
+    stays = fresh("stays")
+    launched = guarded.run("ada", "command", "start", "--name", stays, "--detach", "--", "sleep", "60")
     assert launched.code == 0, launched.err
     assert guarded.login("vera", "default=viewer").code == 0
-    assert "stays" in guarded.run("vera", "ps").out
-    killed = guarded.run("vera", "kill", "stays")
+    assert stays in guarded.run("vera", "ps").out
+    killed = guarded.run("vera", "kill", stays)
     assert (killed.code, "editor" in killed.err) == (4, True), killed.err
-    guarded.run("ada", "kill", "stays")
+    guarded.run("ada", "kill", stays)
 
 
 def test_others_find_nothing(guarded: Guarded) -> None:
     """What is in a workspace is not there for those of another: not found, not forbidden."""
     guarded.login("ada", "default=editor")
-    launched = guarded.run("ada", "command", "start", "--name", "hidden", "--detach", "--", "sleep", "60")
+    hidden = fresh("hidden")
+    launched = guarded.run("ada", "command", "start", "--name", hidden, "--detach", "--", "sleep", "60")
     assert launched.code == 0, launched.err
     assert guarded.login("eve", "elsewhere=admin").code == 0
-    assert "hidden" not in guarded.run("eve", "ps", "-a").out
+    assert hidden not in guarded.run("eve", "ps", "-a").out
     for verb in ("get", "logs", "kill", "explain", "describe"):
-        ran = guarded.run("eve", verb, "hidden")
-        assert (ran.code, "there is no allocation 'hidden'" in ran.err) == (3, True), (verb, ran.err)
+        ran = guarded.run("eve", verb, hidden)
+        assert (ran.code, f"there is no allocation '{hidden}'" in ran.err) == (3, True), (verb, ran.err)
     assert guarded.run("eve", "command", "start", "--workspace", "default", "--", "true").code == 3
-    guarded.run("ada", "kill", "hidden")
+    guarded.run("ada", "kill", hidden)
 
 
 def test_what_is_revoked_is_out(guarded: Guarded) -> None:

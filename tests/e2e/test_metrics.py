@@ -21,7 +21,7 @@ from slipway.streams.feed import BreakReason
 from tests.support import chart
 from tests.support.local_stack import RunningStack, running_stack
 from tests.support.prometheus import Prometheus, find, running_prometheus
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from tools.dashboards import BOARDS
 
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ def targets(stack: RunningStack) -> Generator[dict[str, str]]:
         yield found | {"audit": audit}
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.support.local_stack import RunningStack, processes_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 NOBODY = 65534
 ASKED = {
@@ -157,7 +157,7 @@ def answer_of(listener: Listener, method: str, path: str, *fields: str, body: st
     """The head of its answer; without fields the request has its own host and no credential."""
     sent = [f"{method} {path} HTTP/1.1", *(fields or (f"Host: {shown(listener)}",)), f"Content-Length: {len(body)}"]
     with ExitStack() as opened:
-        connection = opened.enter_context(socket.create_connection((listener.host, listener.port), timeout=10))
+        connection = opened.enter_context(socket.create_connection((listener.host, listener.port), timeout=DEADLINE_S))
         if listener.what == "cluster":
             context = ssl.create_default_context()
             context.check_hostname = False
@@ -290,7 +290,7 @@ def test_another_account_reads_no_file(stack: RunningStack) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=DEADLINE_S,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["closed"] * len(names)), done.stdout + done.stderr
 

@@ -57,9 +57,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays(stack: RunningStack) -> Generator[None]:
-    """A test that fails half-way leaves no training on the GPUs of the next one."""
+    """A test that fails half-way leaves no training on the GPUs of the next one, and no name that is taken."""
     yield
-    stack.end_everything()
+    stack.clear()
 
 
 def queue(stack: RunningStack, name: str, spec: Json) -> None:

@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 from tests.support.local_stack import RunningStack
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 SERVES_S = 60.0
 LARGE = 16 * 1024 * 1024
@@ -168,7 +168,7 @@ def _asked(stack: RunningStack, id_: str, path: str, method: str = "GET") -> Ans
     parts = urlsplit(stack.url)
     named = "".join(f"{name}: {value}\r\n" for name, value in stack.headers.items())
     request = f"{method} /proxy/{id_}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{named}Connection: close\r\n\r\n"
-    with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
+    with socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE_S) as connection:
         connection.sendall(request.encode())
         wire = b""
         while piece := connection.recv(65536):
@@ -244,7 +244,7 @@ def test_redirects_stay_below_the_prefix(stack: RunningStack, raw: str, path: st
 def test_an_early_refusal_of_an_upload_is_shown(stack: RunningStack, raw: str) -> None:
     """413 before the body has come: the client reads it instead of a broken connection."""
     parts = urlsplit(stack.url)
-    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=20)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=DEADLINE_S)
     connection.putrequest("POST", f"/proxy/{raw}/early")
     for name, value in {**stack.headers, "Content-Length": str(10**9)}.items():
         connection.putheader(name, value)
@@ -264,7 +264,7 @@ def _connected(
     url = f"{stack.url.replace('http', 'ws')}/proxy/{id_}{path}"
     offered = [Subprotocol(each) for each in protocols or []] or None
     with connect(
-        url, additional_headers=stack.headers, proxy=None, max_size=None, subprotocols=offered, open_timeout=20
+        url, additional_headers=stack.headers, proxy=None, max_size=None, subprotocols=offered, open_timeout=DEADLINE_S
     ) as client:
         yield client
 
@@ -280,9 +280,9 @@ def test_messages_come_back_as_they_were_sent(stack: RunningStack, sockets: str,
 def test_messages_in_pieces_arrive_whole(stack: RunningStack, sockets: str) -> None:
     with _connected(stack, sockets) as client:
         client.send(["ab", "cd", "ef"])
-        assert client.recv(timeout=20) == "abcdef"
+        assert client.recv(timeout=DEADLINE_S) == "abcdef"
         client.send("pieces")
-        assert client.recv(timeout=20) == "abc"
+        assert client.recv(timeout=DEADLINE_S) == "abc"
 
 
 @pytest.mark.parametrize("way", ["to the workload", "to the client"])
@@ -300,16 +300,16 @@ def test_a_message_that_is_too_large_says_so(stack: RunningStack, sockets: str, 
 
 def test_pings_are_answered_both_ways(stack: RunningStack, sockets: str) -> None:
     with _connected(stack, sockets) as client:
-        assert client.ping(b"y").wait(20)
+        assert client.ping(b"y").wait(DEADLINE_S)
         client.send("ping")
-        assert client.recv(timeout=20) == "pong"
+        assert client.recv(timeout=DEADLINE_S) == "pong"
 
 
 def test_a_close_of_the_workload_keeps_its_code_and_reason(stack: RunningStack, sockets: str) -> None:
     with _connected(stack, sockets) as client:
         client.send("close")
         with pytest.raises(ConnectionClosed) as ended:
-            client.recv(timeout=20)
+            client.recv(timeout=DEADLINE_S)
         assert ended.value.rcvd is not None
         assert (ended.value.rcvd.code, ended.value.rcvd.reason) == (4001, "as told")
 
@@ -321,9 +321,9 @@ def test_a_close_of_the_client_keeps_its_code_and_reason(stack: RunningStack, so
     def is_told() -> bool:
         with _connected(stack, sockets) as other:
             other.send("ends")
-            return "(4002, 'have seen enough')" in str(other.recv(timeout=20))
+            return "(4002, 'have seen enough')" in str(other.recv(timeout=DEADLINE_S))
 
-    wait_until(is_told, "the workload to be told", timeout_s=20.0)
+    wait_until(is_told, "the workload to be told")
 
 
 def test_the_subprotocol_is_the_workload_s_choice(stack: RunningStack, sockets: str) -> None:
@@ -335,7 +335,7 @@ def test_compression_is_between_two_neighbours(stack: RunningStack, sockets: str
     """The client may have it with the api; the workload is not offered what nobody would undo."""
     with _connected(stack, sockets) as client:
         client.send("extensions")
-        assert client.recv(timeout=20) == "none"
+        assert client.recv(timeout=DEADLINE_S) == "none"
 
 
 def test_a_refused_upgrade_is_shown_as_it_is(stack: RunningStack, sockets: str) -> None:

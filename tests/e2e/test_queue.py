@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -53,7 +54,7 @@ def nodes_of(view: Json) -> set[str]:
 
 def test_a_disabled_node_is_left_and_not_used_again(stack: RunningStack, spent: None) -> None:
     """What ran there begins again elsewhere, as an attempt that does not count; then the node is used again."""
-    id_ = launched(stack, name="moves")
+    id_ = launched(stack, name=fresh("moves"))
     before = nodes_of(until(stack, id_, is_running, "running"))
     (node,) = before
     assert stack.command("node", "disable", node).code == 0
@@ -67,10 +68,10 @@ def test_a_disabled_node_is_left_and_not_used_again(stack: RunningStack, spent: 
 
 def test_draining_lets_finish_and_says_so(stack: RunningStack, spent: None) -> None:
     """What runs goes on; what waits says which node is draining; enabled again, it starts."""
-    stays = launched(stack, name="stays")
+    stays = launched(stack, name=fresh("stays"))
     until(stack, stays, is_running, "running")
     assert stack.command("node", "drain", "--all").code == 0
-    waits = launched(stack, name="waits")
+    waits = launched(stack, name=fresh("waits"))
     until(stack, waits, lambda view: "draining" in str(view["status"].get("conditions")), "explained")
     assert "draining" in stack.command("explain", waits).out
     assert (stack.view(stays)["phase"], stack.view(stays)["attempt"]) == ("Running", 1)
@@ -82,11 +83,12 @@ def test_draining_lets_finish_and_says_so(stack: RunningStack, spent: None) -> N
 def test_the_order_of_the_queue_is_the_order_of_the_starts(stack: RunningStack, spent: None) -> None:
     """Moved ahead, it is the first to get the room; a job is moved whole."""
     stack.command("node", "drain", "--all")
-    assert stack.command("job", "create", "sweep").code == 0
-    first, second = launched(stack, name="first"), launched(stack, name="second")
-    member = launched(stack, name="member", job="sweep")
+    sweep = fresh("sweep")
+    assert stack.command("job", "create", sweep).code == 0
+    first, second = launched(stack, name=fresh("first")), launched(stack, name=fresh("second"))
+    member = launched(stack, name=fresh("member"), job=sweep)
     assert stack.command("move", second, "--ahead-of", first).code == 0
-    assert stack.command("job", "move", "sweep", "--ahead-of", second).code == 0
+    assert stack.command("job", "move", sweep, "--ahead-of", second).code == 0
     lines = stack.command("queue", "show").out.splitlines()[1:]
     assert [line.split()[1] for line in lines] == [member, second, first]
     assert stack.command("node", "enable", "--all").code == 0
@@ -103,24 +105,25 @@ def test_the_order_of_the_queue_is_the_order_of_the_starts(stack: RunningStack, 
 
 def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningStack) -> None:
     """The preemptible is asked to save its work and comes back; what can not be preempted refuses the change."""
-    assert stack.command("job", "create", "urgent", "--priority", "10").code == 0
+    urgent = fresh("urgent")
+    assert stack.command("job", "create", urgent, "--priority", "10").code == 0
     id_ = launched(
         stack,
-        name="preemptible",
+        name=fresh("preemptible"),
         kind="training",
-        job="urgent",
+        job=urgent,
         preemptible=True,
         preemptionGrace="1s",
         command=OBEDIENT,
     )
     until(stack, id_, is_running, "running")
-    changed = stack.command("job", "update", "urgent", "--priority", "90")
+    changed = stack.command("job", "update", urgent, "--priority", "90")
     assert (changed.code, f"{id_} was asked to save its work" in changed.out) == (0, True)
     again = until(stack, id_, lambda view: view["attempt"] == 2 and is_running(view), "running again")
     assert again["status"].get("restarts", 0) == 0
-    fixed = launched(stack, name="fixed", job="urgent")
+    fixed = launched(stack, name=fresh("fixed"), job=urgent)
     until(stack, fixed, is_running, "running")
-    refused = stack.command("job", "update", "urgent", "--priority", "20")
+    refused = stack.command("job", "update", urgent, "--priority", "20")
     assert (refused.code, fixed in refused.err) == (1, True)
     assert stack.view(fixed)["attempt"] == 1
     stack.command("kill", id_, fixed, "--wait")
@@ -128,8 +131,9 @@ def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningSta
 
 def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None:
     """Exact seconds per user, also after the object was deleted and the watcher killed; as CSV too."""
-    mine = ("--owner", "counted")
-    id_ = stack.command("run", "--user", "counted", "--detach", "-q", "--", *SLEEPER).out.strip()
+    user = fresh("counted")
+    mine = ("--owner", user)
+    id_ = stack.command("run", "--user", user, "--detach", "-q", "--", *SLEEPER).out.strip()
     until(stack, id_, is_running, "running")
     stack.command("kill", id_, "--wait")
     (line,) = [row for row in _csv(stack, "usage", "--raw", "--csv") if row["id"] == id_]
@@ -152,7 +156,7 @@ def test_usage_survives_the_object_and_the_services(stack: RunningStack) -> None
 
 def test_history_shows_what_stood_where(stack: RunningStack) -> None:
     """A moment of its life, later; and what has ended, newest first."""
-    id_ = launched(stack, name="past")
+    id_ = launched(stack, name=fresh("past"))
     node = nodes_of(until(stack, id_, is_running, "running"))
     moment = stack.view(id_)["startedAt"]
     stack.command("kill", id_, "--wait")
@@ -166,7 +170,7 @@ def test_history_shows_what_stood_where(stack: RunningStack) -> None:
 
 def test_ended_work_is_known_after_every_service_was_killed(stack: RunningStack) -> None:
     """Listed, described, explained, with its transitions and its time: until retention takes it."""
-    id_ = launched(stack, name="ended", command=["python", "-c", "raise SystemExit(3)"])
+    id_ = launched(stack, name=fresh("ended"), command=["python", "-c", "raise SystemExit(3)"])
     until(stack, id_, lambda view: view["phase"] == "Terminated", "ended")
     for service in ("api", "scheduler", "podworker", "watcher"):
         stack.kill(service)

@@ -16,9 +16,10 @@ from websockets.typing import Subprotocol
 
 from slipway.inside.terminal import PROTOCOL
 from tests.support.local_stack import RunningStack, cli_words
+from tests.support.names import fresh
 from tests.support.ports import free_port
 from tests.support.terminals import Person, at_terminal
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 DETACH = "\x1d"
 
@@ -117,14 +118,15 @@ def test_everything_is_killed_in_turn(stack: RunningStack, shell: str) -> None:
 
 def test_a_script_is_piped_in(stack: RunningStack) -> None:
     """Without a terminal: output and errors apart, the script's exit code, and with --rm nothing is left."""
-    argv = cli_words("shell", "start", "--rm", "--name", "piped")
+    name = fresh("piped")
+    argv = cli_words("shell", "start", "--rm", "--name", name)
     script = "read word\nfrom-the-script\necho out $word\necho err >&2\nexit 6\n"
     done = subprocess.run(
         argv, env=stack.cli_environment(), input=script, capture_output=True, text=True, timeout=90, check=False
     )
     assert (done.returncode, done.stdout) == (6, "out from-the-script\n")
     assert "err\n" in done.stderr
-    assert stack.wait_for("piped", "Terminated")["result"] == "Canceled"
+    assert stack.wait_for(name, "Terminated")["result"] == "Canceled"
 
 
 def test_large_output_through_a_kill_is_whole(stack: RunningStack, shell: str) -> None:
@@ -168,10 +170,10 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
             url = f"ws://127.0.0.1:{port}/proxy/{shell}/terminal"
             with connect(url, subprotocols=[Subprotocol(PROTOCOL)], proxy=None) as socket:
                 socket.send(json.dumps({"type": "open", "session": mine}))
-                assert json.loads(socket.recv(10))["id"] == mine
+                assert json.loads(socket.recv(DEADLINE_S))["id"] == mine
                 seen = b""
                 while b"first-2" not in seen:
-                    message = socket.recv(10)
+                    message = socket.recv(DEADLINE_S)
                     seen += message if isinstance(message, bytes) else b""
                 socket.send(b"echo second-$((1+1))\n")
                 person.until("second-2")
@@ -179,7 +181,7 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
             assert person.to_end() == 0
     finally:
         other.terminate()
-        other.wait(20)
+        other.wait(DEADLINE_S)
 
 
 def test_what_can_not_be_opened(stack: RunningStack, shell: str) -> None:
@@ -202,7 +204,7 @@ def test_only_what_passes_is_use(stack: RunningStack) -> None:
     protocols = [Subprotocol(PROTOCOL)]
     with connect(url, subprotocols=protocols, additional_headers=stack.headers, proxy=None) as socket:
         socket.send(json.dumps({"type": "open"}))
-        socket.recv(10)
+        socket.recv(DEADLINE_S)
         for _ in range(5):  # for longer than the timeout
             socket.send(b"\n")
             done = threading.Event()

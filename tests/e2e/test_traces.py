@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.support.local_stack import RunningStack, running_stack
+from tests.support.names import fresh
 from tests.support.otlp import Collected, Span, collector
 from tests.support.wait import wait_until
 
@@ -78,9 +79,15 @@ def named(spans: list[Span], name: str) -> list[Span]:
 
 def test_one_trace_from_the_request_to_the_end(stack: RunningStack, collected: Collected) -> None:
     """Two attempts: each step is in the client's trace, nobody's parent is missing, and links go where streams go."""
-    trace = f"{'5' * 31}{collected.requests % 10}"
+    trace = uuid4().hex
     id_ = launched(
-        stack, trace, kind="command", name="traced", image="local", command=[sys.executable, "-c", TWICE], maxRestarts=1
+        stack,
+        trace,
+        kind="command",
+        name=fresh("traced"),
+        image="local",
+        command=[sys.executable, "-c", TWICE],
+        maxRestarts=1,
     )
     assert stack.wait_for(id_, "Terminated")["status"]["result"] == "Succeeded"
     spans = whole(collected, trace, OF_TWO)
@@ -119,9 +126,15 @@ def test_one_trace_from_the_request_to_the_end(stack: RunningStack, collected: C
 
 def test_links_over_streams_and_between_attempts(stack: RunningStack, collected: Collected) -> None:
     """A launch links to the hint that caused it; attempt 2 and what belongs to it link to attempt 1."""
-    trace = f"{'6' * 31}{collected.requests % 10}"
+    trace = uuid4().hex
     id_ = launched(
-        stack, trace, kind="command", name="linked", image="local", command=[sys.executable, "-c", TWICE], maxRestarts=1
+        stack,
+        trace,
+        kind="command",
+        name=fresh("linked"),
+        image="local",
+        command=[sys.executable, "-c", TWICE],
+        maxRestarts=1,
     )
     stack.wait_for(id_, "Terminated")
     spans = whole(collected, trace, OF_TWO)
@@ -147,9 +160,15 @@ def test_links_over_streams_and_between_attempts(stack: RunningStack, collected:
 
 def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> None:
     """What ran is below the launch that gave it TRACEPARENT, and so is what it says to the API."""
-    trace = f"{'7' * 31}{collected.requests % 10}"
+    trace = uuid4().hex
     id_ = launched(
-        stack, trace, kind="command", name="inside", image="local", command=[sys.executable, "-c", TWICE], maxRestarts=1
+        stack,
+        trace,
+        kind="command",
+        name=fresh("inside"),
+        image="local",
+        command=[sys.executable, "-c", TWICE],
+        maxRestarts=1,
     )
     stack.wait_for(id_, "Terminated")
     spans = whole(collected, trace, OF_TWO)
@@ -174,7 +193,7 @@ def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> No
 
 def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collected) -> None:
     """A client that does not record its trace causes no span of ours, in no service."""
-    trace = f"{'8' * 31}{collected.requests % 10}"
+    trace = uuid4().hex
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
     body: Json = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}
     answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)

@@ -22,6 +22,7 @@ import redis
 from slipway.cli.address import parse
 from slipway.cli.credentials import fixed
 from slipway.cli.http import Api
+from slipway.local.process import Child
 from slipway.local.stack import Stack, StackOptions
 from tests.contract.kube.target import target_of
 from tests.support import patience
@@ -31,6 +32,7 @@ from tests.support.wait import wait_until
 T = TypeVar("T")
 Json = dict[str, Any]
 CALL_S = 90.0
+READY_S = 5.0
 ALLOCATION = "/apis/slipway.dev/v1alpha1/namespaces/default/allocations"
 
 
@@ -41,6 +43,7 @@ class RunningStack:
         self.said: list[str] = []
         self.stack = Stack(options, say=self.said.append)
         self.folder = options.folder
+        self._halted: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="stack")
         self._thread.start()
@@ -92,12 +95,23 @@ class RunningStack:
     def halt(self, *names: str) -> None:
         """End parts and leave them ended."""
         for name in names:
+            self._halted.add(name)
             self._call(self.stack.halt(name))
 
     def resume(self, *names: str) -> None:
         """Start halted parts again."""
         for name in names:
             self._call(self.stack.resume(name))
+            self._halted.discard(name)
+
+    def await_ready(self) -> None:
+        """Wait until every part can do its work again that a test has killed; what is halted stays so."""
+        for name, child in self.stack.children.items():
+            if name not in self._halted:
+                wait_until(lambda child=child: self._is_ready(child), f"{name} can do its work")
+
+    def _is_ready(self, child: Child) -> bool:
+        return child.is_running and (not child.url or self._call(child.why_not("/readyz", READY_S)) is None)
 
     def stop_redis(self) -> None:
         """End the Redis server."""
@@ -191,6 +205,20 @@ class RunningStack:
             self.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
         for id_ in live:
             self.wait_for(id_, "Terminated")
+
+    def clear(self) -> None:
+        """End everything and delete it: each name is free again."""
+        self.end_everything()
+        while listed := self.ask(lambda api: api.get("/allocations")["items"]):
+            for item in listed:
+                self.ask(lambda api, id_=item["id"]: api.call("DELETE", f"/allocations/{id_}"))
+            gone = {item["id"] for item in listed}
+            wait_until(
+                lambda gone=gone: (
+                    not gone & {each["id"] for each in self.ask(lambda api: api.get("/allocations")["items"])}
+                ),
+                "what was deleted is gone",
+            )
 
     def pods_of_uid(self, view: Json) -> list[Json]:
         """The pods of an allocation that may be gone itself."""

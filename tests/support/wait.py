@@ -7,9 +7,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.02
+DEADLINE_S = 60.0
+"""For what takes a moment: many times what it takes on a busy machine. A test that waits for it in vain has failed."""
 
 
-def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = 30.0) -> T:
+def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = DEADLINE_S) -> T:
     """Ask until the answer is true, and give it back; fails naming `what` it waited for, with the last answer."""
     deadline = time.monotonic() + timeout_s
     while not (found := probe()):

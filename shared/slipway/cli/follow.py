@@ -105,9 +105,9 @@ class Following:
 
     def _detach(self, background: Background) -> int:
         terminal = self.session.terminal
-        terminal.clear()
         try:
-            # Inside, because whoever reads it may be quick.
+            # Inside, because the second Ctrl-C may come at once.
+            terminal.clear()
             terminal.note(
                 f"\ndetached: {self.id} goes on. Come back with: slipway follow {self.id}\n"
                 f"Ctrl-C again within {SECOND_S:.0f} s kills it."

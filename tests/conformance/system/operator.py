@@ -83,6 +83,14 @@ class Operator:
             return error.response.status_code, str(error.response.json()["message"])
         raise AssertionError("the server took it")
 
+    def objection(self, path: str, body: Mapping[str, Any]) -> str:
+        """The message with which a POST would be refused, by a dry run; empty when it would be done."""
+        try:
+            self._call("POST", path, json=dict(body), params={"dryRun": "All"})
+        except httpx.HTTPStatusError as error:
+            return str(error.response.json()["message"])
+        return ""
+
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> Ran:
         """The real kubectl."""
         done = self.cluster.kubectl(*words, stdin=stdin, timeout_s=timeout_s)

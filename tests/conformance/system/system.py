@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import redis
 
 from slipway.cli.address import parse
-from slipway.cli.http import Api
+from slipway.cli.http import Api, Query
 from slipway.errors import NotFoundError
 from slipway.local.valkey import ValkeyProcess
 from tests.conformance.kubelets import PLAY, Run
@@ -56,9 +56,9 @@ class System:
         key = uuid.uuid4().hex
         return str(self.ask(lambda api: api.launch(body, key=key))["id"])
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, query: Query | None = None) -> Any:
         """GET of the REST API."""
-        return self.ask(lambda api: api.get(path))
+        return self.ask(lambda api: api.get(path, query))
 
     def post(self, path: str, body: Json | None = None) -> Any:
         """POST to the REST API."""

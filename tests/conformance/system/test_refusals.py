@@ -1,15 +1,18 @@
-"""What Kubernetes refuses: quotas are waited for, invalid pods end with the server's own words, all is told."""
+"""What Kubernetes refuses: quotas and LimitRanges are waited for; invalid pods end with the server's own words."""
 
 import json
 from collections.abc import Generator
 
 import pytest
 
+from slipway.model.reasons import Gate
 from tests.conformance.system.operator import GROUP, Json
 from tests.conformance.system.system import System, a_body, an_allocation
 from tests.support.wait import wait_until
 
 WORKSPACE = {"slipway.dev/workspace": "true"}
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+POLICY_WORDS = "images of this registry are not approved"
 
 
 @pytest.fixture
@@ -79,15 +82,56 @@ def test_an_invalid_pod_ends_with_the_servers_words(system: System) -> None:
     assert system.runs(id_) == []
 
 
-def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: str) -> None:
-    """403 that is no quota: a LimitRange of the workspace forbids the pod, and its words are the message."""
+@pytest.fixture
+def forbidden_image(system: System, workspace: str) -> Generator[str]:
+    """An image that a policy of the cluster's administrator refuses in the workspace; the policy is in force."""
+    image, name = f"{workspace}.example.org/work:1", f"no-image-{workspace}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    validation = {
+        "expression": f"object.spec.containers.all(each, each.image != {json.dumps(image)})",
+        "message": POLICY_WORDS,
+        "reason": "Forbidden",
+    }
+    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
+    place = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": workspace}}}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": place}
+    policies, bindings = f"{ADMISSION}/validatingadmissionpolicies", f"{ADMISSION}/validatingadmissionpolicybindings"
+    system.operator.create(policies, {"metadata": {"name": name}, "spec": policy})
+    system.operator.create(bindings, {"metadata": {"name": name}, "spec": binding})
+    tried = {"metadata": {"name": "tried"}, "spec": {"containers": [{"name": "main", "image": image}]}}
+    pods = f"/api/v1/namespaces/{workspace}/pods"
+    try:
+        wait_until(lambda: POLICY_WORDS in system.operator.objection(pods, tried), "the policy is in force")
+        yield image
+    finally:
+        system.operator.delete(f"{bindings}/{name}")
+        system.operator.delete(f"{policies}/{name}")
+
+
+def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: str, forbidden_image: str) -> None:
+    """403 that is no quota: a policy of the administrator forbids the pod, and its words are the message."""
+    body = a_body(workspace=workspace)
+    body["template"]["spec"]["containers"][0]["image"] = forbidden_image
+    view = system.ended(system.launch(body), "Invalid")
+    assert POLICY_WORDS in view["message"]
+    assert system.runs(view["id"]) == []
+
+
+def test_a_limit_range_is_heeded_before_admission(system: System, workspace: str) -> None:
+    """Nothing is made of what it refuses. The scheduler and a forecast name its bound; once it is gone, it runs."""
+    path = f"/api/v1/namespaces/{workspace}/limitranges"
     limits = [{"type": "Container", "min": {"cpu": "200m"}}]
-    system.operator.create(
-        f"/api/v1/namespaces/{workspace}/limitranges", {"metadata": {"name": "large"}, "spec": {"limits": limits}}
-    )
-    id_ = system.launch(a_body(workspace=workspace))
-    view = system.ended(id_, "Invalid")
-    assert "minimum cpu usage per Container is 200m" in view["message"]
+    system.operator.create(path, {"metadata": {"name": "large"}, "spec": {"limits": limits}})
+    id_ = system.launch(a_body(script={"runsS": 0.1}, workspace=workspace))
+    system.wait_until(id_, lambda view: Gate.LIMIT_RANGE in str(view["status"].get("conditions")), "explained")
+    assert system.view(id_)["phase"] == "Pending"
+    assert system.pods(id_) == []
+    told = system.get(f"/allocations/{id_}/explain", {"foresee": "true"})
+    assert (told["code"], told["foreseen"]["code"]) == (Gate.LIMIT_RANGE, Gate.LIMIT_RANGE)
+    assert "200m" in told["foreseen"]["message"]
+    system.operator.delete(f"{path}/large")
+    system.ended(id_, "Succeeded", timeout_s=60)
+    system.started_once(id_, 1)
 
 
 def test_a_namespace_that_is_no_workspace(system: System) -> None:

@@ -64,7 +64,13 @@ def serving(core: ClusterCore, certificate: Path | None = None, **options: Any) 
     """
     app = create_app(core, **options)
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="warning", access_log=False, ssl_certfile=certificate
+        app,
+        host="127.0.0.1",
+        port=0,
+        log_level="warning",
+        access_log=False,
+        date_header=False,
+        ssl_certfile=certificate,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="local-apiserver")

@@ -3,8 +3,8 @@
 import asyncio
 
 from tests.contract.kube.client import JSON_PATCH, STRATEGIC, KubeHttp
-from tests.contract.kube.conftest import Place
-from tests.contract.kube.samples import Json, a_config, a_widget
+from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.samples import CRDS, GROUP, VERSION, Json, a_config, a_widget, definition
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -88,6 +88,34 @@ async def test_watch_from_a_version_that_is_gone_expires(kube: KubeHttp, widgets
         found = await events.rest()
     assert [event["type"] for event in found] == ["ERROR"]
     assert (found[0]["object"]["code"], found[0]["object"]["reason"]) == (410, "Expired")
+
+
+async def test_watch_from_before_its_definition_was_made_again_expires(kube: KubeHttp, place: Place) -> None:
+    """What was seen of the kind has gone with the old definition: 410 and the end, never a silence."""
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{place.name}/cogs"
+
+    async def answers(code: int) -> None:
+        async def does() -> bool:
+            return (await kube.get(path)).code == code
+
+        await eventually(does, f"the kind answers {code}")
+
+    await kube.post(CRDS, definition("cogs", "Cog"))
+    await answers(200)
+    seen = (await kube.post(path, {**a_widget(), "kind": "Cog"})).version
+    await kube.delete(f"{CRDS}/cogs.{GROUP}")
+    await answers(404)
+    await eventually(lambda: _is_missing(kube, f"{CRDS}/cogs.{GROUP}"), "the definition is gone")
+    await kube.post(CRDS, definition("cogs", "Cog"))
+    await answers(200)
+    async with kube.watch(path, resourceVersion=seen) as events:
+        found = await events.rest()
+    await kube.delete(f"{CRDS}/cogs.{GROUP}")
+    assert [(event["type"], event["object"]["reason"]) for event in found] == [("ERROR", "Expired")]
+
+
+async def _is_missing(kube: KubeHttp, path: str) -> bool:
+    return (await kube.get(path)).code == 404
 
 
 async def test_list_of_a_version_to_come_is_refused(kube: KubeHttp, place: Place) -> None:

@@ -107,8 +107,8 @@ def main(argv: list[str] | None = None) -> int:
         hosts=(host, *options.host_name),
     )
     config = uvicorn.Config(
-        app, http=LimitedProtocol, ws="none", log_level="warning", access_log=False, timeout_keep_alive=75,
-        timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,
+        app, http=LimitedProtocol, ws="none", log_level="warning", access_log=False, date_header=False,
+        timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,
         ssl_keyfile=options.tls_private_key_file,
     )  # fmt: skip
     memory.settle_process()

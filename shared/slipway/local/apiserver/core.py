@@ -266,6 +266,8 @@ class ClusterCore:
         if change.type == "DELETED":
             self.store.forget(resource)
         else:
+            if change.type == "ADDED":
+                self.store.serve(resource, change.version)
             self.registry.install(custom.read_kinds(change.record.obj, self._twins))
 
     def _now_text(self) -> str:

@@ -8,7 +8,8 @@ controllers run soon after every write and at least every `CONTROLLER_PERIOD_S`.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from email.utils import formatdate
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, scale, status, wire
 from slipway.local.apiserver.access import Authorization, Gate
@@ -80,7 +81,7 @@ class ApiServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        call = Call(scope)
+        call, send = Call(scope), _dated(send, self._core.clock)
         try:
             call.user = self._gate.admit(call)
             call.body = await _read_body(call, receive)
@@ -304,6 +305,21 @@ def create_app(
 async def _broken(_: Request, exc: Exception) -> Response:
     error = StatusError(500, "InternalError", f"Internal error occurred: {type(exc).__name__}: {exc}")
     return Response(msgspec.json.encode(error.to_json()), 500, media_type="application/json")
+
+
+def _dated(send: Send, clock: Callable[[], float]) -> Send:
+    """`send` with the Date of the second in which an answer begins: clients keep their clocks to it.
+
+    uvicorn's own Date is made anew about once in a second, so it may be as late as a second.
+    """
+
+    async def dated(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            date = formatdate(int(clock()), usegmt=True).encode()
+            message = {**message, "headers": [*message["headers"], (b"date", date)]}
+        await send(message)
+
+    return dated
 
 
 async def _read_body(call: Call, receive: Receive) -> bytes:

@@ -83,6 +83,8 @@ class _Room:
         self.by_namespace: dict[str, dict[str, Record]] = {}
         self.history: list[Change] = []
         self.floor = floor
+        self.served_from = 0
+        """where watches of the kind begin, if it is younger than the history"""
 
 
 Subscriber = Callable[[Change], None]
@@ -121,7 +123,9 @@ class Store:
         room, before = self._rooms.get(resource), dict[ObjectKey, Record | None]()
         if room is None:
             return []
-        for change in reversed(self.changes_since(resource, version)):
+        if version < room.floor:
+            raise CompactedError(room.floor)
+        for change in reversed(_changes_after(room, version)):
             before[change.key] = change.previous
         keys = _selected(room.order, namespace, after)
         gone = [key for key, record in before.items() if record is not None and key not in room.records]
@@ -135,12 +139,10 @@ class Store:
     def changes_since(self, resource: str, version: int) -> list[Change]:
         """The changes after `version`, oldest first. Raises: CompactedError."""
         room = self._rooms.get(resource)
-        if room is None:
-            return []
-        if version < room.floor:
-            raise CompactedError(room.floor)
-        start = bisect_right(room.history, version, key=_version)
-        return room.history[start:]
+        floor = self._first_floor if room is None else max(room.floor, room.served_from)
+        if version < floor:
+            raise CompactedError(floor)
+        return _changes_after(room, version) if room is not None else []
 
     def commit(self, resource: str, type: ChangeType, obj: Json, ownership: Ownership | None = None) -> Change:
         """Stores `obj` (which the store then owns) at the next version and tells the subscribers.
@@ -188,9 +190,13 @@ class Store:
         for room in rooms:
             self._compact(room, len(room.history) - keep)
 
+    def serve(self, resource: str, version: int) -> None:
+        """A kind is served since `version`: no watch of it begins before, whether it has objects or not."""
+        self._room(resource).served_from = version
+
     def forget(self, resource: str) -> None:
-        """Drops a resource whose kind is no longer served."""
-        self._rooms.pop(resource, None)
+        """Drops a resource whose kind is no longer served, with its history: what was before cannot be read again."""
+        self._rooms[resource] = _Room(self.version)
 
     def start_at(self, version: int) -> None:
         """History begins here: what was restored before has no changes to tell of."""
@@ -243,6 +249,10 @@ def _selected(order: list[ObjectKey], namespace: str | None, after: ObjectKey | 
 
 def _version(change: Change) -> int:
     return change.version
+
+
+def _changes_after(room: _Room, version: int) -> list[Change]:
+    return room.history[bisect_right(room.history, version, key=_version) :]
 
 
 def _forget(groups: dict[str, dict[str, Record]], key: ObjectKey) -> None:

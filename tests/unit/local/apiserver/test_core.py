@@ -77,6 +77,37 @@ def test_version_out_of_history_is_expired() -> None:
     assert core.watch_since("configmaps", core.version) == []
 
 
+@pytest.mark.parametrize("objects", [0, 1])
+def test_a_watch_from_before_its_kind_was_served_is_expired(objects: int) -> None:
+    """410, whether there are objects of the kind or not; from then on it works, and a list of before has nothing."""
+    core = a_core()
+    before = core.version
+    with_widgets(core)
+    served = core.version
+    for number in range(objects):
+        core.create(WIDGETS, "default", a_widget(f"w-{number}"))
+    with pytest.raises(StatusError) as refused:
+        core.watch_since(WIDGETS, before)
+    assert (refused.value.code, refused.value.reason) == (410, "Expired")
+    assert len(core.watch_since(WIDGETS, served)) == objects
+    assert core.list(WIDGETS, None, ListQuery(version=before, exact=True)).records == []
+
+
+def test_a_watch_from_before_its_definition_was_made_again_is_expired() -> None:
+    """What was of the kind has gone with the old definition: 410, and not silence about it."""
+    core = with_widgets(a_core())
+    core.create(WIDGETS, "default", a_widget())
+    seen = core.version
+    core.delete(DEFINITIONS, "", WIDGETS)
+    core.settle()
+    with_widgets(core)
+    for objects in range(2):
+        with pytest.raises(StatusError) as refused:
+            core.watch_since(WIDGETS, seen)
+        assert (refused.value.code, refused.value.reason) == (410, "Expired")
+        core.create(WIDGETS, "default", a_widget(f"w-{objects}"))
+
+
 def test_history_is_bounded() -> None:
     """Old changes go by themselves; the newest `history_limit` stay readable."""
     core = a_core(history_limit=10)

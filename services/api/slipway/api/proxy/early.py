@@ -2,9 +2,15 @@
 
 Owns connections to workloads that read while they write. httpcore writes a whole body before it looks for an answer;
 where a write stands still although an answer is there, or fails after one came, the rest of the body is given up.
+
+A workload that answers and closes without reading resets the connection. The write that meets the reset closes the
+socket, with an answer in it that the event loop had no time to read: it is read from a second descriptor of the socket.
 """
 
 import asyncio
+import contextlib
+import os
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -45,16 +51,20 @@ class EarlyStream(httpcore.AsyncNetworkStream):
         self._inner = inner
         self._writes = 0
         self._reading: asyncio.Future[bytes] | None = None
+        self._second: socket.socket | None = None
+        self._is_reset = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self._writes = 0
         reading = self._reading
         if reading is None:
-            return await self._inner.read(max_bytes, timeout)
+            return self._left(max_bytes) if self._is_reset else await self._inner.read(max_bytes, timeout)
         await asyncio.wait({reading}, timeout=timeout)
         if not reading.done():
             raise httpcore.ReadTimeout
         self._reading = None
+        if self._is_reset and reading.exception() is not None:
+            return self._left(max_bytes)
         return reading.result()
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -65,6 +75,7 @@ class EarlyStream(httpcore.AsyncNetworkStream):
             await self._inner.write(buffer, timeout)
             return
         if self._reading is None:
+            self._second = self._second or self._duplicate()
             self._reading = asyncio.ensure_future(self._inner.read(_READ_BYTES, None))
             self._reading.add_done_callback(_looked_at)
         writing = asyncio.ensure_future(self._inner.write(buffer, timeout))
@@ -75,12 +86,17 @@ class EarlyStream(httpcore.AsyncNetworkStream):
             if not writing.done():
                 raise httpcore.WriteError("the workload has answered and reads no further")
             writing.result()
+        except httpcore.WriteError:
+            self._is_reset = self._second is not None and writing.done()
+            raise
         finally:
             writing.cancel()
 
     async def aclose(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
+        if self._second is not None:
+            self._second.close()
         await self._inner.aclose()
 
     async def start_tls(
@@ -92,6 +108,20 @@ class EarlyStream(httpcore.AsyncNetworkStream):
         if info == "is_readable" and self._reading is not None:
             return self._reading.done()
         return self._inner.get_extra_info(info)
+
+    def _duplicate(self) -> socket.socket | None:
+        """The same socket once more; None where only the inner stream can understand what comes (TLS)."""
+        own = self._inner.get_extra_info("socket")
+        if own is None or self._inner.get_extra_info("ssl_object") is not None:
+            return None
+        return socket.socket(fileno=os.dup(own.fileno()))
+
+    def _left(self, max_bytes: int) -> bytes:
+        """What came before the reset and was not read yet; b"" at its end."""
+        if self._second is not None:
+            with contextlib.suppress(OSError):
+                return self._second.recv(max_bytes)
+        return b""
 
 
 def _looked_at(reading: "asyncio.Future[bytes]") -> None:
