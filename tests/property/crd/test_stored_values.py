@@ -8,7 +8,7 @@ import copy
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -84,9 +84,10 @@ def fields(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield path, schema["pattern"], schema.get("maxLength", 64)
     for name, inner in schema.get("properties", {}).items():
         yield from fields(inner, (*path, name))
-    for inner in (schema.get("items"), schema.get("additionalProperties")):
+    for name in ("items", "additionalProperties"):
+        inner: Any = schema.get(name)
         if isinstance(inner, dict):
-            yield from fields(inner, (*path, "*"))
+            yield from fields(cast("Json", inner), (*path, "*"))
 
 
 def cases() -> list[Any]:
