@@ -48,3 +48,46 @@ spec:
   {{- end }}
   validationActions: [Deny]
 {{- end -}}
+
+{{/*
+A field of an allocation that only the api sets, which asks whether its caller may, and who has the right to create
+allocations/<subresource> in the workspace. Takes (dict "root" $ "name" "limits" "condition" (dict "name" "..." "expression"
+"...") "subresource" "limits" "message" "..."); the condition says when a write changes the field. It judges everybody but the api.
+*/}}
+{{- define "slipway.rightPolicy" -}}
+{{- if and .root.Values.admissionPolicies.enabled (.root.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1") }}
+{{- $of := dict "root" .root "component" (printf "policy-%s" .name) }}
+{{- $api := printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "slipway.component" (dict "root" .root "component" "api")) }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "slipway.clusterMetadata" $of | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [slipway.dev]
+        apiVersions: ["*"]
+        operations: [CREATE, UPDATE]
+        resources: [allocations]
+  matchConditions:
+    - name: not-by-the-api
+      expression: request.userInfo.username != {{ toJson $api }}
+    - {{- toYaml .condition | nindent 6 }}
+  validations:
+    - expression: >-
+        authorizer.group('slipway.dev').resource('allocations').subresource('{{ .subresource }}').namespace(request.namespace)
+        .check('create').allowed()
+      message: >-
+        {{ .message }}: it takes the right to create allocations/{{ .subresource }} in this namespace
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "slipway.clusterMetadata" $of | nindent 2 }}
+spec:
+  policyName: {{ include "slipway.component" $of }}
+  validationActions: [Deny]
+{{- end }}
+{{- end -}}

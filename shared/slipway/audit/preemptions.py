@@ -12,7 +12,7 @@ from slipway.audit.gangs import lost_nodes
 from slipway.audit.labels import attempt_of, owner_of, rank_of
 from slipway.crd.transitions import leaving_ranks, ring_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
-from slipway.model.duration import parse_duration
+from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
@@ -87,7 +87,7 @@ def preemptions_have_their_grace(evidence: Evidence) -> Iterator[Violation]:
             for entry in ring_of(item.allocation):
                 if entry.type is Event.PREEMPTING:
                     deadline = parse_time(str(entry.data.get("deadline") or entry.time))
-                    if grace and entry.seq not in seen and deadline < parse_time(entry.time) + parse_duration(grace):
+                    if grace and entry.seq not in seen and deadline < parse_time(entry.time) + stored_duration(grace):
                         yield _broken(item, f"has until {entry.data.get('deadline')}, which is not all of its grace")
                     seen.add(entry.seq)
                     until = told.setdefault(entry.seq, item.version.at) + deadline - parse_time(entry.time)

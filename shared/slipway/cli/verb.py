@@ -17,6 +17,7 @@ from slipway.errors import (
     ControlPlaneError,
     DeadlineError,
     DeniedError,
+    FieldError,
     InvalidError,
     NotFoundError,
     TransientError,
@@ -120,8 +121,16 @@ def execute(name: str, verb: Verb, words: list[str]) -> int:
 
 def describe(error: ControlPlaneError) -> str:
     """The error with every field that it names."""
-    fields = [f"{named(field.pointer)}: {field.detail}" for field in error.fields] if _has_fields(error) else []
+    fields = [_field(field) for field in error.fields] if _has_fields(error) else []
     return fields[0] if len(fields) == 1 else "\n  ".join([str(error), *fields])
+
+
+def _field(field: FieldError) -> str:
+    """`name: detail`; the api writes a parameter of the query as `?name= detail`, with no pointer."""
+    if not field.pointer and field.detail.startswith("?"):
+        name, _, detail = field.detail.removeprefix("?").partition("= ")
+        return f"{name}: {detail}"
+    return f"{named(field.pointer)}: {field.detail}"
 
 
 def _has_fields(error: ControlPlaneError) -> TypeGuard[InvalidError]:

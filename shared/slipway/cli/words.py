@@ -4,6 +4,7 @@ Reads the JSON of the REST API (`AllocationView`); knows nothing of how it is sh
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
 from slipway.model.exitcodes import signal_name
@@ -160,3 +161,10 @@ def summary_of(view: Json) -> str:
     failed = failures_of(view)
     extra = f": {'; '.join(failed[:4])}" if failed else f": {view['message']}" if view.get("message") else ""
     return f"{view['id']} {view.get('result') or view['phase']}{reason}{extra}"
+
+
+def none_of(asked: Mapping[str, object]) -> str:
+    """That no workload fits what was asked for, such as `no workload of user ada with queue q`; empty for no filter."""
+    rest = ", ".join(f"{name} {value}" for name, value in asked.items() if value and name != "user")
+    user = f" of user {asked['user']}" if asked.get("user") else ""
+    return f"no workload{user}{f' with {rest}' if rest else ''}" if user or rest else ""

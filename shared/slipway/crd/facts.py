@@ -27,7 +27,7 @@ from slipway.crd.v1alpha1 import (
     TolerationSpec,
 )
 from slipway.model import limitrange
-from slipway.model.duration import parse_duration
+from slipway.model.duration import parse_duration, stored_duration
 from slipway.model.extenders import TIMEOUT_S, ExtenderFact, ExtenderTls
 from slipway.model.facts import (
     PREEMPTION_MARGIN_S,
@@ -145,7 +145,7 @@ def allocation_fact(
         max_runtime=_run_limit(allocation) if not invalid else None,
         beyond_queue=spec.max_runtime_override is not None,
         waiting_since=_waiting_since(allocation),
-        idle_timeout=parse_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
+        idle_timeout=stored_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
         invalid=invalid,
         out_of_range=known.out_of_range,
         gate=gate,
@@ -163,12 +163,12 @@ def run_limit(allocation: Allocation) -> str | None:
     spec = allocation.spec
     admission = allocation.status.admission if is_admitted(allocation) else None
     of_queue = spec.max_runtime_override or (admission.max_runtime if admission else None)
-    return min((limit for limit in (spec.max_runtime, of_queue) if limit), key=parse_duration, default=None)
+    return min((limit for limit in (spec.max_runtime, of_queue) if limit), key=stored_duration, default=None)
 
 
 def _run_limit(allocation: Allocation) -> float | None:
     limit = run_limit(allocation)
-    return parse_duration(limit) if limit else None
+    return stored_duration(limit) if limit else None
 
 
 def queue_fact(queue: Queue) -> QueueFact:
@@ -257,7 +257,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         backfill=spec.backfill,
         aging=_aging(spec.aging),
         workspaces=tuple(spec.workspaces),
-        preemption_margin_s=parse_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
+        preemption_margin_s=stored_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
         extenders=tuple(extender_fact(item) for item in spec.extenders),
     )
     return fact if spec.shadow is None else msgspec.structs.replace(fact, shadow=policy_changed(fact, spec.shadow))
@@ -280,7 +280,7 @@ def extender_fact(spec: ExtenderSpec) -> ExtenderFact:
         preempt_verb=spec.preempt_verb,
         bind_verb=spec.bind_verb,
         weight=spec.weight,
-        timeout_s=parse_duration(spec.http_timeout) or TIMEOUT_S,
+        timeout_s=stored_duration(spec.http_timeout) or TIMEOUT_S,
         node_cache_capable=spec.node_cache_capable,
         managed_resources=tuple(item.name for item in spec.managed_resources),
         ignored_resources=tuple(item.name for item in spec.managed_resources if item.ignored_by_scheduler),
@@ -362,7 +362,12 @@ def _checkpoint_at(allocation: Allocation) -> float:
     """When this attempt last saved its work, as it says itself."""
     signals = allocation.spec.signals
     is_current = signals is not None and signals.attempt == allocation.status.attempt
-    return _epoch(signals.checkpoint_at) if signals is not None and is_current else 0.0
+    if signals is None or not is_current:
+        return 0.0
+    try:
+        return _epoch(signals.checkpoint_at)
+    except ValueError:
+        return 0.0  # written by hand; the schema takes any text
 
 
 def deadlines_of(allocation: Allocation) -> dict[str, float]:
@@ -377,7 +382,7 @@ def deadlines_of(allocation: Allocation) -> dict[str, float]:
     since = waiting_since(allocation)
     since = held_up_since(allocation) if since is None else since
     if timeout and since is not None:
-        known["pending"] = since + parse_duration(timeout)
+        known["pending"] = since + stored_duration(timeout)
     return known
 
 

@@ -8,6 +8,9 @@ from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
 from slipway.crd.wire import RANKS_MAX, Duration, Name, Quantities, TolerationSpec, Wire
 from slipway.model.lifecycle import Kind
 
+EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"
+r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode here, so that one no-break space would make
+the list of all pools unreadable."""
 ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
 
 
@@ -55,7 +58,7 @@ class ExtenderTlsConfig(Wire, kw_only=True, frozen=True):
 class ExtenderSpec(Wire, kw_only=True, frozen=True):
     """A service with a say in placement, as kube-scheduler's configuration has it. An empty verb is not asked."""
 
-    url_prefix: Annotated[str, Meta(max_length=1024, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")]
+    url_prefix: Annotated[str, Meta(max_length=1024, pattern=EXTENDER_URL_PATTERN)]
     """http or https; the verbs are appended"""
     filter_verb: ExtenderVerb = ""
     """which nodes may be used"""

@@ -31,7 +31,7 @@ from slipway.crd.v1alpha1 import (
 )
 from slipway.errors import FieldError
 from slipway.model import ids
-from slipway.model.duration import parse_duration
+from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Kind
 from slipway.model.resources import GPU_MILLI, GPU_NAMES
 
@@ -76,11 +76,7 @@ def template_of(spec: AllocationSpec, role: RoleSpec) -> Json:
 
 def grace_max_s(pool: ResourcePoolSpec) -> int:
     """The longest that a pod may take to end, in whole seconds."""
-    try:
-        given = parse_duration(pool.termination_grace_max or "24h")
-    except ValueError:  # longer than durations go: the longest that a pod may have anyway
-        return podtemplate.GRACE_MAX_S
-    return min(int(given), podtemplate.GRACE_MAX_S)
+    return min(int(stored_duration(pool.termination_grace_max or "24h")), podtemplate.GRACE_MAX_S)
 
 
 def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) -> AllocationSpec:

@@ -9,7 +9,8 @@ from decimal import Decimal
 _UNIT_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 DURATION_PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
-_DURATION_MAX_S = 10 * 365 * 86400
+DURATION_MAX_S = 10 * 365 * 86400
+"""Ten years."""
 
 
 def parse_duration(text: str) -> float:
@@ -18,12 +19,29 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: not a duration, or longer than ten years.
     """
-    if not re.match(DURATION_PATTERN, text):
-        raise ValueError(f"{text!r} is not a duration; write for example 90s, 30m or 2h45m")
-    seconds = sum((Decimal(number) * _UNIT_S[unit] for number, unit in _PART.findall(text)), Decimal(0))
-    if seconds > _DURATION_MAX_S:
+    seconds = _seconds(text)
+    if seconds > DURATION_MAX_S:
         raise ValueError(f"{text!r} is longer than ten years")
     return float(seconds)
+
+
+def stored_duration(text: str) -> float:
+    """Seconds of a duration in an object on record; ten years for a longer one.
+
+    The schemas of the custom resources limit the form of a duration, not its length, so that an object which was
+    applied by hand may hold any length. Who accepts a duration uses `parse_duration`; who reads one that is stored
+    uses this, so that no such object stops the work on all others.
+
+    Raises:
+        ValueError: not a duration; the API server stores none of that form.
+    """
+    return float(min(_seconds(text), Decimal(DURATION_MAX_S)))
+
+
+def _seconds(text: str) -> Decimal:
+    if not re.match(DURATION_PATTERN, text):
+        raise ValueError(f"{text!r} is not a duration; write for example 90s, 30m or 2h45m")
+    return sum((Decimal(number) * _UNIT_S[unit] for number, unit in _PART.findall(text)), Decimal(0))
 
 
 def format_duration(seconds: float) -> str:

@@ -240,6 +240,23 @@ def test_only_an_administrator_sets_a_limit_beyond_the_queues(system: System, ow
     system.operator.change(path, {"spec": {"maxRuntimeOverride": None}})
 
 
+def test_only_an_administrator_gives_up_nodes(system: System, owner: Json) -> None:
+    """By hand: the other signals are for who may change the allocation; nodes stay given up for one attempt only."""
+    path, dry = f"{GROUP}/namespaces/default/allocations/{owner['name']}", {"dryRun": "All"}
+    lost = {"spec": {"signals": {"attempt": 1, "lostNodes": ["n1"]}}}
+    later = {"spec": {"signals": {"attempt": 2}}}
+    ready = {"spec": {"signals": {"attempt": 1, "ready": True}}}
+    with acting_as(system, "watcher") as client:
+        refused(client.patch(path, json=lost, headers=MERGE, params=dry), "forget", "set by administrators")
+        taken(client.patch(path, json=ready, headers=MERGE, params=dry))
+    with acting_as(system, "api") as client:
+        taken(client.patch(path, json=lost, headers=MERGE, params=dry))
+    system.operator.change(path, lost)
+    with acting_as(system, "watcher") as client:
+        refused(client.patch(path, json=later, headers=MERGE, params=dry), "forget", "set by administrators")
+        taken(client.patch(path, json=ready, headers=MERGE, params=dry))
+
+
 def test_a_launch_that_a_policy_refuses_ends_with_its_words(system: System) -> None:
     """Where a pool allows more than restricted and the policy does not: the user reads which rule it was."""
     pool = f"{GROUP}/resourcepools/default"

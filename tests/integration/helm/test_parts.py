@@ -262,14 +262,15 @@ def test_ranks_are_reached_by_the_proxy_and_by_ranks() -> None:
         assert {"port": "tasks"} in [port for rule in wall["spec"]["egress"] for port in rule.get("ports", ())]
 
 
-OF_USERS = "-policy-limits"
-"""The validating policy that judges users and not our accounts."""
+OF_USERS = ("-policy-limits", "-policy-forget")
+"""The validating policies that judge users and not our accounts."""
 
 
-def test_the_policy_of_limits_judges_everybody_but_the_api() -> None:
-    """The api asks by itself who may let something run beyond its queue; everybody else needs the right to."""
+@pytest.mark.parametrize(("right", "field"), [("limits", "spec.?maxRuntimeOverride"), ("forget", "?lostNodes")])
+def test_the_policy_of_a_right_judges_everybody_but_the_api(right: str, field: str) -> None:
+    """The api asks by itself whether its caller may write the field; everybody else needs the right to."""
     documents = rendered("defaults")
-    spec = chart.find(documents, "ValidatingAdmissionPolicy", "policy-limits")["spec"]
+    spec = chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{right}")["spec"]
     conditions = {item["name"]: item["expression"] for item in spec["matchConditions"]}
     [account] = [
         item["metadata"]["name"]
@@ -277,7 +278,8 @@ def test_the_policy_of_limits_judges_everybody_but_the_api() -> None:
         if item["kind"] == "ServiceAccount" and item["metadata"]["name"].endswith("-api")
     ]
     assert conditions["not-by-the-api"].endswith(f'"system:serviceaccount:{chart.NAMESPACE}:{account}"')
-    assert ".subresource('limits')" in spec["validations"][0]["expression"]
+    assert f".subresource('{right}')" in spec["validations"][0]["expression"]
+    assert any(field in expression for name, expression in conditions.items() if name != "not-by-the-api")
 
 
 def test_policies_judge_nobody_but_us() -> None:

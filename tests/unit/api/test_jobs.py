@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway.kube.resources import JOBS
+from slipway.kube.resources import JOBS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld
 
@@ -167,7 +167,8 @@ async def test_stats_count_what_waits_and_runs(world: ApiWorld) -> None:
     assert (by_queue["default"]["slotsQueued"], by_queue["default"]["slotsInUse"]) == (2, 2)
     (pool,) = stats["pools"]
     assert (pool["pool"], pool["queued"], pool["running"]) == ("default", 2, 1)
-    assert (await world.get("/queue-stats?pool=none")).json()["queues"] == []
+    await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "idle"}, "spec": {}})
+    assert (await world.get("/queue-stats?pool=idle")).json()["queues"] == []
 
 
 @pytest.mark.parametrize("path", ["/allocations", "/allocations?dryRun=true"])

@@ -6,7 +6,7 @@ import pytest
 from slipway.crd.transitions import with_status
 from slipway.errors import ExpiredError
 from slipway.kube.answers import Verb
-from slipway.kube.resources import ALLOCATIONS, NAMESPACES
+from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
@@ -106,6 +106,7 @@ async def test_pages_show_everything_once(world: ApiWorld) -> None:
 )
 async def test_ended_work_is_found_by_its_end(crowd: ApiWorld, query: str, expected: set[str]) -> None:
     """By result and by time; what has not ended has no time of its end."""
+    await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
     found = await crowd.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z", result=Result.CANCELED)
     await crowd.kube.replace_status(ALLOCATIONS, with_status(found, status))
@@ -132,6 +133,7 @@ async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> No
 
 async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
     """Whichever way one sorts by the end."""
+    await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
     found = await crowd.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z")
     await crowd.kube.replace_status(ALLOCATIONS, with_status(found, status))

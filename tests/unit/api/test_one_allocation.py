@@ -278,6 +278,15 @@ async def test_limits_change_after_the_launch_as_far_as_the_pool_lets_them(world
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, f"/{field}")
 
 
+async def test_a_limit_of_more_than_ten_years_is_refused_in_every_pool(world: ApiWorld) -> None:
+    """Also where the pool has no `limitsMax`; the field and the bound are named."""
+    path = f"/api/v1/allocations/{(await world.launch(name='a'))['id']}"
+    for field in ("maxRuntime", "idleTimeout", "pendingTimeout"):
+        refused = await world.http.patch(path, json={field: "99999999h"})
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["errors"] == [{"pointer": f"/{field}", "detail": "'99999999h' is longer than ten years"}]
+
+
 async def held(world: ApiWorld, **body: Any) -> str:
     """Where an allocation that is held is found."""
     return f"/api/v1/allocations/{(await world.launch(name='a', hold=True, **body))['id']}"

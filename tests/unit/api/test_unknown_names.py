@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from slipway.api.app import ENDPOINTS
-from slipway.kube.resources import ALLOCATIONS, JOBS, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
+from slipway.model.lifecycle import Event
 from tests.support.api_world import COMMAND, ApiWorld
 
 Json = dict[str, Any]
@@ -161,3 +162,61 @@ async def test_what_was_applied_into_a_pool_that_does_not_exist_says_so(world: A
     view = (await world.get("/allocations/applied/explain")).json()
     assert (view["code"], view["message"]) == ("UnknownPool", "there is no pool gone; there are: default")
     assert view["change"][0]["kind"] == "create"
+
+
+LISTS = (
+    *(f"/{collection}" for collection in COLLECTIONS),
+    *("/history", "/usage", "/usage/raw", "/jobs", "/queue-stats"),
+)
+FILTERS = {
+    "queue": "there is no queue gone; there are: default, theirs",
+    "pool": "there is no pool gone; there are: default, other",
+    "job": "there is no job gone; there are: elsewhere, j",
+}
+
+
+def _filters_of(path: str) -> frozenset[str]:
+    [endpoint] = [each for each in ENDPOINTS if (each.method, each.path) == ("GET", "/api/v1" + path)]
+    return frozenset(query.name for query in endpoint.query) & FILTERS.keys()
+
+
+@pytest.mark.parametrize(("path", "what"), [(path, what) for path in LISTS for what in sorted(_filters_of(path))])
+async def test_a_filter_with_a_name_that_does_not_exist_is_refused(world: ApiWorld, path: str, what: str) -> None:
+    """422 at the parameter, in the words for a body: an empty list would read as if nothing ran there."""
+    await furnished(world)
+    answer = await world.get(f"{path}?{what}=gone")
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"] == [{"pointer": "", "detail": f"?{what}= {FILTERS[what]}"}]
+    assert (await world.get(f"{path}?{what}={'j' if what == 'job' else 'default'}")).status_code == 200
+
+
+def test_every_list_with_such_a_filter_is_tried() -> None:
+    """A new route with a filter by queue, pool or job belongs into LISTS."""
+    filtering = {
+        endpoint.path
+        for endpoint in ENDPOINTS
+        if endpoint.method == "GET" and not FILTERS.keys().isdisjoint(query.name for query in endpoint.query)
+    }
+    assert {"/api/v1" + path for path in LISTS} == filtering
+
+
+async def test_a_job_is_looked_for_in_the_workspace_of_the_filter(world: ApiWorld) -> None:
+    """A job of another workspace is none of this one."""
+    await furnished(world)
+    answer = await world.get("/allocations?job=elsewhere&workspace=default")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        "job: workspace default has no job elsewhere; there are: j",
+    )
+
+
+@pytest.mark.parametrize("path", ["/history", "/usage", "/usage/raw"])
+async def test_a_queue_that_was_deleted_is_still_asked_for(world: ApiWorld, path: str) -> None:
+    """Its work is kept: no filter beside it makes the name unknown, and a user who launched nothing is no error."""
+    await furnished(world)
+    await world.launch(name="old", queue="closed")
+    await world.step("old", Event.TERMINATED)
+    await world.kube.delete(QUEUES, "closed")
+    for query in ("queue=closed", "queue=closed&pool=other", "user=who-launched-nothing"):
+        answer = await world.get(f"{path}?{query}")
+        assert answer.status_code == 200, answer.text

@@ -12,7 +12,7 @@ from slipway.crd.totals import ANNOTATION_USAGE, BOOKED, Bill, added, bills_of, 
 from slipway.crd.transitions import record
 from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, QUEUES
 from slipway.model.lifecycle import Event
 from slipway.model.times import format_time
 from tests.support.api_world import ApiWorld
@@ -165,3 +165,19 @@ async def test_waits_are_averaged_by_day_and_queue(world: ApiWorld) -> None:
     assert (day["pool"], day["queue"], day["admitted"]) == ("default", "default", 1)
     assert day["averageQueuedSeconds"] == pytest.approx(day["queuedSeconds"])
     assert msgspec.json.encode(day)
+
+
+async def test_a_queue_that_only_the_totals_remember_is_no_unknown_name(world: ApiWorld) -> None:
+    """Queue and object are gone; days on which it used nothing answer nothing, and refuse nothing."""
+    work = await ended(world, queue="closed")
+    await book(world, work)
+    await world.kube.delete(ALLOCATIONS, work.metadata.name, namespace=work.metadata.namespace)
+    await world.kube.delete(QUEUES, "closed")
+    for path in ("/usage?queue=closed&", "/usage/raw?queue=closed&", "/history?queue=closed&"):
+        answer = await world.get(f"{path}from=2020-01-01&to=2020-01-02")
+        assert answer.status_code == 200, answer.text
+    refused = await world.get("/usage?queue=clsoed")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422,
+        "queue: there is no queue clsoed; there are: default",
+    )

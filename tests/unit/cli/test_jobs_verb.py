@@ -1,6 +1,7 @@
 """`slipway job` and `slipway move`: who goes before whom."""
 
 from slipway.cli import main
+from slipway.kube.resources import RESOURCE_POOLS
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -72,6 +73,7 @@ async def test_the_queue_in_figures_and_in_any_order(world: ApiWorld, desk: Desk
     lines = (await desk.run("queue", "stats")).out.splitlines()
     assert lines[1].split()[:5] == ["default", "default", "1", "0", "1"]
     assert lines[-1].split()[1:4] == ["default", "default", "1"]
+    await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": "other"}, "spec": {}})
     assert (await desk.run("queue", "stats", "other")).out.strip() == "nothing waits and nothing runs"
     shown = [each.rsplit("-", 1)[0] for each in (await desk.run("ps", "-q", "--sort=-priority")).out.split()]
     assert shown == ["high", "low"]

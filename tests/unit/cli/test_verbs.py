@@ -424,8 +424,23 @@ async def test_curl(desk: Desk) -> None:
 async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld, desk: Desk) -> None:
     """Something waits, although nothing is Running, and nothing that ended is as new as that."""
     await desk.run(*RUN, "--", "true")
-    assert (await desk.run("ps", "--phase", "Running")).err.strip() == "nothing is listed with phase Running"
-    assert "fits these options" in (await desk.run("history", "--since", "1s")).err
+    assert (await desk.run("ps", "--phase", "Running")).err.strip() == "no workload with phase Running"
+    assert (await desk.run("ps", "--owner", "ada")).err.strip() == "no workload of user ada"
+    ended = await desk.run("history", "--since", "1s", "--owner", "ada")
+    assert ended.err.strip() == "no workload of user ada has ended since 1s and is still kept"
+    used = await desk.run("usage", "--owner", "ada", "--kind", "training")
+    assert used.err.startswith("no workload of user ada with kind training used anything from ")
+
+
+async def test_a_filter_that_names_what_does_not_exist_is_refused(world: ApiWorld, desk: Desk) -> None:
+    """An exit code of its own use, and the names there are, instead of an empty list that reads as an idle queue."""
+    for words in (("ps",), ("history",), ("history", "--at", "1s"), ("usage",), ("usage", "--raw"), ("job", "ls")):
+        done = await desk.run(*words, "--queue", "nosuch")
+        assert (done.code, done.out) == (main.USAGE, ""), words
+        assert "queue: there is no queue nosuch; there are: default" in done.err
+    assert "there is no job nosuch; there are none yet" in (await desk.run("ps", "--job", "nosuch")).err
+    stats = await desk.run("queue", "stats", "nosuch")
+    assert "pool: there is no pool nosuch; there are: default" in stats.err
 
 
 async def test_memory_without_a_unit_is_asked_back(desk: Desk) -> None:

@@ -63,7 +63,7 @@ class Catalog:
             return await self._pools.get(name, lambda: self._kube.get(RESOURCE_POOLS, name))
         except NotFoundError as error:
             listed = await self._kube.list(RESOURCE_POOLS)
-            have = _names([pool.metadata.name for pool in listed.items])
+            have = names_shown([pool.metadata.name for pool in listed.items])
             raise _missing("/pool", f"there is no pool {name}; {have}") from error
 
     async def pool_for(self, name: str, workspace: str) -> ResourcePool:
@@ -71,7 +71,7 @@ class Catalog:
         pool = await self.pool(name)
         if pool.spec.workspaces and workspace not in pool.spec.workspaces:
             raise _missing(
-                "/pool", f"pool {name} is not for workspace {workspace}; {_names(await self.pools_of(workspace))}"
+                "/pool", f"pool {name} is not for workspace {workspace}; {names_shown(await self.pools_of(workspace))}"
             )
         return pool
 
@@ -106,7 +106,7 @@ class Catalog:
         try:
             return await self._queues.get(name, lambda: self._kube.get(QUEUES, name))
         except NotFoundError as error:
-            have = _names([queue.metadata.name for queue in (await self._kube.list(QUEUES)).items])
+            have = names_shown([queue.metadata.name for queue in (await self._kube.list(QUEUES)).items])
             raise _missing("/queue", f"there is no queue {name}; {have}") from error
 
     async def check_queue(self, name: str, pool: str) -> None:
@@ -116,14 +116,14 @@ class Catalog:
             return
         have = [queue.metadata.name for queue in (await self._kube.list(QUEUES)).items if queue.spec.pool == pool]
         if name not in have:
-            raise _missing("/queue", f"pool {pool} has no queue {name}; {_names(have)}")
+            raise _missing("/queue", f"pool {pool} has no queue {name}; {names_shown(have)}")
 
     async def check_job(self, name: str, workspace: str) -> None:
         """Raises InvalidError at `/job` when the workspace has no such job: its limits would bind nothing."""
         try:
             await self._jobs.get((workspace, name), lambda: self._kube.get(JOBS, name, namespace=workspace))
         except NotFoundError as error:
-            have = _names([job.metadata.name for job in (await self._kube.list(JOBS, namespace=workspace)).items])
+            have = names_shown([job.metadata.name for job in (await self._kube.list(JOBS, namespace=workspace)).items])
             detail = f"workspace {workspace} has no job {name}; {have}; make it with: slipway job create {name}"
             raise _missing("/job", detail) from error
 
@@ -158,7 +158,7 @@ class Catalog:
         try:
             namespace = await self._namespaces.get(name, lambda: self._kube.get(NAMESPACES, name))
         except NotFoundError as error:
-            have = _names(await self.workspaces())
+            have = names_shown(await self.workspaces())
             raise _missing("/workspace", f"there is no namespace {name[:80]}; {have}") from error
         if namespace.status.phase == "Terminating" or namespace.metadata.deletion_timestamp:
             raise TerminatingError(f"workspace {name} is being deleted")
@@ -197,7 +197,7 @@ class Catalog:
             return await self._kube.get(TEMPLATES, name, namespace=workspace)
         except (NotFoundError, InvalidError) as error:
             listed = await self._kube.list(TEMPLATES, namespace=workspace)
-            have = _names([template.metadata.name for template in listed.items])
+            have = names_shown([template.metadata.name for template in listed.items])
             raise _missing("/template", f"there is no template {name} in workspace {workspace}; {have}") from error
 
     async def nodes(self) -> list[Node]:
@@ -221,7 +221,8 @@ class Catalog:
         return (await self._kube.list(NODES)).items
 
 
-def _names(names: list[str]) -> str:
+def names_shown(names: list[str]) -> str:
+    """What there is instead, for a refusal."""
     if not names:
         return "there are none yet"
     more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""

@@ -25,7 +25,7 @@ from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signal
 from slipway.errors import FieldError, InvalidError, StaleError
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import ALLOCATIONS
-from slipway.model.duration import parse_duration
+from slipway.model.duration import parse_duration, stored_duration
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
@@ -223,11 +223,11 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
     longest, errors = pool.spec.limits_max, list[FieldError]()
     for name, given in fields.items():
         try:
-            is_over = longest is not None and parse_duration(given) > parse_duration(longest)
-        except ValueError:
-            errors.append(FieldError(f"/{name}", f"{given!r} is no duration; write such as 90s, 30m or 2h"))
+            asked_s = parse_duration(given)
+        except ValueError as error:
+            errors.append(FieldError(f"/{name}", str(error)))
             continue
-        if is_over:
+        if longest is not None and asked_s > stored_duration(longest):
             detail = f"pool {pool.metadata.name} lets it be changed to {longest} at most (limitsMax); ask for less"
             errors.append(FieldError(f"/{name}", detail))
     if errors:
@@ -261,7 +261,7 @@ async def queue_limit(catalog: Catalog, allocation: Allocation) -> str:
 async def is_beyond_queue(catalog: Catalog, allocation: Allocation, asked: str) -> bool:
     """Whether a `maxRuntime` is longer than its queue, or an administrator, lets it run so far."""
     limit = allocation.spec.max_runtime_override or await queue_limit(catalog, allocation)
-    return bool(limit) and parse_duration(asked) > parse_duration(limit)
+    return bool(limit) and parse_duration(asked) > stored_duration(limit)
 
 
 async def check_queue_change(catalog: Catalog, allocation: Allocation, fields: Mapping[str, Any]) -> None:

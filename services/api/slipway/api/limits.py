@@ -10,7 +10,7 @@ from slipway.api.schemas import Deadline
 from slipway.crd.facts import deadlines_of, run_limit
 from slipway.crd.transitions import stop_reason
 from slipway.crd.v1alpha1 import Allocation
-from slipway.model.duration import parse_duration
+from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.streams.keys import ACTIVITY_SINCE
@@ -70,5 +70,5 @@ def _idle(allocation: Allocation, at: float, seen: Seen | None, now: float) -> D
         last = min(max(seen.values()), now)
         used = max((when for source, when in seen.items() if source != ACTIVITY_SINCE), default=None)
         said = f"last used {format_time(min(used, now))}" if used is not None else "not used since it began to run"
-    until = max(at, last + parse_duration(limit))
+    until = max(at, last + stored_duration(limit))
     return Deadline(name=IDLE, at=format_time(until), detail=f"unless it is used before: idleTimeout {limit}, {said}")

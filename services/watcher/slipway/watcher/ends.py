@@ -12,7 +12,7 @@ import msgspec
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.transitions import CONDITION_STUCK, stop_reason
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Stop
-from slipway.model.duration import parse_duration
+from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
 from slipway.model.times import parse_time
@@ -144,7 +144,7 @@ def patience_of(allocation: Allocation, policy: Policy) -> float:
     Another attempt waits anew, so who set a longer `pendingTimeout` gets that in one piece, and then the end.
     """
     timeout = allocation.spec.pending_timeout
-    return max(policy.stuck_limit_s, parse_duration(timeout) + _AFTER_TIMEOUT_S if timeout else 0.0)
+    return max(policy.stuck_limit_s, stored_duration(timeout) + _AFTER_TIMEOUT_S if timeout else 0.0)
 
 
 def standing_stop(allocation: Allocation) -> Stop | None:
@@ -193,7 +193,7 @@ def is_acknowledged(allocation: Allocation, preempt: Preemption) -> bool:
 def preemption_grace_s(allocation: Allocation, policy: Policy) -> float:
     """How long the ranks have, in seconds."""
     grace = allocation.spec.preemption_grace
-    return parse_duration(grace) if grace else policy.preemption_grace_s
+    return stored_duration(grace) if grace else policy.preemption_grace_s
 
 
 def outcome(

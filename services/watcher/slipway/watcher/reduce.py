@@ -25,7 +25,7 @@ from slipway.crd.transitions import HELD, is_released, is_told_held, leaving_ran
 from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.objects import Pod
-from slipway.model.duration import parse_duration
+from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
@@ -283,7 +283,7 @@ def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
         ends.DEADLINE_MAX_RUNTIME: run_limit(allocation),
         ends.DEADLINE_IDLE: allocation.spec.idle_timeout,
     }
-    return {name: format_time(since + parse_duration(limit)) for name, limit in limits.items() if limit}
+    return {name: format_time(since + stored_duration(limit)) for name, limit in limits.items() if limit}
 
 
 def _ready(view: View, allocation: Allocation) -> Allocation:

@@ -49,9 +49,12 @@ def _ended(arguments: argparse.Namespace, session: Session) -> int:
     if _is_plain(arguments, session, answer, items):
         return main.OK
     if not items:
-        is_filtered = any((arguments.workspace, arguments.queue, arguments.owner, arguments.since))
-        what = "nothing that has ended and is still kept fits these options"
-        session.terminal.note(what if is_filtered else "nothing has ended that is still kept")
+        asked = {"user": arguments.owner, "workspace": arguments.workspace, "queue": arguments.queue}
+        since = f" since {arguments.since}" if arguments.since else ""
+        none = words.none_of(asked) or ("no workload" if since else "")
+        session.terminal.note(
+            f"{none} has ended{since} and is still kept" if none else "nothing has ended that is still kept"
+        )
         return main.OK
     now = table.now()
     rows = [

@@ -65,8 +65,8 @@ def ps(arguments: argparse.Namespace, session: Session) -> int:
             session.terminal.line(str(view["id"]))
         return main.OK
     if not views and any(query.values()):
-        asked = ", ".join(f"{name} {value}" for name, value in query.items() if value and name != "sort")
-        session.terminal.note(f"nothing is listed with {asked}" if asked else "nothing is listed")
+        asked = {name: value for name, value in query.items() if name != "sort"}
+        session.terminal.note(words.none_of(asked) or "nothing is listed")
         return main.OK
     if not views:
         session.terminal.note("nothing waits and nothing runs; launch something with: slipway run -- python --version")

@@ -9,7 +9,9 @@ from slipway.api import history
 from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
 from slipway.api.history import UNKNOWN, HistoryView, Standing
+from slipway.api.named import Named, check_named
 from slipway.api.parts import Parts, parts_of
+from slipway.api.routes.usage import in_totals
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import TransientError
@@ -50,12 +52,17 @@ async def at_moment(request: Request) -> Response:
     if any(each.phase == UNKNOWN for each in items):
         lossy.append("of some allocations the transitions of that time are no longer kept: their phase is Unknown")
     queue = query.get("queue", "")
-    if queue and any(each.source == "firehose" for each in items):
+    has_gone = any(each.source == "firehose" for each in items)
+    if queue and has_gone:
         lossy.append("what was deleted since then is not told apart by queue, and left out")
     items = [each for each in items if queue in ("", each.queue)]
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
     sight = await sight_of(request)
     items = [each for each in items if sight.has(each.workspace)]
+    if not items:
+        # Of what was deleted since then the queue is unknown: it may have been the one that was asked for.
+        named = Named(pool=query.get("pool", ""), queue="" if has_gone else queue)
+        await check_named(parts.kube, named, in_totals(parts, sight))
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
 

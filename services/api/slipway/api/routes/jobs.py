@@ -27,10 +27,11 @@ from slipway.api.job_schemas import (
     StatsView,
 )
 from slipway.api.job_view import STATES, job_views, queue_stats
+from slipway.api.named import Named, check_named
 from slipway.api.parts import Parts, parts_of
 from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.routes.allocations import aged_of
-from slipway.api.routes.usage import days_of, spent_on
+from slipway.api.routes.usage import days_of, in_totals, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
 from slipway.api.strict import checked, read_object
 from slipway.api.view import allocation_view
@@ -62,6 +63,8 @@ async def list_jobs(request: Request) -> Response:
     allocations = await _allocations(parts)
     views = job_views(wanted, allocations, jobs, aged=await aged_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
+    if not shown:
+        await check_named(parts.kube, Named(queue=queue))
     shown.sort(key=lambda each: (-STATES.index(each.state), each.ahead, each.workspace, each.name))
     return json_response(JobList(items=shown, metadata=ListMetadata()))
 
@@ -155,6 +158,8 @@ async def stats(request: Request) -> Response:
     pool = request.query_params.get("pool", "")
     live = [each for each in live if pool in ("", each.spec.pool)]
     spent = [each for each in await spent_on(parts, days_of(request, now)) if pool in ("", each.key[2])]
+    if not live and not spent:
+        await check_named(parts.kube, Named(pool=pool), in_totals(parts, await sight_of(request)))
     queues, pools = queue_stats(live, now, by_queue=True), queue_stats(live, now, by_queue=False)
     return json_response(StatsView(queues=queues, pools=pools, days=_waits(spent)))
 

@@ -13,6 +13,7 @@ from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_re
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
 from slipway.api.listing import Filter, Span, list_page
+from slipway.api.named import Named, check_named
 from slipway.api.observe import REQUEST_ID_KEY, SPAN_KEY
 from slipway.api.ordered import Sorting, ordered_page
 from slipway.api.parts import parts_of
@@ -114,6 +115,9 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         page = await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
     else:
         page = await list_page(parts.kube, wanted, limit=limit, continue_=continue_)
+    if not page.items and not page.continue_ and not continue_:
+        named = Named(pool=wanted.pool, queue=wanted.queue, job=wanted.job, workspace=wanted.workspace)
+        await check_named(parts.kube, named)
     return json_response(
         AllocationList(
             items=[allocation_view(each) for each in page.items],

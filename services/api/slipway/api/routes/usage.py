@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import usage_view
+from slipway.api.access.asks import Sight
 from slipway.api.access.door import sight_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
+from slipway.api.named import Named, Remembered, What, check_named
 from slipway.api.parts import Parts, parts_of
-from slipway.api.usage_view import DIMENSIONS, RawView, UsageView
+from slipway.api.usage_view import DIMENSIONS, RawView, UsageView, Wanted
 from slipway.crd import totals
 from slipway.crd.figures import DayTotals
 from slipway.crd.spending import Spent, gather
@@ -49,6 +51,8 @@ async def usage(request: Request) -> Response:
     sight = await sight_of(request)
     seen = [each for each in await spent_on(parts, days) if sight.has(each.key[0])]
     spent = [each for each in seen if usage_view.is_wanted(each, wanted)]
+    if not spent:
+        await check_named(parts.kube, _named(wanted), in_totals(parts, sight))
     rows = usage_view.grouped(spent, by)
     if is_csv:
         return _csv(usage_view.usage_csv(rows, by), f"usage-{days[0]}-{days[-1]}.csv")
@@ -62,6 +66,8 @@ async def raw(request: Request) -> Response:
     is_csv = wants_csv(request)
     listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
     rows = usage_view.raw_rows(listed.items, days, _wanted(request), now)
+    if not rows:
+        await check_named(parts.kube, _named(_wanted(request)), in_totals(parts, await sight_of(request)))
     if is_csv:
         return _csv(usage_view.raw_csv(rows), f"allocations-{days[0]}-{days[-1]}.csv")
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
@@ -90,6 +96,18 @@ async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:
             raise UnavailableError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
 
     return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+
+
+def in_totals(parts: Parts, sight: Sight) -> Remembered:
+    """Whether the totals name a queue or a pool: work of it ended within the last DAYS_MAX days and may be gone."""
+
+    async def is_named(what: What, name: str) -> bool:
+        today_ms = round(parts.clock.now() * 1000) // DAY_MS * DAY_MS
+        days = [day_of(today_ms - back * DAY_MS) for back in range(DAYS_MAX)]
+        rows = [row for day in (await _stored(parts, days)).values() for row in day.rows if sight.has(row.workspace)]
+        return any(name == {"pool": row.pool, "queue": row.queue}.get(what) for row in rows)
+
+    return is_named
 
 
 def days_of(request: Request, now: float) -> list[str]:
@@ -130,6 +148,10 @@ def wants_csv(request: Request) -> bool:
     if given not in ("", "json", "csv"):
         raise bad_param("format", f"must be json or csv, not {given[:64]!r}")
     return given == "csv" or (not given and accepts(request, CSV_TYPE))
+
+
+def _named(wanted: Wanted) -> Named:
+    return Named(pool=wanted["pool"], queue=wanted["queue"])
 
 
 def _wanted(request: Request) -> dict[str, str]:

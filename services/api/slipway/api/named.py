@@ -1,0 +1,74 @@
+"""Queues, pools and jobs that a filter of a list names: a name that does not exist is refused, in the words for a body.
+
+An empty answer would read as "nothing runs there". The names are checked only when nothing was found, so that a list
+that has something to show reads nothing more. A name that is remembered is no error: the queue was deleted, and work
+that is kept, or the totals of usage, still name it. A user is never refused: one who launched nothing has no object.
+
+Owns the refusal. It must not know the routes.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+from slipway.api.catalog import names_shown
+from slipway.api.ports import Kube
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import FieldError, InvalidError
+from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
+
+NAME_SHOWN_MAX = 80
+What = Literal["pool", "queue", "job"]
+Remembered = Callable[[What, str], Awaitable[bool]]
+"""Whether something that a list can show still tells of a name that does not exist any more."""
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """The names in a filter; empty: none. `workspace` is where the job belongs, if the filter says so."""
+
+    pool: str = ""
+    queue: str = ""
+    job: str = ""
+    workspace: str = ""
+
+
+async def check_named(kube: Kube, named: Named, remembered: Remembered | None = None) -> None:
+    """Raises InvalidError at the parameter whose name does not exist and is not remembered by any kept allocation."""
+
+    async def is_remembered(what: What, name: str) -> bool:
+        return await _is_kept(kube, what, name) or (remembered is not None and await remembered(what, name))
+
+    if named.pool:
+        pools = [each.metadata.name for each in (await kube.list(RESOURCE_POOLS)).items]
+        if named.pool not in pools and not await is_remembered("pool", named.pool):
+            raise _unknown("pool", f"there is no pool {named.pool[:NAME_SHOWN_MAX]}; {names_shown(pools)}")
+    if named.queue:
+        queues = [each.metadata.name for each in (await kube.list(QUEUES)).items]
+        if named.queue not in queues and not await is_remembered("queue", named.queue):
+            raise _unknown("queue", f"there is no queue {named.queue[:NAME_SHOWN_MAX]}; {names_shown(queues)}")
+    if named.job:
+        listed = await kube.list(JOBS, namespace=named.workspace or None)
+        jobs = [each.metadata.name for each in listed.items]
+        if named.job not in jobs and not await is_remembered("job", named.job):
+            whose = f"workspace {named.workspace[:NAME_SHOWN_MAX]} has no job" if named.workspace else "there is no job"
+            raise _unknown("job", f"{whose} {named.job[:NAME_SHOWN_MAX]}; {names_shown(sorted(set(jobs)))}")
+
+
+async def _is_kept(kube: Kube, what: What, name: str) -> bool:
+    listed = await kube.list(ALLOCATIONS)
+    return any(name == _named_by(each, what) for each in listed.items)
+
+
+def _named_by(allocation: Allocation, what: What) -> str:
+    match what:
+        case "pool":
+            return allocation.spec.pool
+        case "queue":
+            return allocation.spec.queue
+        case "job":
+            return allocation.spec.job or ""
+
+
+def _unknown(what: What, detail: str) -> InvalidError:
+    return InvalidError(f"{what}: {detail}", fields=(FieldError("", f"?{what}= {detail}"),))
