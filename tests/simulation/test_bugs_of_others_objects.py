@@ -89,6 +89,7 @@ def test_an_exit_outlives_its_node_and_the_absence_of_every_watcher() -> None:
         (container,) = world.kubelets.live(launched.metadata.uid)
         world.kubelets.exit(container.pod_uid, 0)
         await asyncio.sleep(2.0)
+        world.kubelets.lose(container.node)
         await world.kube.delete(NODES, (running.status.ranks or [])[0].node)
         # What PodGC does to pods of a node that is gone.
         await world.kube.delete(PODS_OF, container.pod, namespace="default", grace_s=0)

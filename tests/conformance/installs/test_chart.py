@@ -236,7 +236,7 @@ def test_policies_are_understood(ground: Ground) -> None:
     """The API server has checked the types of every expression, and has nothing to say."""
     ground.install()
     names = ground.names("ValidatingAdmissionPolicy")
-    of_users = 1
+    of_users = 2
     assert len(names) == len(list((chart.CHART / "files" / "policies").iterdir())) + of_users
     for name in names:
         path = f"{COLLECTIONS['ValidatingAdmissionPolicy']}/{name}"

@@ -354,7 +354,14 @@ BUGS: tuple[Bug, ...] = (
         name="next attempt beside the last",
         breaks="another attempt waits until nothing of the last runs",
         install=_next_attempt_beside_the_last,
-        hunts=(("restart", ""),),
+        hunts=(
+            ("restart", ""),
+            ("fail", ""),
+            ("pod-evicted", ""),
+            ("node-lost", ""),
+            ("preempt-acked", ""),
+            ("poison", ""),
+        ),
         told_by=("I3", "I20"),
     ),
     Bug(

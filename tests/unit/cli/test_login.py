@@ -118,7 +118,7 @@ def test_tokens_in_a_folder(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     record = apitokens.decode(path.name, path.read_bytes())
     assert (record.is_of(token), dict(record.roles)) == (True, {"red": "editor", "*": "viewer"})
-    assert token.rpartition("_")[2] not in path.read_text(encoding="utf-8")
+    assert token.split("_", 2)[2] not in path.read_text(encoding="utf-8")
     listed = run_here("token", "ls", "--dir", folder, "-o", "json").json["items"]
     assert [(each["id"], each["user"], "hash" in each) for each in listed] == [(record.id, "ada", False)]
     assert run_here("token", "revoke", record.id, "--dir", folder).code == 0

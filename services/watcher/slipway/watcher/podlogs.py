@@ -51,6 +51,8 @@ DRAIN_PARTS = 6
 """A pod is kept for so many times the drain time as long as its log moves on; half of it at full length."""
 CLOSE_WITHIN_S = 600.0
 """So long after an end it is seen to that its logs have ends, too."""
+SHOWN_S = 5.0
+"""Without a store, an ended pod is kept for so long: its log is read from its node."""
 HAND_OVER_S = 2.0
 """A process that stops reads the logs of what is ending for so long."""
 EXTRA_PART = 4
@@ -166,8 +168,10 @@ class PodLogs:
         What is waited for is read again when nothing comes, then hurried, and at last given up, which readers are told.
         """
         uid, drain_s = pod.metadata.uid, self._limits.drain_s
+        if not self._limits.enabled:
+            return self._was_shown(pod)
         unread = self._unread(pod)
-        if not self._limits.enabled or not unread:
+        if not unread:
             self._asked_at.pop(uid, None)
             return True
         now = self._clock.monotonic()
@@ -192,6 +196,15 @@ class PodLogs:
                 follower.cut()
             look_at = min(look_at, max(stalls_at, now + drain_s / 2))
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), look_at - now)
+        return False
+
+    def _was_shown(self, pod: Pod) -> bool:
+        """Whether who reads the log of an ended pod from its node, where nothing is stored, has had time for it."""
+        uid, now = pod.metadata.uid, self._clock.monotonic()
+        asked_at, _ = self._asked_at.setdefault(uid, (now, now))
+        if pod.metadata.deletion_timestamp is not None or now - asked_at >= SHOWN_S:
+            return True
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), asked_at + SHOWN_S - now)
         return False
 
     async def close(self) -> None:
