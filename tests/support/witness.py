@@ -27,7 +27,7 @@ from slipway.local.apiserver.store import ObjectKey, Record
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.pods import manifest
-from slipway.pods.ended import is_watchers
+from slipway.pods.ended import waits_for_reader
 from slipway.podworker.intent import Bind, Launch, Teardown, decide
 from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
@@ -261,7 +261,7 @@ class Witness:
             if record.obj["metadata"].get("labels", {}).get("slipway.dev/allocation-uid") == allocation.metadata.uid
             and int(record.obj["metadata"]["labels"]["slipway.dev/attempt"]) <= through
             and not record.obj["metadata"].get("deletionTimestamp")
-            and not is_watchers(msgspec.convert(record.obj, Pod), allocation)
+            and not waits_for_reader(msgspec.convert(record.obj, Pod), allocation)
         ]
 
     def _others(self, claimed: Claimed) -> int:

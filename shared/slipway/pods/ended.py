@@ -34,8 +34,9 @@ def recorded(allocation: Allocation) -> frozenset[str]:
     return frozenset(rank.pod_uid for rank in allocation.status.ranks or () if rank.phase in RANK_ENDS)
 
 
-def is_watchers(pod: Pod, allocation: Allocation) -> bool:
-    """Whether the watcher deletes it: it ended by itself, its attempt is over, and its end is on record."""
+def waits_for_reader(pod: Pod, allocation: Allocation) -> bool:
+    """Whether the watcher deletes it, once its log is read: it ended by itself, in an attempt that is over, and that is
+    on record."""
     status = allocation.status
     if pod.metadata.deletion_timestamp is not None:
         return False

@@ -8,7 +8,7 @@ import pytest
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
-from slipway.pods.ended import is_watchers
+from slipway.pods.ended import waits_for_reader
 from slipway.podworker import teardown
 from slipway.streams import memory_logs
 from slipway.streams.logpacks import LogAppended, LogPack, LogPosition
@@ -88,7 +88,7 @@ def _by_its_record(patch: pytest.MonkeyPatch) -> None:
     """A pod whose end is on record is deleted, whatever is seen of it."""
 
     def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
-        return tuple(pod for pod in view.pods if is_watchers(pod, after))
+        return tuple(pod for pod in view.pods if waits_for_reader(pod, after))
 
     patch.setattr(leftovers, "deletable", deletable)
 
@@ -198,7 +198,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="a pod is deleted by its record",
-        breaks="a pod is deleted by a view that shows its end, not by its record alone: else its log is not looked for",
+        breaks="a pod is deleted after its end was seen: the record of an end does not say which logs there are",
         install=_by_its_record,
         hunts=tuple((name, "crash-stale@watcher:*append logs:before") for name in ("restart", "launch-8")),
         told_by=("I27",),

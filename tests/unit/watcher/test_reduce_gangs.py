@@ -170,6 +170,8 @@ def test_a_rank_on_a_node_that_is_gone_is_cleared_away_while_the_others_go_on() 
     assert on.allocation.status.phase is Phase.RUNNING
     assert [pod.metadata.name[-1] for pod in on.force_deletes] == ["1"]
     deleted = a_pod(1).running().deleted(at_s=20)
+    early = once(story.it, a_pod(0).running(), deleted, nodes_gone=gone, consistent=True, written_at=NOW)
+    assert (early.changed, early.drop_pod_finalizers) == (False, ()), "its loss is not on record yet"
     leaving = once(on.allocation, a_pod(0).running(), deleted, nodes_gone=gone, consistent=True)
     assert [pod.metadata.name[-1] for pod in leaving.drop_pod_finalizers] == ["1"]
     after = settled(leaving.allocation, a_pod(0).running())

@@ -1,6 +1,6 @@
 """What is given up once it has served: finalizers of pods, and of the object."""
 
-from slipway.model.lifecycle import Event
+from slipway.model.lifecycle import Event, Phase
 from tests.support.builders import AllocationStory, a_pod, an_allocation
 from tests.support.reductions import NOW, a_running, once, settled
 
@@ -41,6 +41,17 @@ def test_pods_of_past_attempts_are_let_go() -> None:
     done = once(second, a_pod().exited(1), a_pod(0, attempt=3).exited(1))
     assert [pod.metadata.name for pod in done.drop_pod_finalizers] == ["run-0123abcd-1-0"]
     assert done.needs.hint
+
+
+def test_a_pod_that_ended_by_itself_is_deleted_once_its_attempt_is_over() -> None:
+    """By a view that shows its end: one that is older than the record does not say which logs there are to read."""
+    one_down = once(a_running(2, maxRestarts=0).it, a_pod(0).exited(1), a_pod(1).running())
+    assert one_down.allocation.status.phase is Phase.TERMINATING
+    assert [pod.metadata.name[-1] for pod in one_down.deletes] == ["0"]
+    assert once(one_down.allocation, a_pod(0).running(), a_pod(1).running()).deletes == ()
+    assert once(one_down.allocation, a_pod(0).exited(1).deleted(), a_pod(1).running()).deletes == ()
+    goes_on = once(a_running(2).it, a_pod(0).exited(0), a_pod(1).running(), written_at=NOW - 1)
+    assert (goes_on.changed, goes_on.deletes) == (True, ())
 
 
 def test_the_object_is_let_go_last() -> None:

@@ -25,7 +25,7 @@ from slipway.kube.wire import metadata_of
 from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.pods import manifest
-from slipway.pods.ended import attempt_of, is_watchers, recorded
+from slipway.pods.ended import attempt_of, recorded, waits_for_reader
 from slipway.podworker.adopt import is_ours
 from slipway.podworker.bounded import Lanes
 from slipway.podworker.bundles import Bundles
@@ -159,7 +159,7 @@ class Remover:
 
 def _is_to_delete(item: Any, allocation: Allocation) -> bool:
     """Whether it is an object of the allocation, and the pod worker's to delete."""
-    is_kept = isinstance(item, Pod) and is_watchers(item, allocation)
+    is_kept = isinstance(item, Pod) and waits_for_reader(item, allocation)
     return is_ours(metadata_of(item), allocation.metadata.uid) and not is_kept
 
 

@@ -12,7 +12,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.pods.ended import attempt_of, is_watchers, recorded
+from slipway.pods.ended import attempt_of, recorded, waits_for_reader
 from slipway.watcher import exits
 from slipway.watcher.gang import Rank
 from slipway.watcher.view import View
@@ -33,7 +33,7 @@ def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
 
     Their end is seen, too: of a view that is older than the record nobody knows which logs there are to read.
     """
-    return tuple(pod for pod in view.pods if is_watchers(pod, after) and exits.exit_of(pod) is not None)
+    return tuple(pod for pod in view.pods if waits_for_reader(pod, after) and exits.exit_of(pod) is not None)
 
 
 def unreachable(view: View) -> tuple[Pod, ...]:
@@ -88,7 +88,11 @@ def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
     if attempt > status.attempt:
         return False
     if _is_in_release(pod, after):
-        return pod.metadata.uid in recorded(after) or (is_leaving and pod.spec.node_name in view.nodes_gone)
+        # A lost pod ends only with its object. While its gang goes on, that it was lost with its node is recorded first.
+        is_lost = is_leaving and pod.spec.node_name in view.nodes_gone
+        return pod.metadata.uid in recorded(after) or (
+            is_lost and status.phase in (Phase.TERMINATING, Phase.TERMINATED)
+        )
     # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
 

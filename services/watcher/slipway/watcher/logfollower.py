@@ -221,7 +221,7 @@ class LogFollower:
         """Say where people read the log that its end is missing, and `why`; then it is over."""
         _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=why)
         with suppress(ControlPlaneError):
-            await self._say(unread(self._source, why), "unread")
+            await self._say(unread_text(self._source, why), "unread")
             await self._finish()
 
     def cut(self) -> None:
@@ -248,7 +248,7 @@ class LogFollower:
                 raise DeadlineError(self._given_up)
             is_over = has_ended(self.pod, self._container)
             try:
-                is_read = is_over and 0.0 < _ended_at(self.pod, self._container) <= read_until
+                is_read = is_over and 0.0 < ended_at(self.pod, self._container) <= read_until
                 if not is_read:
                     is_whole = await self._follow()
                     # What was read and not stored, or stored by another process, has to be read again to its end.
@@ -496,7 +496,7 @@ class Lag:
         return self._clock.now() - parse_time(newest) - self._offset_s if newest else 0.0
 
 
-def unread(source: LogSource, why: str) -> str:
+def unread_text(source: LogSource, why: str) -> str:
     """What readers of a log are told whose end is missing."""
     return f"the end of the log of {_whose(source)} could not be read from its node: {why}"
 
@@ -526,7 +526,7 @@ def has_ended(pod: Pod, container: str) -> bool:
     return exits.is_over(pod) or (found is not None and found.state.terminated is not None)
 
 
-def _ended_at(pod: Pod, container: str) -> float:
+def ended_at(pod: Pod, container: str) -> float:
     """When its node says that it ended (epoch seconds, cut to whole ones); 0 when it does not say."""
     found = status_of(pod, container)
     ended = found.state.terminated if found is not None else None

@@ -38,10 +38,11 @@ from slipway.watcher.logfollower import (
     LogFollower,
     LogMeans,
     LogWriter,
+    ended_at,
     event_pack,
     has_ended,
     status_of,
-    unread,
+    unread_text,
 )
 from slipway.watcher.ports import LogReader, LogStore
 from slipway.watcher.world import World
@@ -104,7 +105,7 @@ class PodLogs:
         self._fresh: set[str] = set()
         """pods seen in this term before they had a log: none of their lines is stored"""
         self._ended: dict[str, set[str]] = {}
-        """{uid of an allocation: its pods whose log this process has read to its end}"""
+        """{uid of an allocation: its pods whose log was read to its end in this term}"""
         self._closed: set[str] = set()
         """allocations whose logs are known to have ends, for as long as `close` would look at them"""
         self._faults: dict[Key, int] = {}
@@ -133,6 +134,7 @@ class PodLogs:
         finally:
             self._leads = False
             self._fresh.clear()
+            self._ended.clear()
             for (uid, _), task in list(self._running.items()):
                 pod = self._world.pods.by_uid(uid)
                 if pod is None or not _is_ending(pod):
@@ -170,8 +172,8 @@ class PodLogs:
         uid, drain_s = pod.metadata.uid, self._limits.drain_s
         if not self._limits.enabled:
             return self._was_shown(pod)
-        unread = self._unread(pod)
-        if not unread:
+        sources = self._unread(pod)
+        if not sources:
             self._asked_at.pop(uid, None)
             return True
         now = self._clock.monotonic()
@@ -181,7 +183,7 @@ class PodLogs:
             asked_at = now
         self._asked_at[uid] = asked_at, now
         self._start(pod)
-        mine = [follower for source in unread if (follower := self._followers.get((uid, source))) is not None]
+        mine = [follower for source in sources if (follower := self._followers.get((uid, source))) is not None]
         moved_at = max((follower.moved_at for follower in mine), default=asked_at)
         until = max(asked_at, min(moved_at, asked_at + drain_s * (DRAIN_PARTS - 1))) + drain_s
         if now >= until:
@@ -199,12 +201,11 @@ class PodLogs:
         return False
 
     def _was_shown(self, pod: Pod) -> bool:
-        """Whether who reads the log of an ended pod from its node, where nothing is stored, has had time for it."""
-        uid, now = pod.metadata.uid, self._clock.monotonic()
-        asked_at, _ = self._asked_at.setdefault(uid, (now, now))
-        if pod.metadata.deletion_timestamp is not None or now - asked_at >= SHOWN_S:
+        """Whether readers of the log, which they get from the node where nothing is stored, have had time for it."""
+        age_s = self._clock.now() - ended_at(pod, exits.main_name(pod))
+        if pod.metadata.deletion_timestamp is not None or not 0.0 <= age_s < SHOWN_S:
             return True
-        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), asked_at + SHOWN_S - now)
+        self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), SHOWN_S - age_s)
         return False
 
     async def close(self) -> None:
@@ -212,12 +213,12 @@ class PodLogs:
         more is lost. Raises what the store raises."""
         now, looked_at = self._clock.now(), set[str]()
         for allocation in self._world.allocations.items() if self._limits.enabled else ():
-            uid, ended_at = allocation.metadata.uid, allocation.status.ended_at
-            age_s = now - parse_time(ended_at) if ended_at else 0.0
+            uid, status = allocation.metadata.uid, allocation.status
+            age_s = now - parse_time(status.ended_at) if status.ended_at else 0.0
             if not OTHERS_S <= age_s < CLOSE_WITHIN_S or self._world.pods_of(uid):
                 continue
             looked_at.add(uid)
-            pods = {rank.pod_uid for rank in allocation.status.ranks or ()}
+            pods = {rank.pod_uid for rank in status.ranks or ()}
             is_known = uid in self._closed or (bool(pods) and pods <= self._ended.get(uid, set()))
             self._ended.pop(uid, None)
             if not is_known:
@@ -225,6 +226,8 @@ class PodLogs:
                 liveness.beat()
             self._closed.add(uid)
         self._closed &= looked_at
+        for uid in [uid for uid in self._ended if self._world.allocations.by_uid(uid) is None]:
+            del self._ended[uid]
 
     async def _close(self, allocation: Allocation) -> None:
         id_, status, now = id_of(allocation), allocation.status, format_time(self._clock.now(), "microseconds")
@@ -236,7 +239,7 @@ class PodLogs:
         for source, position in open_.items():
             if position.is_ended:
                 continue
-            text = f"{now} {unread(source, 'its pod is gone, and its log was not stored to its end')}"
+            text = f"{now} {unread_text(source, 'its pod is gone, and its log was not stored to its end')}"
             last = LogPack(
                 allocation=id_,
                 source=source,
@@ -313,7 +316,7 @@ class PodLogs:
                 await service.guarded("log", follower.abandon(f"reading it has failed {FAULTS_MAX} times"))
         if is_done:
             self._faults.pop(key, None)
-            if not source:
+            if self._leads and not source:
                 self._ended.setdefault(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), set()).add(uid)
             if self._world.pods.by_uid(uid) is not None:
                 self._drained.setdefault(uid, set()).add(source)

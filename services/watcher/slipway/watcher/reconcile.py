@@ -47,8 +47,6 @@ ASSIGNED_HINT_DELAY_S = 10.0
 pod worker has not worked off yet."""
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
-DELETE_AGAIN_S = 5.0
-"""So long a pod that was deleted may still be seen before its delete is sent again."""
 
 _REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
@@ -103,8 +101,6 @@ class Reconciler:
         self._wrote = wrote
         self._answers: dict[str, Allocation] = {}
         """Our last write of each allocation, until the store has caught up with it."""
-        self._deleted: dict[str, dict[str, float]] = {}
-        """{uid: {uid of a pod of it that was deleted: when}}"""
         self._written: dict[str, tuple[AllocationStatus, float]] = {}
         """{uid: (the status as it is on record, since when at the latest)}, whichever replica wrote it."""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
@@ -145,7 +141,6 @@ class Reconciler:
         """The allocation is gone."""
         self._answers.pop(uid, None)
         self._written.pop(uid, None)
-        self._deleted.pop(uid, None)
         self._pace.forget(uid)
         self._late.forget(uid)
 
@@ -270,40 +265,26 @@ class Reconciler:
         drops = {pod.metadata.uid for pod in reduction.drop_pod_finalizers}
         deletes = {pod.metadata.uid for pod in reduction.deletes}
         spent = {pod.metadata.uid: pod for pod in (*reduction.drop_pod_finalizers, *reduction.deletes)}
-        read = [(key, pod) for key, pod in spent.items() if self._is_read(pod)]
+        read = [(uid, pod) for uid, pod in spent.items() if self._is_read(pod)]
         if read:
-            uid = reduction.allocation.metadata.uid
             await asyncio.gather(
-                *(self._let_go_of(pod, uid, drops=key in drops, deletes=key in deletes) for key, pod in read)
+                *(self._let_go_of(pod, drops=uid in drops, deletes=uid in deletes) for uid, pod in read)
             )
         return reduction.drop_cr_finalizer and await self._let_go(reduction.allocation)
 
     def _is_read(self, pod: Pod) -> bool:
         return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
 
-    async def _let_go_of(self, pod: Pod, uid: str, *, drops: bool, deletes: bool) -> None:
-        """Its log is read: first its finalizer goes, so that the delete is the end of it."""
+    async def _let_go_of(self, pod: Pod, *, drops: bool, deletes: bool) -> None:
+        """Its log is read. The delete comes first: with the finalizer off, the server would write the pod once more."""
+        meta = pod.metadata
+        if deletes:
+            async with self._patches:
+                with suppress(NotFoundError, StaleError):
+                    await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            liveness.beat()
         if drops:
             await self._drop(pod)
-        if deletes:
-            await self._delete(pod, uid)
-
-    async def _delete(self, pod: Pod, uid: str) -> None:
-        meta, now = pod.metadata, self._clock.monotonic()
-        sent = self._deleted.setdefault(uid, {})
-        if now - sent.get(meta.uid, -DELETE_AGAIN_S) < DELETE_AGAIN_S:
-            return
-        sent[meta.uid] = now
-        try:
-            async with self._patches:
-                await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
-        except (NotFoundError, StaleError):
-            return
-        except ControlPlaneError:
-            del sent[meta.uid]
-            raise
-        liveness.beat()
-        self._queue.add_after(uid, DELETE_AGAIN_S)
 
     async def _drop(self, pod: Pod) -> None:
         # A pod that was not seen to end (its namespace is going) may have ended since: then its exit comes first.

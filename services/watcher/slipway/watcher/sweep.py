@@ -19,7 +19,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
-from slipway.pods.ended import attempt_of, is_watchers
+from slipway.pods.ended import attempt_of, waits_for_reader
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.watcher import finalizers
@@ -122,7 +122,7 @@ def _is_orphan(item: Orphan, owner: Allocation | None, *, now: float) -> bool:
         return not is_leaving or TRACKING_FINALIZER in item.meta.finalizers
     if is_leaving or _age_s(owner, now) < GRACE_S:
         return False
-    if item.pod is not None and TRACKING_FINALIZER in item.meta.finalizers and is_watchers(item.pod, owner):
+    if item.pod is not None and TRACKING_FINALIZER in item.meta.finalizers and waits_for_reader(item.pod, owner):
         return False
     return attempt_of(item.meta) < owner.status.attempt or owner.status.phase is Phase.TERMINATED
 
