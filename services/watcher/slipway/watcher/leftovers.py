@@ -88,13 +88,18 @@ def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
     if attempt > status.attempt:
         return False
     if _is_in_release(pod, after):
-        # A lost pod ends only with its object. While its gang goes on, that it was lost with its node is recorded first.
         is_lost = is_leaving and pod.spec.node_name in view.nodes_gone
-        return pod.metadata.uid in recorded(after) or (
-            is_lost and status.phase in (Phase.TERMINATING, Phase.TERMINATED)
-        )
+        return pod.metadata.uid in recorded(after) or (is_lost and _is_told_lost(pod, after))
     # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
+
+
+def _is_told_lost(pod: Pod, after: Allocation) -> bool:
+    """Whether it is on record that the pod was lost with its node. It ends only with its object, so that comes first:
+    of a pod that is gone nobody sees why. Where everything ends, it does not matter any more."""
+    ranks = after.status.ranks or ()
+    is_told = any(rank.pod_uid == pod.metadata.uid and rank.reason == Reason.NODE_LOST for rank in ranks)
+    return is_told or after.status.phase in (Phase.TERMINATING, Phase.TERMINATED)
 
 
 def _is_awaited(pod: Pod, after: Allocation) -> bool:
