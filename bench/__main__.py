@@ -31,9 +31,10 @@ BENCHMARKS = {
     "restart": "a scheduler's start beside 5,000 nodes, 10,000 live and 50,000 queued",
     "capacity": "what a thousand allocations cost, live and ended",
     "output": "lines that ranks print at a rate: stored, or counted where they are missing",
+    "first_line": "from the POST to a container's first line on a real node, beside a Job of Kubernetes",
     "soak": "half an hour at 50 launches/s: is memory flat",
 }
-LONG = frozenset({"capacity", "output", "kube_scheduler", "cohorts", "restart", "soak"})
+LONG = frozenset({"capacity", "first_line", "output", "kube_scheduler", "cohorts", "restart", "soak"})
 """minutes each: only when they are named, or with --all"""
 
 

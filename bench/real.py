@@ -240,7 +240,7 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
         async with contextlib.AsyncExitStack() as stopping:
             stopping.push(cluster.leave)
             kubeconfig = Path(folder) / "kubeconfig"
-            token = await asyncio.to_thread(_account, cluster.it, kubeconfig)
+            token = await asyncio.to_thread(account, cluster.it, kubeconfig)
             stack = Stack(
                 StackOptions(
                     folder=Path(folder) / "stack",
@@ -275,7 +275,7 @@ async def a_real_stand(ground: Ground = DEFAULT_GROUND) -> AsyncGenerator[RealSt
             yield stand
 
 
-def _account(cluster: RealCluster, kubeconfig: Path) -> str:
+def account(cluster: RealCluster, kubeconfig: Path) -> str:
     """A service account that may do everything; its token, also in a kubeconfig."""
     binding = {
         "metadata": {"name": ACCOUNT},

@@ -25,7 +25,8 @@ WATCHED = {
 }
 DEADLINE_S = 60.0
 INSIST_MAX = 20
-LABEL_ALLOCATION = "slipway.dev/allocation"
+OWNERS = ("slipway.dev/allocation", "batch.kubernetes.io/job-name")
+"""labels of a pod that say whose it is"""
 LINE_LIMIT = 8 * 1024 * 1024
 
 
@@ -58,7 +59,7 @@ class Change(msgspec.Struct):
 
 
 class Marks:
-    """When (perf_counter seconds) each thing about one allocation was first seen by the watching client."""
+    """When (perf_counter seconds) each thing about an allocation or a Job was first seen by the watching client."""
 
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
@@ -95,9 +96,9 @@ class Watching:
         """when each pod was first seen with a node"""
         self.changed = asyncio.Event()
 
-    def of(self, allocation_id: str) -> Marks:
-        """The marks of one allocation, made on first use."""
-        return self._marks.setdefault(allocation_id, Marks())
+    def of(self, owner: str) -> Marks:
+        """The marks of an AllocationID or the name of a Job, made on first use."""
+        return self._marks.setdefault(owner, Marks())
 
     async def until_bound(self, count: int) -> None:
         """Wait until so many pods have been seen with a node. Raises RuntimeError when that takes too long."""
@@ -141,7 +142,7 @@ class Watching:
 
     def _take_pod(self, change: Change, now: float) -> None:
         pod = change.object
-        owner = pod.metadata.labels.get(LABEL_ALLOCATION)
+        owner = next((pod.metadata.labels[label] for label in OWNERS if label in pod.metadata.labels), None)
         if owner is None:
             return
         marks = self.of(owner)

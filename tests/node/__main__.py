@@ -5,19 +5,19 @@ gone when this ends.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
-from tests.conformance.cluster import binaries
 from tests.conformance.cluster.binaries import InstallError, MissingProgramError
 from tests.node import images
-from tests.node.nodes import NodeCluster, clean, end_groups, leftovers, network_files
+from tests.node.nodes import NodeCluster
+from tests.node.place import a_place
 from tests.node.programs import ensure_programs, spaces
 
 SKIPPED = 77
@@ -42,28 +42,19 @@ def main() -> int:
     except MissingProgramError as error:
         sys.stderr.write(f"skipped: {error}\n")
         return SKIPPED
-    # Images are linked from the cache, not copied: both have to be on one file system.
-    place = binaries.cache() / "nodes"
-    place.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=place))
-    before = network_files()
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
-    argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(folder)]
-    if words.test is not None:
-        argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/node", *words.test]
     code = 0
-    try:
-        code = subprocess.run(spaces(argv), env={**os.environ, "SLIPWAY_NODE_DIR": str(folder)}, check=False).returncode
-    except KeyboardInterrupt:
-        pass
-    finally:
-        end_groups(folder)
-        clean(folder)
-    left = [*leftovers(folder), *sorted(network_files() - before)]
-    for each in left:
+    with a_place() as place:
+        argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(place.folder)]
+        if words.test is not None:
+            argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/node", *words.test]
+        env = {**os.environ, "SLIPWAY_NODE_DIR": str(place.folder)}
+        with contextlib.suppress(KeyboardInterrupt):
+            code = subprocess.run(spaces(argv), env=env, check=False).returncode
+    for each in place.left:
         sys.stderr.write(f"error: left behind: {each}\n")
-    return code or bool(left)
+    return code or bool(place.left)
 
 
 def _interrupt(_sign: int, _frame: object) -> None:

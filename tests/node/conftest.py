@@ -178,8 +178,8 @@ def cordoned(cluster: NodeCluster, *nodes: RealNode) -> Generator[None]:
             cluster.kubectl("uncordon", node.name)
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Generator[NodeCluster]:
+@contextmanager
+def started() -> Generator[NodeCluster]:
     """Two nodes that are Ready."""
     programs = ensure_programs()
     found = NodeCluster(Path(FOLDER), programs, ensure_images(programs))
@@ -190,8 +190,8 @@ def cluster() -> Generator[NodeCluster]:
         found.stop()
 
 
-@pytest.fixture(scope="session")
-def product(cluster: NodeCluster) -> Generator[Product]:
+@contextmanager
+def installed(cluster: NodeCluster) -> Generator[Product]:
     """As docs/install.md says it; all of it on the first node, so that the others may be lost."""
     with cordoned(cluster, *cluster.nodes[1:]):
         chart.install(cluster.control.kubeconfig, values=VALUES)
@@ -202,3 +202,17 @@ def product(cluster: NodeCluster) -> Generator[Product]:
         yield found
     finally:
         found.disconnect()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Generator[NodeCluster]:
+    """The nodes of every test."""
+    with started() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def product(cluster: NodeCluster) -> Generator[Product]:
+    """Slipway on them."""
+    with installed(cluster) as found:
+        yield found

@@ -121,6 +121,12 @@ AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
         Reason.POD_DELETED,
         [],
     ),
+    "deleted by hand, ended with 0 in that second": (a_pod().exited(0, at_s=5).deleted(at_s=5), Reason.POD_DELETED, []),
+    "deleted by force, ended with 0 in that second": (
+        a_pod().exited(0, at_s=5).deleted(at_s=5, grace_s=0),
+        Reason.POD_DELETED,
+        [],
+    ),
     "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
     "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
     "node rebooted": (a_pod().exited(255, reason="Unknown"), Reason.NODE_LOST, ["n0"]),

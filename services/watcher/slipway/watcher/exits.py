@@ -305,7 +305,12 @@ def _has_run(status: ContainerStatus) -> bool:
 
 
 def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
-    """Whether the end followed the deletion; both times have whole seconds, so a tie is told by the exit code."""
+    """Whether the end followed the deletion.
+
+    Both times have whole seconds. An end with 0 in the second of the deletion counts as killed: a program that hears
+    SIGTERM and exits with 0 at once is usual, one that was complete in just that second is not, and what is cut off
+    and taken for complete is never run again.
+    """
     asked_at = deletion_asked_at(pod)
     if asked_at is None:
         return False
@@ -313,7 +318,7 @@ def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
         return True  # the kubelet's last delete has stamped the time anew: when it was first asked for is not known
     if at is None:
         return ended.exit_code != 0
-    return floor(at) > floor(asked_at) or (floor(at) == floor(asked_at) and ended.exit_code != 0)
+    return floor(at) >= floor(asked_at)
 
 
 def _disruption(pod: Pod) -> Reason | None:
