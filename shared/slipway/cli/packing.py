@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 from slipway.errors import InvalidError
 
 IGNORE_FILE = ".slipwayignore"
-IGNORED = (".git/", "__pycache__/", ".slipwayignore")
+IGNORED = (".git/", ".venv/", "__pycache__/", ".slipwayignore")
 """Left out unless the ignore file says otherwise."""
 SMALL_BYTES = 180 * 1024
 """What goes into the launch itself, as it is written there; a launch may have 256 KiB in all."""

@@ -106,7 +106,7 @@ def failures_of(view: Json) -> list[str]:
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
             is_cause = bool(rank.get("reason")) and rank.get("reason") == view.get("reason")
-            if is_ended_for_it and not is_cause and code in _STOPPED and rank.get("reason") != "OutOfMemory":
+            if is_ended_for_it and code in _STOPPED and rank.get("reason") != "OutOfMemory":
                 continue
             (causes if is_cause else others).append(f"rank {number} {_how(rank)}")
     causes = _with_words(causes, str(view.get("message") or ""))

@@ -34,10 +34,12 @@ def packed(root: Path) -> bytes:
 
 
 def test_what_the_ignore_file_names_stays(tmp_path: Path) -> None:
-    """As in a .gitignore: folders, wildcards, anchors, exceptions; .git and __pycache__ stay anyway."""
+    """As in a .gitignore: folders, wildcards, anchors, exceptions; .git, .venv and __pycache__ stay anyway."""
     root = a_folder(tmp_path, a="", data__big="", data__keep="", log__x="", src__log__y="", n1="", n2="")
     (root / ".git").mkdir()
     (root / ".git" / "HEAD").write_text("")
+    (root / ".venv" / "lib").mkdir(parents=True)
+    (root / ".venv" / "lib64").symlink_to("lib")
     (root / packing.IGNORE_FILE).write_text("# no data\ndata/*\n!data/keep\n/log/\nn?\n")
     assert paths_of(root) == ["a", "data/keep", "src/log/y"]
 

@@ -297,13 +297,15 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
 
 def test_what_was_killed_says_so_and_not_how_each_rank_ended_for_it() -> None:
     """Only a rank that ended in another way than by the kill's own signal is worth a word."""
-    ranks = [{"phase": "Failed", "exitCode": code} for code in (143, 137, 143)]
+    ranks = [{"phase": "Failed", "exitCode": code, "reason": "Killed"} for code in (143, 137, 143)]
     killed = {"id": "run-a-12345678", "phase": "Terminated", "result": "Canceled", "reason": "Killed"}
     gang = killed | {"status": {"ranks": ranks}}
     assert words.summary_of(gang) == "run-a-12345678 Canceled (Killed)"
     assert words.note_of(gang) == "Killed"
-    told = killed | {"status": {"ranks": [*ranks, {"phase": "Failed", "exitCode": 3}]}}
+    told = killed | {"status": {"ranks": [*ranks, {"phase": "Failed", "exitCode": 3, "reason": "Killed"}]}}
     assert words.failures_of(told) == ["rank 3 exited with 3"]
+    preempted = killed | {"result": "Preempted", "reason": "Preempted"}
+    assert words.failures_of(preempted | {"status": {"ranks": [ranks[0] | {"reason": "Preempted"}]}}) == []
 
 
 def test_the_rank_that_failed_is_told_in_the_words_that_were_recorded_of_it() -> None:

@@ -40,9 +40,15 @@ def kill(arguments: argparse.Namespace, session: Session) -> int:
         session.api.post(f"/allocations/{before['id']}/kill", asked or None)
         had = f" had ended: {words.state_of(before)}" if words.has_ended(before) else " is being ended"
         session.terminal.line(f"{before['id']}{had}")
-    if arguments.wait:
-        for id_ in arguments.ids:
-            wait_until(session, id_, "terminated", None)
+    return _await_ends(arguments, session)
+
+
+def _await_ends(arguments: argparse.Namespace, session: Session) -> int:
+    """With `--wait` say how each has ended, once it has."""
+    for id_ in arguments.ids if arguments.wait else ():
+        view = wait_until(session, id_, "terminated", None)
+        if view is not None:
+            session.terminal.line(words.summary_of(view))
     return main.OK
 
 
@@ -78,10 +84,7 @@ def terminate(arguments: argparse.Namespace, session: Session) -> int:
         else:
             said = " was asked to save its work and end"
         session.terminal.line(f"{view['id']}{said}")
-    if arguments.wait:
-        for id_ in arguments.ids:
-            wait_until(session, id_, "terminated", None)
-    return main.OK
+    return _await_ends(arguments, session)
 
 
 def pause(arguments: argparse.Namespace, session: Session) -> int:
