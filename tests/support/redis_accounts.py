@@ -110,6 +110,7 @@ async def watcher(own: Streams, operator: RedisBackend) -> None:
     await _publish(own)
     await own.feed.position()
     await _logs(own, operator)
+    assert await own.logs.positions(an_id())
 
 
 async def audit(own: Streams, operator: RedisBackend) -> None:
