@@ -11,6 +11,7 @@ How long a busy machine takes to draw an example is no property of what is teste
 """
 
 import logging
+import signal
 from collections.abc import Generator
 from random import Random
 from typing import Any
@@ -44,6 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """What was decided here is handed to the workers, which get every path by name."""
+    # A shell without job control has what it starts in the background ignore SIGINT, and so have the tests' processes.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.extent is None:
         is_short = config.args_source is pytest.Config.ArgsSource.TESTPATHS
         config.option.extent = "short" if is_short else "whole"
