@@ -24,6 +24,9 @@ from xdist.scheduler import LoadFileScheduling
 RERUN_TESTS_MAX = 3
 """A busy machine may disturb so many of thousands; more are no accident."""
 
+RERUN_LINES = 25
+"""So much is shown of the failure of a test that was run again: what it says is what is to be mended."""
+
 LANES = 2
 """So many tests that start whole processes run at once, however many workers there are."""
 WHOLE_PROCESSES = tuple(
@@ -94,6 +97,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     yield
     seed = _seed(config)
     failed = [each.nodeid for kind in ("failed", "error") for each in terminalreporter.stats.get(kind, ())]
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_line(f"why {report.nodeid} was run again:")
+        for line in report.longreprtext.splitlines()[-RERUN_LINES:]:
+            terminalreporter.write_line(f"  {line}")
     for nodeid in dict.fromkeys(failed):
         terminalreporter.write_line(f"again: make test SEED={seed} ARGS='{nodeid}'")
     how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"
