@@ -336,7 +336,9 @@ class LogFeed:
                 continue
             if bytes_read >= PODS_BYTES_MAX:
                 most = f"of all ranks {PODS_BYTES_MAX // 2**20} MiB"
-                found.append(run.mark(pod.metadata.creation_timestamp, "lines of this rank are not shown here", most))
+                found.append(
+                    run.mark(pod.metadata.creation_timestamp or "", "lines of this rank are not shown here", most)
+                )
                 continue
             text = await self._of_pod(pod, wanted)
             if text is not None:
