@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from slipway import yaml_reader
 from slipway.api.change_schemas import ChangeBody
 from slipway.api.job_schemas import BatchBody, JobBody
 from slipway.api.ordered import Sorting
@@ -46,7 +47,6 @@ from slipway.runtime.traceparent import parse_traceparent
 from slipway.runtime.web_guard import is_foreign
 from slipway.scheduler.decisions import logfile, record
 from slipway.scheduler.simulate import changes, scenario
-from slipway.scheduler.simulate.reader import parse as parse_yaml
 from slipway.streams import codec, logpacks, pages, routes
 from slipway.streams.decisions import DecisionEntry
 from slipway.streams.logpacks import LogLine
@@ -298,7 +298,7 @@ DECODERS: tuple[Decoder, ...] = (
     Decoder(name="scenario", call=_text(scenario.decode), seeds=(b"nodes: [{name: n, cpu: 4}]\nallocations: []\n",)),
     Decoder(
         name="scenario text",
-        call=_text(parse_yaml),
+        call=_text(lambda text: yaml_reader.parse(text, yaml_reader.SCENARIO)),
         seeds=(b"a: &x [1, 2]\nb: *x\nc: !!str 1\n", b'{"a": "\\ud83d\\ude00"}'),
     ),
     Decoder(name="changes", call=lambda data: changes.decode(object_of(data)), refusals=(InvalidError, MalformedError)),

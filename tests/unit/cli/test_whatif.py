@@ -46,7 +46,7 @@ async def test_bad_questions_name_what_is_wrong(world: ApiWorld, desk: Desk, tmp
         (("--until", "soon"), "--until"),
         (("--remove-node", "n9"), "removeNodes[0]"),
         (("--add-nodes", "cpus=1"), "addNodes[0].cpus"),
-        (("-f", str(tmp_path / "none")), "can not be read"),
+        (("-f", str(tmp_path / "none")), "cannot be read"),
     ):
         code, _, err = await ask(desk, *words)
         assert (code, told in err) == (main.USAGE, True), err

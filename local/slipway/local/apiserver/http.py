@@ -13,13 +13,14 @@ from email.utils import formatdate
 from typing import Any
 
 import msgspec
-import yaml
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Message, Receive, Scope, Send
 
+from slipway import yaml_reader
+from slipway.errors import InvalidError
 from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, scale, status, wire
 from slipway.local.apiserver.access import Authorization, Gate
 from slipway.local.apiserver.accounts import Accounts
@@ -377,12 +378,12 @@ def _decode(call: Call, options: WriteOptions | None = None) -> Any:
         raise status.unsupported_media([*_DOCUMENTS, wire.MEDIA_TYPE])
     try:
         if "yaml" in call.content_type and not call.body.lstrip().startswith((b"{", b"[")):
-            return yaml.safe_load(call.body)
+            return yaml_reader.parse(call.body.decode(), yaml_reader.MANIFEST)
         document = msgspec.json.decode(call.body)
         if options is not None and options.field_validation != "Ignore":
             options.duplicates, options.order = duplicates.find(call.body, document)
         return document
-    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidError) as exc:
         raise status.bad_request(f"the object provided is unrecognized: {exc}") from exc
 
 

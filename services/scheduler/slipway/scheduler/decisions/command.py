@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import msgspec
-import yaml
 
+from slipway import yaml_reader
 from slipway.crd.facts import policy_changed
 from slipway.crd.v1alpha1 import PolicySpec
 from slipway.errors import InvalidError
@@ -63,9 +63,9 @@ def under(text: str) -> OtherPolicy:
         InvalidError: which field is wrong.
     """
     try:
-        document: object = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise InvalidError(f"the policy is neither YAML nor JSON: {' '.join(str(exc).split())}") from exc
+        document = yaml_reader.parse(text, yaml_reader.MANIFEST)
+    except InvalidError as exc:
+        raise InvalidError(f"the policy: {exc}") from exc
     if not isinstance(document, dict):
         raise InvalidError("the policy must be a mapping such as {scores: {MostAllocated: 1}, backfill: false}")
     known = {field.encode_name for field in msgspec.structs.fields(PolicySpec)}

@@ -1,7 +1,7 @@
 """Text -> Scenario, or the path of what is wrong with it.
 
-Owns the order in which a scenario is looked at: as text (`reader.py`), field by field (`parts.py`), then as a whole
-(`checks.py`).
+Owns the order in which a scenario is looked at: as text (`slipway.yaml_reader`), field by field (`parts.py`), then as a
+whole (`checks.py`).
 """
 
 import re
@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import msgspec
 
+from slipway import yaml_reader
 from slipway.errors import InvalidError
-from slipway.scheduler.simulate import checks, reader
+from slipway.scheduler.simulate import checks
 from slipway.scheduler.simulate.parts import (
     AllocationPart,
     NodePart,
@@ -52,7 +53,7 @@ def load(path: Path | str) -> Scenario:
     Raises:
         InvalidError: what is wrong and at which field.
     """
-    text = reader.read(str(path))
+    text = yaml_reader.read_text(str(path), yaml_reader.SCENARIO)
     try:
         return decode(text)
     except InvalidError as exc:
@@ -66,7 +67,7 @@ def decode(text: str) -> Scenario:
     Raises:
         InvalidError: what is wrong and at which field.
     """
-    document = reader.parse(text)
+    document = yaml_reader.parse(text, yaml_reader.SCENARIO)
     if document is None:
         raise InvalidError("the file: there is nothing in it; it needs nodes at least")
     scenario = checked(document)

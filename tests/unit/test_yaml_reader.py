@@ -1,12 +1,13 @@
-"""Texts of scenarios: what YAML and JSON may say, and that whatever else they hold ends at once, with a path."""
+"""What YAML and JSON may say, and that whatever else they hold ends at once, with a path."""
 
 import time
 from typing import Any
 
 import pytest
 
+from slipway import yaml_reader
 from slipway.errors import InvalidError
-from slipway.scheduler.simulate import reader
+from slipway.yaml_reader import MANIFEST, SCENARIO, YamlDocument
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + level)}: &{chr(98 + level)} [{','.join([f'*{chr(97 + level)}'] * 10)}]\n" for level in range(10)
@@ -35,13 +36,13 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 def test_plain_values(text: str, value: Any) -> None:
     """As YAML 1.1 has them, but that dates stay words."""
-    assert reader.parse(text) == value
+    assert yaml_reader.parse(text, SCENARIO) == value
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nodes: [{cpu: 1, cpu: 2}]", r"^nodes\[0\]\.cpu: stands twice \(line 1\)"),
+        ("nodes: [{cpu: 1, cpu: 2}]", r"^nodes\[0\]\.cpu: stands twice \(before in line 1\); leave one out \(line 1"),
         ('{"nodes": [{"cpu": 1, "cpu": 2}]}', r"^nodes\[0\]\.cpu: stands twice"),
         ("a: &x [*x]", r"^a\[0\]: an anchor holds itself"),
         ("a: &x {b: *x}", r"^a\.b: an anchor holds itself"),
@@ -56,7 +57,7 @@ def test_plain_values(text: str, value: Any) -> None:
         ("a: !!set {x}", "^a: !!set is no plain value"),
         ("1: x", "the key 1 is a int, not a word"),
         ("{[a]: 1}", "a key must be a word"),
-        ("a: 1\n---\nb: 1", "^line 2: a second document"),
+        ("a: 1\n---\nb: 1", "^line 3: a second document"),
         ("a: {<<: 3}", "<< takes an object"),
         ("a: [", "^neither YAML nor JSON: line 1"),
         ("a:\n\t- b", "^neither YAML nor JSON: line 2: a character that begins no value"),
@@ -68,15 +69,28 @@ def test_what_is_refused(text: str, says: str) -> None:
     """At once, whatever its size, and with the path."""
     began = time.thread_time()
     with pytest.raises(InvalidError, match=says) as found:
-        reader.parse(text)
+        yaml_reader.parse(text, SCENARIO)
     assert time.thread_time() - began < 5
     assert len(str(found.value)) < 1000
 
 
-def test_numbers_that_json_has_not_stay_what_yaml_says() -> None:
-    """NaN is a word for YAML, .nan is not; the fields refuse both."""
-    assert reader.parse('{"a": NaN}') == {"a": "NaN"}
-    assert reader.parse("a: .inf") == {"a": float("inf")}
+@pytest.mark.parametrize("text", ['{"a": NaN}', "a: .inf", "a: [.nan]", "a: -.inf", '{"a": Infinity}'])
+def test_numbers_that_json_has_not_are_refused(text: str) -> None:
+    """What is read can be sent on as JSON."""
+    with pytest.raises(InvalidError, match="is no number that JSON has"):
+        yaml_reader.parse(text, MANIFEST)
+
+
+def test_documents_know_their_line() -> None:
+    """Empty ones included; an anchor ends with its document."""
+    text = "---\n# nothing\n---\na: &x 1\n---\n- b\n"
+    assert yaml_reader.documents(text, MANIFEST) == [
+        YamlDocument(None, 3),
+        YamlDocument({"a": 1}, 4),
+        YamlDocument(["b"], 6),
+    ]
+    with pytest.raises(InvalidError, match="there is no anchor x"):
+        yaml_reader.documents("a: &x 1\n---\nb: *x\n", MANIFEST)
 
 
 def test_a_large_file_is_refused_unread(tmp_path: Any) -> None:
@@ -86,11 +100,11 @@ def test_a_large_file_is_refused_unread(tmp_path: Any) -> None:
         file.truncate(200_000_000)
     for name in (str(path), "/dev/zero"):
         with pytest.raises(InvalidError, match="has more than 16777216 bytes"):
-            reader.read(name)
+            yaml_reader.read_text(name, SCENARIO)
 
 
 @pytest.mark.parametrize("name", ["/", "/nonexistent/x.yaml", "a\0b"])
 def test_what_is_no_file_is_refused(name: str) -> None:
     """Folders, missing files and names that no file can have."""
-    with pytest.raises(InvalidError, match="can not be read"):
-        reader.read(name)
+    with pytest.raises(InvalidError, match="cannot be read"):
+        yaml_reader.read_text(name, SCENARIO)

@@ -1,24 +1,36 @@
-"""A scenario's text as plain values: YAML or JSON, strictly, with the path of whatever is wrong.
+"""YAML and JSON that people write, as plain values: read strictly, with the path and the line of whatever is wrong.
 
-Owns which texts are read at all. Keys stand once and are words; dates stay text; a value is text, a number, true or
-false, null, a list or an object; anchors may repeat what they name, up to a limit of the whole. Nothing recurses, so
-depth is a limit and not a crash, and reading costs time in proportion to the text.
+Owns which texts are read at all, for files of the command line, scenarios and bodies of requests alike. A key stands
+once and is a word; a date stays text; a value is text, a number that JSON has, true or false, null, a list or an
+object. Anchors may repeat what they name, and `<<` merges it, up to a limit of the whole. Nothing recurses, so depth is
+a limit and not a crash, and reading costs time in proportion to the text.
 """
 
 import json
+import math
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+import msgspec
 import yaml
 
 from slipway.errors import InvalidError
 
-BYTES_MAX = 16 * 1024 * 1024
-VALUES_MAX = 2_000_000
-"""Of one text, with everything that its anchors repeat."""
+
+class TextLimits(msgspec.Struct, frozen=True):
+    """How large a text may be."""
+
+    bytes: int
+    values: int
+    """of one document, with everything that its anchors repeat"""
+
+
+MANIFEST = TextLimits(3 * 1024 * 1024, 100_000)
+"""What launches, objects and policies are written in."""
+SCENARIO = TextLimits(16 * 1024 * 1024, 2_000_000)
+"""A whole cluster with what waits in it."""
 DEPTH_MAX = 64
 _TAG = "tag:yaml.org,2002:"
 _HALF = re.compile("[\ud800-\udfff]")
@@ -27,7 +39,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):
-    """Dates are words: no field of a scenario is a date."""
+    """Dates are words: no field of ours is a date."""
 
     yaml_implicit_resolvers = {
         letter: [(tag, pattern) for tag, pattern in rows if tag not in (f"{_TAG}timestamp", f"{_TAG}value")]
@@ -43,34 +55,55 @@ _CONSTRUCT: dict[str, Any] = {
 _constructor = yaml.constructor.SafeConstructor()
 
 
-def read(name: str) -> str:
+class YamlDocument(msgspec.Struct, frozen=True):
+    """One document of a text."""
+
+    value: Any
+    line: int
+    """where it begins; the first line is 1"""
+
+
+def read_text(name: str, limits: TextLimits) -> str:
     """The text of a file, or of standard input for `-`.
 
     Raises:
-        InvalidError: it can not be read, is no text, or is too large.
+        InvalidError: the file cannot be read, is no text, or is too large.
     """
     try:
-        data = _standard_input() if name == "-" else _bytes_of(Path(name))
+        data = _standard_input(limits) if name == "-" else _bytes_of(Path(name), limits)
     except (OSError, ValueError) as exc:
-        raise InvalidError(f"{name} can not be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    if len(data) > BYTES_MAX:
-        raise InvalidError(f"{name} has more than {BYTES_MAX} bytes")
+        raise InvalidError(f"{name} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
+    if len(data) > limits.bytes:
+        raise InvalidError(f"{name} has more than {limits.bytes} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise InvalidError(f"{name} can not be read as text in UTF-8; save it so") from exc
+        line = data[: exc.start].count(b"\n") + 1
+        raise InvalidError(f"{name}, line {line}: cannot be read as text in UTF-8; save it so") from exc
 
 
-def parse(text: str) -> Any:
-    """The value that a text holds.
+def parse(text: str, limits: TextLimits) -> Any:
+    """The value of a text's only document; None when there is none.
 
     Raises:
-        InvalidError: with the path, and the line where that helps.
+        InvalidError: the path, the line, and what is wrong; there is a second document.
     """
-    if len(text) > BYTES_MAX:
-        raise InvalidError(f"the text has more than {BYTES_MAX} characters")
+    found = documents(text, limits)
+    if len(found) > 1:
+        raise InvalidError(f"line {found[1].line}: a second document; a file holds one")
+    return found[0].value if found else None
+
+
+def documents(text: str, limits: TextLimits) -> list[YamlDocument]:
+    """The documents of a text, empty ones included.
+
+    Raises:
+        InvalidError: the path, the line, and what is wrong.
+    """
+    if len(text) > limits.bytes:
+        raise InvalidError(f"the text has more than {limits.bytes} characters")
     plain = _json(text)
-    return plain if plain is not None else _Reading(text).value()
+    return [YamlDocument(plain, 1)] if plain is not None else _Reading(text, limits).documents()
 
 
 def _json(text: str) -> Any:
@@ -79,11 +112,11 @@ def _json(text: str) -> Any:
     def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
-            raise ValueError("twice")
+            raise ValueError("a key stands twice; reading as YAML says where")
         return made
 
     def constant(word: str) -> NoReturn:
-        raise ValueError(word)
+        raise InvalidError(f"{word} is no number that JSON has; put it in quotes if it is a word")
 
     if not text.lstrip().startswith("{"):
         return None
@@ -96,15 +129,15 @@ def _json(text: str) -> Any:
     return plain
 
 
-def _standard_input() -> bytes:
+def _standard_input(limits: TextLimits) -> bytes:
     source: Any = getattr(sys.stdin, "buffer", None) or sys.stdin
-    data: bytes | str = source.read(BYTES_MAX + 1)
+    data: bytes | str = source.read(limits.bytes + 1)
     return data.encode() if isinstance(data, str) else data
 
 
-def _bytes_of(path: Path) -> bytes:
+def _bytes_of(path: Path, limits: TextLimits) -> bytes:
     with path.open("rb") as file:
-        return file.read(BYTES_MAX + 1)
+        return file.read(limits.bytes + 1)
 
 
 class _Frame:
@@ -116,6 +149,8 @@ class _Frame:
         self.line = line
         self.key: str | None = None
         """the key whose value comes next"""
+        self.lines: dict[str, int] = {}
+        """where each key stands"""
         self.merged: dict[str, Any] = {}
         self.size = 1
 
@@ -123,20 +158,30 @@ class _Frame:
 class _Reading:
     """One text, event by event."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, limits: TextLimits) -> None:
         self._loader: Any = None
         self._text = text
+        self._limits = limits
         self._stack: list[_Frame] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._open: set[str] = set()
         self._result: Any = None
 
-    def value(self) -> Any:
+    def documents(self) -> list[YamlDocument]:
         """All of it."""
+        found: list[YamlDocument] = []
         try:
             self._loader = _Loader(self._text)
-            for event in self._events():
-                self._take(event)
+            while self._loader.check_event():
+                event = self._loader.get_event()
+                if isinstance(event, yaml.DocumentStartEvent):
+                    self._anchors.clear()
+                elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                    if not self._stack:
+                        found.append(YamlDocument(None, cast("int", cast("Any", event).start_mark.line) + 1))
+                    self._take(event)
+                    if not self._stack:
+                        found[-1] = msgspec.structs.replace(found[-1], value=self._result)
         except yaml.MarkedYAMLError as exc:
             raise InvalidError(f"neither YAML nor JSON: {_said(exc, self._text)}") from exc
         except (yaml.YAMLError, UnicodeError) as exc:
@@ -144,19 +189,7 @@ class _Reading:
         finally:
             if self._loader is not None:
                 self._loader.dispose()
-        return self._result
-
-    def _events(self) -> Iterator[Any]:
-        documents = 0
-        while self._loader.check_event():
-            event = self._loader.get_event()
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    mark: Any = event.start_mark
-                    raise InvalidError(f"line {mark.line + 1}: a second document; a file holds one")
-            elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
-                yield event
+        return found
 
     def _take(self, event: Any) -> None:
         match event:
@@ -216,6 +249,8 @@ class _Reading:
                 value = _CONSTRUCT[tag](_constructor, yaml.ScalarNode(tag, event.value))
             except (ValueError, KeyError, OverflowError):
                 self._refuse(event, f"{event.value[:40]} is no {tag.removeprefix(_TAG)}")
+            if isinstance(value, float) and not math.isfinite(value):
+                self._refuse(event, f"{event.value} is no number that JSON has; put it in quotes if it is a word")
         else:
             self._refuse(event, f"{_plain(tag)} is no plain value")
         self._put(value, 1, event.anchor, event.start_mark.line)
@@ -230,8 +265,9 @@ class _Reading:
             )
         if event.value in frame.value:
             frame.key = event.value
-            self._refuse(event, "stands twice")
+            self._refuse(event, f"stands twice (before in line {frame.lines[event.value]}); leave one out")
         frame.key = event.value
+        frame.lines[event.value] = event.start_mark.line + 1
 
     def _put(self, value: Any, size: int, anchor: str | None, line: int) -> None:
         if anchor:
@@ -241,8 +277,8 @@ class _Reading:
             return
         frame = self._stack[-1]
         frame.size += size
-        if frame.size > VALUES_MAX:
-            raise InvalidError(f"{self._path()}: more than {VALUES_MAX} values, with what anchors repeat")
+        if frame.size > self._limits.values:
+            raise InvalidError(f"{self._path()}: more than {self._limits.values} values, with what anchors repeat")
         if isinstance(frame.value, list):
             frame.value.append(value)
             return
