@@ -177,7 +177,7 @@ BUGS: tuple[Bug, ...] = (
         name="a refused plan is not repeated",
         breaks="whatever keeps a plan from being committed, it is made again",
         install=_refused_plan_is_not_repeated,
-        hunts=(("restart", "conflict@scheduler:*update resourcepools:before"),),
+        hunts=tuple((name, "conflict@scheduler:*update resourcepools:before") for name in ("restart", "given-up")),
         told_by=("I18",),
     ),
 )

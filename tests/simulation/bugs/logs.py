@@ -207,7 +207,7 @@ BUGS: tuple[Bug, ...] = (
         name="a log that another reads is given up",
         breaks="a process that does not lead waits for the one that has the log open",
         install=_unread_by_another,
-        hunts=(("from-snapshots", ""), ("launch-8", "")),
+        hunts=(("from-snapshots", ""), ("launch-8", ""), ("next-version", "")),
         told_by=("I27",),
         replicas=2,
     ),
