@@ -10,6 +10,7 @@ and counted in the closing line; more of them than `RERUN_TESTS_MAX` fail the ru
 How long a busy machine takes to draw an example is no property of what is tested.
 """
 
+import gc
 import logging
 import signal
 from collections.abc import Generator
@@ -26,6 +27,9 @@ RERUN_TESTS_MAX = 3
 
 RERUN_LINES = 25
 """So much is shown of the failure of a test that was run again: what it says is what is to be mended."""
+
+YOUNG_OBJECTS = 50_000
+"""So many are made before the garbage among them is looked for."""
 
 LANES = 2
 """So many tests that start whole processes run at once, however many workers there are."""
@@ -57,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: looking through it for garbage again and again is a seventh of all work."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw the sample. Every worker draws the same: from the names in their order, by the seed of the run."""
     if config.option.extent == "whole":

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -129,8 +129,13 @@ DEFINITIONS: tuple[Definition, ...] = (
 
 
 def crd_manifests() -> list[Schema]:
-    """The five CustomResourceDefinitions as plain JSON, in the order of `DEFINITIONS`."""
-    return [_manifest(definition) for definition in DEFINITIONS]
+    """The five CustomResourceDefinitions as plain JSON, in the order of `DEFINITIONS`; the caller may change them."""
+    return msgspec.json.decode(_manifests(), type=list[Schema])
+
+
+@cache
+def _manifests() -> bytes:
+    return msgspec.json.encode([_manifest(definition) for definition in DEFINITIONS])
 
 
 def crd_files() -> dict[str, str]:
