@@ -38,7 +38,7 @@ async def crowd(world: ApiWorld) -> ApiWorld:
     [
         ("", {"plain", "labelled", "adas", "elsewhere", "ended"}),
         ("?workspace=other", {"elsewhere"}),
-        ("?workspace=none", set[str]()),
+        ("?workspace=other&phase=Running", set[str]()),
         ("?queue=q1", {"labelled"}),
         ("?pool=default&phase=Running", {"plain"}),
         ("?phase=Running,Terminated", {"plain", "ended"}),

@@ -1,13 +1,16 @@
 """A queue, a job or a pool that does not exist is refused wherever a request names one, with the names there are."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from slipway.api.app import ENDPOINTS
+from slipway.api.endpoint import Endpoint
 from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
+from tests.support.access import teams_world
 from tests.support.api_world import COMMAND, ApiWorld
 
 Json = dict[str, Any]
@@ -166,9 +169,10 @@ async def test_what_was_applied_into_a_pool_that_does_not_exist_says_so(world: A
 
 LISTS = (
     *(f"/{collection}" for collection in COLLECTIONS),
-    *("/history", "/usage", "/usage/raw", "/jobs", "/queue-stats"),
+    *("/history", "/usage", "/usage/raw", "/jobs", "/queue-stats", "/templates"),
 )
 FILTERS = {
+    "workspace": "there is no workspace gone; there are: default",
     "queue": "there is no queue gone; there are: default, theirs",
     "pool": "there is no pool gone; there are: default, other",
     "job": "there is no job gone; there are: elsewhere, j",
@@ -177,7 +181,12 @@ FILTERS = {
 
 def _filters_of(path: str) -> frozenset[str]:
     [endpoint] = [each for each in ENDPOINTS if (each.method, each.path) == ("GET", "/api/v1" + path)]
-    return frozenset(query.name for query in endpoint.query) & FILTERS.keys()
+    return _filters(endpoint)
+
+
+def _filters(endpoint: Endpoint) -> frozenset[str]:
+    """Those that choose among many; a parameter with a default says where one thing is."""
+    return frozenset(query.name for query in endpoint.query if "default" not in query.description) & FILTERS.keys()
 
 
 @pytest.mark.parametrize(("path", "what"), [(path, what) for path in LISTS for what in sorted(_filters_of(path))])
@@ -191,13 +200,22 @@ async def test_a_filter_with_a_name_that_does_not_exist_is_refused(world: ApiWor
 
 
 def test_every_list_with_such_a_filter_is_tried() -> None:
-    """A new route with a filter by queue, pool or job belongs into LISTS."""
-    filtering = {
-        endpoint.path
-        for endpoint in ENDPOINTS
-        if endpoint.method == "GET" and not FILTERS.keys().isdisjoint(query.name for query in endpoint.query)
-    }
-    assert {"/api/v1" + path for path in LISTS} == filtering
+    """A new route with a filter by workspace, queue, pool or job belongs into LISTS; a stream does not."""
+    filtering = {endpoint.path for endpoint in ENDPOINTS if endpoint.method == "GET" and _filters(endpoint)}
+    assert {"/api/v1" + path for path in LISTS} == filtering - {"/api/v1/events"}
+
+
+@pytest.mark.parametrize("path", [path for path in LISTS if "workspace" in _filters_of(path)])
+async def test_a_workspace_that_is_not_seen_is_refused_as_one_that_does_not_exist(path: str, tmp_path: Path) -> None:
+    """The refusal names only what its reader may see; their own workspace is answered, also when nothing is in it."""
+    async with teams_world("token", tmp_path) as teams:
+        headers = await teams.token("ada", {"team-red": "viewer"})
+        for name in ("team-blue", "gone"):
+            answer = await teams.call("GET", f"{path}?workspace={name}", headers)
+            assert answer.status_code == 422, answer.text
+            detail = f"?workspace= there is no workspace {name}; there are: team-red"
+            assert answer.json()["errors"] == [{"pointer": "", "detail": detail}]
+        assert (await teams.call("GET", f"{path}?workspace=team-red", headers)).status_code == 200
 
 
 async def test_a_job_is_looked_for_in_the_workspace_of_the_filter(world: ApiWorld) -> None:

@@ -99,7 +99,7 @@ async def test_sums_are_by_what_is_asked_for_and_agree(world: ApiWorld) -> None:
     assert (users["ada"]["ended"], users["bob"]["ended"]) == (1, 2)
     bobs = await slot_seconds(world, _around(world) + "&user=bob")
     assert bobs == pytest.approx(users["bob"]["slotSeconds"])
-    assert await slot_seconds(world, _around(world) + "&workspace=none") == 0.0
+    assert await slot_seconds(world, _around(world) + "&user=nobody-else") == 0.0
 
 
 async def test_csv_by_accept_or_by_parameter(world: ApiWorld) -> None:

@@ -1,13 +1,15 @@
-"""Queues, pools and jobs that a filter of a list names: a name that does not exist is refused, in the words for a body.
+"""Workspaces, queues, pools and jobs that a filter of a list names: a name that does not exist is refused, in the words
+for a body.
 
 An empty answer would read as "nothing runs there". The names are checked only when nothing was found, so that a list
 that has something to show reads nothing more. A name that is remembered is no error: the queue was deleted, and work
-that is kept, or the totals of usage, still name it. A user is never refused: one who launched nothing has no object.
+that is kept, or the totals of usage, still name it. A user is never refused: one who launched nothing has no object. A
+workspace that the caller may not see is refused in the words for one that does not exist.
 
 Owns the refusal. It must not know the routes.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
 
 import msgspec
@@ -19,13 +21,17 @@ from slipway.errors import FieldError, InvalidError
 from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
 
 NAME_SHOWN_MAX = 80
-What = Literal["pool", "queue", "job"]
+Chosen = Literal["pool", "queue", "job"]
+"""What an allocation names."""
+What = Literal["workspace"] | Chosen
+Workspaces = Callable[[], Awaitable[Collection[str]]]
+"""The names of those that the caller may see."""
 Remembered = Callable[[What, str], Awaitable[bool]]
 """Whether something that a list can show still tells of a name that does not exist any more."""
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """The names in a filter; empty: none. `workspace` is where the job belongs, if the filter says so."""
+    """The names in a filter; empty: none. A job is looked for in the workspace, if the filter names one."""
 
     pool: str = ""
     queue: str = ""
@@ -33,12 +39,21 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
 
 
-async def check_named(kube: Kube, named: Named, remembered: Remembered | None = None) -> None:
+async def check_named(kube: Kube, named: Named, workspaces: Workspaces, remembered: Remembered | None = None) -> None:
     """Raises InvalidError at the parameter whose name does not exist and is not remembered by any kept allocation."""
 
-    async def is_remembered(what: What, name: str) -> bool:
+    async def is_remembered(what: Chosen, name: str) -> bool:
         return await _is_kept(kube, what, name) or (remembered is not None and await remembered(what, name))
 
+    if named.workspace:
+        seen = sorted(await workspaces())
+        # Kept allocations say nothing of it: those in a workspace that the caller may not see stay hidden.
+        is_known = named.workspace in seen or (
+            remembered is not None and await remembered("workspace", named.workspace)
+        )
+        if not is_known:
+            detail = f"there is no workspace {named.workspace[:NAME_SHOWN_MAX]}; {names_shown(seen)}"
+            raise _unknown("workspace", detail)
     if named.pool:
         pools = [each.metadata.name for each in (await kube.list(RESOURCE_POOLS)).items]
         if named.pool not in pools and not await is_remembered("pool", named.pool):
@@ -55,12 +70,12 @@ async def check_named(kube: Kube, named: Named, remembered: Remembered | None = 
             raise _unknown("job", f"{whose} {named.job[:NAME_SHOWN_MAX]}; {names_shown(sorted(set(jobs)))}")
 
 
-async def _is_kept(kube: Kube, what: What, name: str) -> bool:
+async def _is_kept(kube: Kube, what: Chosen, name: str) -> bool:
     listed = await kube.list(ALLOCATIONS)
     return any(name == _named_by(each, what) for each in listed.items)
 
 
-def _named_by(allocation: Allocation, what: What) -> str:
+def _named_by(allocation: Allocation, what: Chosen) -> str:
     match what:
         case "pool":
             return allocation.spec.pool

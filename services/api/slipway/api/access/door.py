@@ -130,6 +130,12 @@ async def sight_of(request: HTTPConnection, ask: Ask = LIST) -> Sight:
     return await principal_of(request).sight(ask)
 
 
+async def workspaces_of(request: HTTPConnection) -> list[str]:
+    """The names of the workspaces where they may look."""
+    sight = await sight_of(request)
+    return [name for name in await parts_of(request).catalog.workspaces() if sight.has(name)]
+
+
 async def blinds_of(request: HTTPConnection) -> Blinds | None:
     """What takes the names of others out of our sentences; None when nothing is hidden from them."""
     principal = request.scope.get(PRINCIPAL_KEY)

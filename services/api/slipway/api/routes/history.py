@@ -1,12 +1,13 @@
 """The queue and the cluster as they stood at a moment of the past."""
 
 import asyncio
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import history
-from slipway.api.access.door import sight_of
+from slipway.api.access.door import sight_of, workspaces_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
 from slipway.api.history import UNKNOWN, HistoryView, Standing
 from slipway.api.named import Named, check_named
@@ -61,8 +62,8 @@ async def at_moment(request: Request) -> Response:
     items = [each for each in items if sight.has(each.workspace)]
     if not items:
         # Of what was deleted since then the queue is unknown: it may have been the one that was asked for.
-        named = Named(pool=query.get("pool", ""), queue="" if has_gone else queue)
-        await check_named(parts.kube, named, in_totals(parts, sight))
+        named = Named(workspace=workspace, pool=query.get("pool", ""), queue="" if has_gone else queue)
+        await check_named(parts.kube, named, partial(workspaces_of, request), in_totals(parts, sight))
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
 

@@ -1,6 +1,7 @@
 """The job queue: groups of allocations, their limits, and who goes before whom."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -8,7 +9,7 @@ from starlette.responses import Response
 
 from slipway.api import job_changes, usage_view
 from slipway.api.access.asks import Ask, Role
-from slipway.api.access.door import permit, permit_member, sight_of
+from slipway.api.access.door import permit, permit_member, sight_of, workspaces_of
 from slipway.api.changes import has_ended
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
 from slipway.api.identity import user_of
@@ -64,7 +65,7 @@ async def list_jobs(request: Request) -> Response:
     views = job_views(wanted, allocations, jobs, aged=await aged_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
     if not shown:
-        await check_named(parts.kube, Named(queue=queue))
+        await check_named(parts.kube, Named(workspace=workspace, queue=queue), partial(workspaces_of, request))
     shown.sort(key=lambda each: (-STATES.index(each.state), each.ahead, each.workspace, each.name))
     return json_response(JobList(items=shown, metadata=ListMetadata()))
 
@@ -159,7 +160,8 @@ async def stats(request: Request) -> Response:
     live = [each for each in live if pool in ("", each.spec.pool)]
     spent = [each for each in await spent_on(parts, days_of(request, now)) if pool in ("", each.key[2])]
     if not live and not spent:
-        await check_named(parts.kube, Named(pool=pool), in_totals(parts, await sight_of(request)))
+        remembered = in_totals(parts, await sight_of(request))
+        await check_named(parts.kube, Named(pool=pool), partial(workspaces_of, request), remembered)
     queues, pools = queue_stats(live, now, by_queue=True), queue_stats(live, now, by_queue=False)
     return json_response(StatsView(queues=queues, pools=pools, days=_waits(spent)))
 

@@ -1,6 +1,7 @@
 """POST and list of allocations."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -8,7 +9,7 @@ from starlette.responses import Response
 
 from slipway.api import audit, preview
 from slipway.api.access.asks import CREATE
-from slipway.api.access.door import permit, sight_of
+from slipway.api.access.door import permit, sight_of, workspaces_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
@@ -117,7 +118,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         page = await list_page(parts.kube, wanted, limit=limit, continue_=continue_)
     if not page.items and not page.continue_ and not continue_:
         named = Named(pool=wanted.pool, queue=wanted.queue, job=wanted.job, workspace=wanted.workspace)
-        await check_named(parts.kube, named)
+        await check_named(parts.kube, named, partial(workspaces_of, request))
     return json_response(
         AllocationList(
             items=[allocation_view(each) for each in page.items],

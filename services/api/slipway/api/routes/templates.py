@@ -1,14 +1,16 @@
 """Named partial launch bodies of a workspace."""
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access.asks import Ask, Role
-from slipway.api.access.door import permit
+from slipway.api.access.door import permit, workspaces_of
 from slipway.api.endpoint import Endpoint, Query, json_response
 from slipway.api.identity import user_of
+from slipway.api.named import Named, check_named
 from slipway.api.parts import parts_of
 from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
 from slipway.api.strict import checked, read_object
@@ -26,8 +28,10 @@ _PER_LAUNCH = ("name", "workspace", "template")
 
 async def list_templates(request: Request) -> Response:
     """The templates of one workspace, or of all."""
-    parts = parts_of(request)
-    listed = await parts.kube.list(TEMPLATES, namespace=request.query_params.get("workspace") or None)
+    parts, workspace = parts_of(request), request.query_params.get("workspace", "")
+    listed = await parts.kube.list(TEMPLATES, namespace=workspace or None)
+    if not listed.items:
+        await check_named(parts.kube, Named(workspace=workspace), partial(workspaces_of, request))
     return json_response(Items(items=[_view(template) for template in listed.items]))
 
 

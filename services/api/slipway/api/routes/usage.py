@@ -7,6 +7,7 @@ is counted from the objects at the moment of the question.
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +15,7 @@ from starlette.responses import Response
 
 from slipway.api import usage_view
 from slipway.api.access.asks import Sight
-from slipway.api.access.door import sight_of
+from slipway.api.access.door import sight_of, workspaces_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.named import Named, Remembered, What, check_named
 from slipway.api.parts import Parts, parts_of
@@ -52,7 +53,7 @@ async def usage(request: Request) -> Response:
     seen = [each for each in await spent_on(parts, days) if sight.has(each.key[0])]
     spent = [each for each in seen if usage_view.is_wanted(each, wanted)]
     if not spent:
-        await check_named(parts.kube, _named(wanted), in_totals(parts, sight))
+        await check_named(parts.kube, _named(wanted), partial(workspaces_of, request), in_totals(parts, sight))
     rows = usage_view.grouped(spent, by)
     if is_csv:
         return _csv(usage_view.usage_csv(rows, by), f"usage-{days[0]}-{days[-1]}.csv")
@@ -67,7 +68,8 @@ async def raw(request: Request) -> Response:
     listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
     rows = usage_view.raw_rows(listed.items, days, _wanted(request), now)
     if not rows:
-        await check_named(parts.kube, _named(_wanted(request)), in_totals(parts, await sight_of(request)))
+        remembered = in_totals(parts, await sight_of(request))
+        await check_named(parts.kube, _named(_wanted(request)), partial(workspaces_of, request), remembered)
     if is_csv:
         return _csv(usage_view.raw_csv(rows), f"allocations-{days[0]}-{days[-1]}.csv")
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
@@ -99,13 +101,13 @@ async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:
 
 
 def in_totals(parts: Parts, sight: Sight) -> Remembered:
-    """Whether the totals name a queue or a pool: work of it ended within the last DAYS_MAX days and may be gone."""
+    """Whether the totals name a workspace, a queue or a pool: work of it ended within the last DAYS_MAX days."""
 
     async def is_named(what: What, name: str) -> bool:
         today_ms = round(parts.clock.now() * 1000) // DAY_MS * DAY_MS
         days = [day_of(today_ms - back * DAY_MS) for back in range(DAYS_MAX)]
         rows = [row for day in (await _stored(parts, days)).values() for row in day.rows if sight.has(row.workspace)]
-        return any(name == {"pool": row.pool, "queue": row.queue}.get(what) for row in rows)
+        return any(name == {"workspace": row.workspace, "pool": row.pool, "queue": row.queue}.get(what) for row in rows)
 
     return is_named
 
@@ -151,7 +153,7 @@ def wants_csv(request: Request) -> bool:
 
 
 def _named(wanted: Wanted) -> Named:
-    return Named(pool=wanted["pool"], queue=wanted["queue"])
+    return Named(workspace=wanted["workspace"], pool=wanted["pool"], queue=wanted["queue"])
 
 
 def _wanted(request: Request) -> dict[str, str]:
