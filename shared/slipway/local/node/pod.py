@@ -44,6 +44,8 @@ ORPHAN_GRACE_S = 2.0
 """What is left to a pod whose object is gone already, as a kubelet gives it."""
 ROOM_WAIT_S = 5.0
 """How long a pod waits for the processes of another that is on its way out."""
+CONTAINERS_KEPT_S = 5.0
+"""How long the containers of a pod stay whose deletion is confirmed; a kubelet collects them within a minute."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
 
@@ -107,6 +109,11 @@ class PodRun:
         """The log that is being written, if the container runs."""
         return self.runs.log_of(container)
 
+    def waiting(self, container: str) -> str | None:
+        """What that container waits for; None when it does not wait."""
+        state = next(each.state for each in self.runs.containers if each.name == container)
+        return state.reason if isinstance(state, Waiting) and not self._was_over else None
+
     def observe(self, pod: NodePod) -> None:
         """The object changed."""
         self._writer.observe(pod)
@@ -158,6 +165,8 @@ class PodRun:
         await self._writer.flush()
         if not self.is_closing and not self._is_confirmed:
             await self._confirm()
+        if not self._gone.is_set():
+            await run_until(self._gone, self._forget())
         await self._gone.wait()
 
     async def _last(self) -> None:
@@ -216,7 +225,7 @@ class PodRun:
                 self.disk.fill(self.pod, self._place, bundles)
                 return bundles
             except NotConfiguredError as error:
-                self.runs.wait_all(Waiting(reason="ContainerCreating", message=str(error)))
+                self._writer.changed()
                 await self._warn(error.reason, str(error))
             except (ControlPlaneError, OSError, ValueError, TypeError) as error:
                 if isinstance(error, InvariantError):
@@ -269,6 +278,11 @@ class PodRun:
                 return
             except TransientError as error:
                 _log.warning("deletion not confirmed yet", error=str(error))
+
+    async def _forget(self) -> None:
+        """A finalizer keeps the object; a kubelet removes the containers all the same, and their logs with them."""
+        await self._kit.clock.sleep(CONTAINERS_KEPT_S)
+        await asyncio.to_thread(self.disk.remove_containers)
 
     @property
     def _is_confirmed(self) -> bool:
