@@ -14,12 +14,12 @@ PROGRAMS := api.main scheduler.main podworker.main watcher.main local.stack loca
   local.node.__main__ local.node.shim cli.verbs.local cli.verbs.run
 SITE := $(VENV)/lib/python*/site-packages
 LATER := opentelemetry.sdk.trace.sampling uvicorn.protocols.http.httptools_impl uvicorn.lifespan.off httpx uvloop
-COMPILE := $(BIN)/python -m compileall -q shared services $(SITE)/kubernetes/aio/config $(SITE)/aiohttp_retry && \
+COMPILE := $(BIN)/python -m compileall -q shared local services $(SITE)/kubernetes/aio/config $(SITE)/aiohttp_retry && \
   $(BIN)/python -m compileall -q -l $(SITE)/kubernetes/aio/client $(SITE)/kubernetes/aio/utils && \
   PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
   "from importlib import import_module as load; [load(m) for m in '$(PROGRAMS:%=slipway.%) $(LATER)'.split()]"
 
-SOURCES := shared services tests tools bench image
+SOURCES := shared local services tests tools bench image
 POINTS ?= gate
 SAMPLE ?= 1
 MINUTES ?= 10
@@ -119,8 +119,8 @@ budget: $(VENV)/.dev ## What a launch and a tick cost, counted and held to bench
 	@$(BIN)/python -m bench.budget $(ARGS)
 
 lock: $(VENV)/.tools ## Lock the dependencies again, with hashes
-	@$(LOCK) pyproject.toml --group build -o requirements/runtime.txt
-	@$(LOCK) pyproject.toml --group dev -o requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra local --group build -o requirements/runtime.txt
+	@$(LOCK) pyproject.toml --extra local --group dev -o requirements/dev.txt
 	@echo "make lock: requirements/*.txt are new; read the difference before you commit it"
 
 clean: ## Remove what the other verbs made

@@ -11,6 +11,7 @@ How long a busy machine takes to draw an example is no property of what is teste
 """
 
 import logging
+import signal
 from collections.abc import Generator
 from random import Random
 from typing import Any
@@ -22,6 +23,9 @@ from xdist.scheduler import LoadFileScheduling
 
 RERUN_TESTS_MAX = 3
 """A busy machine may disturb so many of thousands; more are no accident."""
+
+RERUN_LINES = 25
+"""So much is shown of the failure of a test that was run again: what it says is what is to be mended."""
 
 LANES = 2
 """So many tests that start whole processes run at once, however many workers there are."""
@@ -44,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """What was decided here is handed to the workers, which get every path by name."""
+    # A shell without job control has what it starts in the background ignore SIGINT, and so have the tests' processes.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.extent is None:
         is_short = config.args_source is pytest.Config.ArgsSource.TESTPATHS
         config.option.extent = "short" if is_short else "whole"
@@ -90,6 +97,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     yield
     seed = _seed(config)
     failed = [each.nodeid for kind in ("failed", "error") for each in terminalreporter.stats.get(kind, ())]
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_line(f"why {report.nodeid} was run again:")
+        for line in report.longreprtext.splitlines()[-RERUN_LINES:]:
+            terminalreporter.write_line(f"  {line}")
     for nodeid in dict.fromkeys(failed):
         terminalreporter.write_line(f"again: make test SEED={seed} ARGS='{nodeid}'")
     how = "a sample of each matrix; make test-all plays them whole" if config.option.extent == "short" else "whole"

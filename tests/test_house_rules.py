@@ -21,8 +21,8 @@ from tools import chart_schema
 from tools.generate import reference_files, stale_files
 
 ROOT = Path(__file__).parent.parent
-SOURCE_ROOTS = ("shared", "services/api", "services/scheduler", "services/podworker", "services/watcher")
-PRODUCT, ALL_CODE = ("shared", "services"), ("shared", "services", "tests", "tools", "bench", "image")
+SOURCE_ROOTS = ("shared", "local", "services/api", "services/scheduler", "services/podworker", "services/watcher")
+PRODUCT, ALL_CODE = ("shared", "local", "services"), ("shared", "local", "services", "tests", "tools", "bench", "image")
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 5
 ADR_LINES_MAX = 60
@@ -32,8 +32,8 @@ POSITIONAL_PINNED = {
     "services/podworker/slipway/podworker/main.py:make_poller": 6,
     "shared/slipway/crd/resolve.py:_template": 6,
     "shared/slipway/kube/rest.py:_send": 6,
-    "shared/slipway/local/apiserver/answers.py:written": 6,
-    "shared/slipway/local/apiserver/validation.py:_count": 6,
+    "local/slipway/local/apiserver/answers.py:written": 6,
+    "local/slipway/local/apiserver/validation.py:_count": 6,
 }
 EMPTY_NAMES = re.compile(r"(?:^|_)(?:utils?|helpers?|common|misc|managers?|handlers?|processors?|infos?)(?:_|$)")
 EMPTY_CLASSES = re.compile(r"(?:Manager|Helpers?|Utils?|Info|Handler)$")
@@ -184,7 +184,7 @@ def test_services_wait_on_the_injected_clock() -> None:
     """`asyncio.sleep` may only yield to others: whoever waits takes the clock, so that the simulation can run it."""
     allowed = (
         "shared/slipway/runtime/clock.py",
-        "shared/slipway/local/",
+        "local/slipway/local/",
         "shared/slipway/cli/",
         "shared/slipway/inside/",
     )
@@ -317,7 +317,7 @@ def test_links_between_pages_hold() -> None:
 
 def test_paths_in_pages_exist() -> None:
     """A path of ours that a page names (`shared/...`, `services/...`, `tests/...`) is there."""
-    pattern = re.compile(r"`((?:shared|services|tests|tools|helm|docs|bench|requirements)/[\w./-]+)`")
+    pattern = re.compile(r"`((?:shared|local|services|tests|tools|helm|docs|bench|requirements)/[\w./-]+)`")
     pages = {name: text for name, text in _markdown().items() if not name.startswith("docs/adr/")}
     missing = [
         f"{name}: {path}"

@@ -23,7 +23,7 @@ from tests.support.kubelet import Script
 from tests.support.world import Setup, World, run_world
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("shared", "services")
+SOURCES = ("shared", "local", "services")
 WARM_S, TAIL_S, RUNS_S = 20.0, 10.0, 5.0
 """Before the launch, after its end, and how long its rank runs (virtual time)."""
 SHOWN_MAX = 12
@@ -105,7 +105,7 @@ def launched() -> set[tuple[str, str, int]]:
             sys.setprofile(None)
 
     run_world(play, Setup(nodes=2, cpus=64, replicas={"api": 1}), seed=1)
-    local = str(ROOT / "shared" / "slipway" / "local")
+    local = str(ROOT / "local")
     return {item for item in ran if not item[0].startswith(local)}
 
 

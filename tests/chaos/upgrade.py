@@ -21,7 +21,7 @@ import yaml
 from slipway.audit.evidence import ALLOCATIONS, Version
 from tests.support.chart import ROOT
 
-SOURCES = ("shared", "services/api", "services/scheduler", "services/podworker", "services/watcher")
+SOURCES = ("shared", "local", "services/api", "services/scheduler", "services/podworker", "services/watcher")
 MADE_S = 60.0
 ASKED, OBSERVED = "tune", "mood"
 """Fields that only the next version knows: of the spec, and of statuses."""

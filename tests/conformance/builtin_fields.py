@@ -16,7 +16,7 @@ import msgspec
 
 from tests.conformance.cluster.binaries import MODULE, go_toolchain
 
-TABLE = Path(__file__).parents[2] / "shared/slipway/local/apiserver/fields/builtin.json"
+TABLE = Path(__file__).parents[2] / "local/slipway/local/apiserver/fields/builtin.json"
 _PACKAGES = {
     "core": ("k8s.io/api", "core/v1"),
     "coordination": ("k8s.io/api", "coordination/v1"),

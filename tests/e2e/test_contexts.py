@@ -77,9 +77,10 @@ def test_the_api_dies_under_an_upload(stack: RunningStack, tmp_path: Path) -> No
     """The command sends it again, nothing is stored twice, and every rank of a gang finds the folder."""
     digest = a_folder(tmp_path / "in", 24 * 1024 * 1024)
     words = ["run", "--ranks", "4", "-c", str(tmp_path / "in"), "--", "python3", "main.py"]
+    before = pieces(stack)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambda: stack.command(*words, timeout_s=120))
-        wait_until(lambda: pieces(stack) > 0, "the first piece is stored")
+        wait_until(lambda: pieces(stack) > before, "the first piece is stored")
         stack.kill("api")
         ran = running.result()
     assert ran.code == 0, ran.err

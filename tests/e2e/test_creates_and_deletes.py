@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.support.local_stack import RunningStack, running_stack
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -119,10 +120,11 @@ def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_r
 
 def test_an_invalid_answer_ends_with_the_servers_message(quick: RunningStack) -> None:
     """What passes our checks and not the server's is told in the server's words; what was made is gone."""
+    name = fresh("wrong")
     manifest: Json = {
         "apiVersion": "slipway.dev/v1alpha1",
         "kind": "Allocation",
-        "metadata": {"name": "wrong", "namespace": "default"},
+        "metadata": {"name": name, "namespace": "default"},
         "spec": {
             "kind": "command",
             "template": {
@@ -140,7 +142,7 @@ def test_an_invalid_answer_ends_with_the_servers_message(quick: RunningStack) ->
         },
     }
     made = quick.kubernetes("POST", "/apis/slipway.dev/v1alpha1/namespaces/default/allocations", manifest)
-    id_ = f"wrong-{made['metadata']['uid'][:8]}"
+    id_ = f"{name}-{made['metadata']['uid'][:8]}"
     ended = quick.wait_for(id_, "Terminated")
     assert ended["result"] == "Invalid", ended
     assert "limit" in ended["message"], ended["message"]

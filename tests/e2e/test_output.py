@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import output
 from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
 from tests.support.output import Readers, assert_shown
 from tests.support.wait import wait_until
 
@@ -77,7 +78,7 @@ def test_a_line_that_is_too_long(readers: Readers) -> None:
 
 def test_a_progress_bar(stack: RunningStack, readers: Readers) -> None:
     """Updates that begin with a carriage return: the newest is shown while the line goes on, and the last one stays."""
-    go = stack.folder / "bar-may-go"
+    go = stack.folder / fresh("bar-may-go")
     text = rf"""
 def show(n): sys.stdout.write("\rprogress %3d%% [%s]" % (n, "#" * 100)); sys.stdout.flush(); time.sleep(0.005)
 for n in range(100): show(n)

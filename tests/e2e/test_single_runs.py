@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.gangs import gang_body, let_go, starts_of
 from tests.support.local_stack import ALLOCATION, RunningStack, running_stack
+from tests.support.names import fresh
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -97,11 +98,24 @@ class Schedules:
 
 
 @pytest.fixture(scope="module")
-def schedules(tmp_path_factory: pytest.TempPathFactory) -> Generator[Schedules]:
+def halted(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
     """A stack of which nothing of ours runs, the api included."""
     with running_stack(tmp_path_factory.mktemp("runs") / "data") as stack:
         stack.halt("api", *ROUND)
-        yield Schedules(stack)
+        yield stack
+
+
+@pytest.fixture
+def schedules(halted: RunningStack) -> Generator[Schedules]:
+    """A test that failed leaves nothing to the next one."""
+    schedules = Schedules(halted)
+    yield schedules
+    items: list[Json] = halted.kubernetes("GET", ALLOCATION)["items"]
+    left = [item["metadata"]["name"] for item in items if item.get("status", {}).get("phase") != "Terminated"]
+    for name in left:
+        schedules.stop(name)
+    if left:
+        schedules.rounds_until(is_over(schedules, *left), "what was left has ended")
 
 
 def a_spec(*command: str, cpu: str = "50m", **fields: Any) -> Json:
@@ -155,56 +169,59 @@ def phase_is(schedules: Schedules, name: str, phase: str) -> Callable[[], bool]:
 
 def test_work_of_every_kind_comes_to_its_end(schedules: Schedules, marks: Path) -> None:
     """A command, a gang, one that fails and is tried again, one that is stopped while it runs, one before it can."""
+    solo, gang, again, stopped, waits = (fresh(word) for word in ("solo", "gang", "again", "stopped", "waits"))
     ids = {
-        "solo": schedules.create("solo", a_spec("python", "-c", "print('done')")),
-        "gang": schedules.create("gang", a_gang(marks)),
-        "again": schedules.create("again", a_spec("python", "-c", FIRST_FAILS, maxRestarts=1)),
-        "stopped": schedules.create("stopped", a_spec("python", "-c", STAYS)),
-        "waits": schedules.create("waits", a_spec("true", cpu="4000")),
+        solo: schedules.create(solo, a_spec("python", "-c", "print('done')")),
+        gang: schedules.create(gang, a_gang(marks)),
+        again: schedules.create(again, a_spec("python", "-c", FIRST_FAILS, maxRestarts=1)),
+        stopped: schedules.create(stopped, a_spec("python", "-c", STAYS)),
+        waits: schedules.create(waits, a_spec("true", cpu="4000")),
     }
-    schedules.rounds_until(phase_is(schedules, "gang", "Running"), "the gang runs")
-    wait_until(lambda: len(starts_of(marks, ids["gang"])) == 4, "every rank has begun")
-    schedules.rounds_until(phase_is(schedules, "stopped", "Running"), "the one to stop runs")
-    assert schedules.status("waits")["phase"] == "Pending"
-    for name in ("stopped", "waits"):
+    schedules.rounds_until(phase_is(schedules, gang, "Running"), "the gang runs")
+    wait_until(lambda: len(starts_of(marks, ids[gang])) == 4, "every rank has begun")
+    schedules.rounds_until(phase_is(schedules, stopped, "Running"), "the one to stop runs")
+    assert schedules.status(waits)["phase"] == "Pending"
+    for name in (stopped, waits):
         schedules.stop(name)
     let_go(marks)
-    wait_until(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in schedules.pods(ids["gang"])), "ranks ended")
+    wait_until(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in schedules.pods(ids[gang])), "ranks ended")
     schedules.rounds_until(is_over(schedules, *ids), "everything has ended")
-    check_end(schedules, "solo", ids["solo"], "Succeeded")
-    check_end(schedules, "gang", ids["gang"], "Succeeded")
-    check_end(schedules, "again", ids["again"], "Succeeded", attempt=2)
-    check_end(schedules, "stopped", ids["stopped"], "Canceled")
-    check_end(schedules, "waits", ids["waits"], "Canceled")
-    assert set(starts_of(marks, ids["gang"]).values()) == {1}
-    assert len(starts_of(marks, ids["gang"])) == 4
+    check_end(schedules, solo, ids[solo], "Succeeded")
+    check_end(schedules, gang, ids[gang], "Succeeded")
+    check_end(schedules, again, ids[again], "Succeeded", attempt=2)
+    check_end(schedules, stopped, ids[stopped], "Canceled")
+    check_end(schedules, waits, ids[waits], "Canceled")
+    assert set(starts_of(marks, ids[gang]).values()) == {1}
+    assert len(starts_of(marks, ids[gang])) == 4
 
 
 def test_a_run_that_is_killed_is_made_up_for_by_the_next(schedules: Schedules, marks: Path) -> None:
     """Each service in turn, in the middle of what it does for a gang: every rank runs once, and the end is told."""
-    id_ = schedules.create("killed", a_gang(marks))
-    schedules.run_and_kill("scheduler", phase_is(schedules, "killed", "Assigned"), "the gang has its nodes")
+    name = fresh("killed")
+    id_ = schedules.create(name, a_gang(marks))
+    schedules.run_and_kill("scheduler", phase_is(schedules, name, "Assigned"), "the gang has its nodes")
     schedules.run("scheduler")
     schedules.run_and_kill("podworker", lambda: schedules.pods(id_), "a first pod is made")
     schedules.run("podworker")
     wait_until(lambda: len(starts_of(marks, id_)) == 4, "every rank has begun")
-    before = schedules.status("killed")["seq"]
-    schedules.run_and_kill("watcher", lambda: schedules.status("killed")["seq"] > before, "a phase is written")
+    before = schedules.status(name)["seq"]
+    schedules.run_and_kill("watcher", lambda: schedules.status(name)["seq"] > before, "a phase is written")
     let_go(marks)
     wait_until(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in schedules.pods(id_)), "ranks ended")
-    schedules.rounds_until(is_over(schedules, "killed"), "the gang has ended")
-    check_end(schedules, "killed", id_, "Succeeded")
+    schedules.rounds_until(is_over(schedules, name), "the gang has ended")
+    check_end(schedules, name, id_, "Succeeded")
     assert list(starts_of(marks, id_).values()) == [1, 1, 1, 1]
 
 
 def test_streams_that_redis_has_lost_are_told_again(schedules: Schedules, marks: Path) -> None:
     """By the runs that come after the loss: whole for what goes on."""
-    id_ = schedules.create("told", a_gang(marks))
-    schedules.rounds_until(phase_is(schedules, "told", "Running"), "the gang runs")
+    name = fresh("told")
+    id_ = schedules.create(name, a_gang(marks))
+    schedules.rounds_until(phase_is(schedules, name, "Running"), "the gang runs")
     with schedules.stack.redis() as client:
         client.flushall()
     wait_until(lambda: len(starts_of(marks, id_)) == 4, "every rank has begun")
     let_go(marks)
     wait_until(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in schedules.pods(id_)), "ranks ended")
-    schedules.rounds_until(is_over(schedules, "told"), "the gang has ended")
-    check_end(schedules, "told", id_, "Succeeded")
+    schedules.rounds_until(is_over(schedules, name), "the gang has ended")
+    check_end(schedules, name, id_, "Succeeded")

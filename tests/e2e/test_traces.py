@@ -60,15 +60,15 @@ def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any)
 def whole(collected: Collected, trace: str, counts: Mapping[str, int]) -> list[Span]:
     """The spans of a trace, once there are so many of each name, and everybody's parent."""
 
-    def come() -> list[Span] | None:
+    def lacks() -> list[object]:
         spans = collected.of(trace)
         names, known = Counter(span.name for span in spans), {CLIENT_SPAN, *(span.id for span in spans)}
-        is_whole = all(names[name] >= count for name, count in counts.items())
-        return spans if is_whole and all(span.parent in known for span in spans) else None
+        few = [(name, names[name], count) for name, count in counts.items() if names[name] < count]
+        orphans = [(span.service, span.name) for span in spans if span.parent not in known]
+        return [*few, *orphans]
 
-    found = wait_until(come, "the whole trace", timeout_s=30.0)
-    assert found is not None
-    return found
+    wait_until(lambda: not lacks(), lambda: f"the whole trace, which lacks {lacks()}", timeout_s=30.0)
+    return collected.of(trace)
 
 
 def named(spans: list[Span], name: str) -> list[Span]:

@@ -26,7 +26,7 @@ WORKLOAD = "slipway.local/workload:1"
 BUILD = ROOT / "image" / "build.py"
 PACKAGES = ("jupyterlab", "tensorboard", "setuptools", "numpy")
 TOOLS = ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_SOURCES = ("image", "requirements", "shared", "services", "pyproject.toml")
+_SOURCES = ("image", "requirements", "shared", "local", "services", "pyproject.toml")
 
 
 def ensure_images(programs: NodePrograms) -> list[Path]:

@@ -24,6 +24,8 @@ from tests.support.printing import LOUD, QUIET, Burst, Talk
 
 SYNC_S = 0.02
 """How long a kubelet needs to notice."""
+LAST_DELETE_S = 1.0
+"""How long after the end of a killed pod its kubelet confirms it with a last delete, whose time is the pod's then."""
 NEVER_S = float("inf")
 
 
@@ -80,6 +82,7 @@ class Kubelets:
         self.containers: list[Container] = []
         self._live: dict[str, Container] = {}
         self._due: dict[str, float] = {}
+        self._last_at: dict[str, float] = {}
         self._term_at: dict[str, float] = {}
         self._dirty: dict[tuple[str, str], None] = {}
         self._changed = asyncio.Event()
@@ -187,6 +190,10 @@ class Kubelets:
             return
         if status.get("phase") in ("Succeeded", "Failed"):
             if meta.get("deletionTimestamp") and meta.get("deletionGracePeriodSeconds"):
+                last_at = self._last_at.setdefault(uid, now + LAST_DELETE_S)
+                if now < last_at - 1e-9:
+                    self._due[uid] = last_at
+                    return
                 self._core.delete("pods", meta["namespace"], meta["name"], {"gracePeriodSeconds": 0})
             return
         container = self._live.get(uid)

@@ -11,11 +11,15 @@ DEADLINE_S = 60.0
 """For what takes a moment: many times what it takes on a busy machine. A test that waits for it in vain has failed."""
 
 
-def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = DEADLINE_S) -> T:
-    """Ask until the answer is true, and give it back; fails naming `what` it waited for, with the last answer."""
+def wait_until(probe: Callable[[], T], what: str | Callable[[], str], *, timeout_s: float = DEADLINE_S) -> T:
+    """Ask until the answer is true, and give it back; fails naming `what` it waited for, with the last answer.
+
+    `what` may be asked at the end: what is lacking then.
+    """
     deadline = time.monotonic() + timeout_s
     while not (found := probe()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_s:.0f} s for: {what}; found: {found!r}")
+            named = what if isinstance(what, str) else what()
+            raise AssertionError(f"waited {timeout_s:.0f} s for: {named}; found: {found!r}")
         time.sleep(POLL_S)
     return found

@@ -109,7 +109,11 @@ def test_there_is_no_shell_and_nothing_that_installs_or_builds(image: Image) -> 
     tools = {"pip", "setuptools", "wheel", "uv", "hatchling", "editables", "pytest", "hypothesis", "helm_python"}
     assert there & (tools | {"tests", "test", "bench"}) == set()
     ours = {path.relative_to(site).as_posix() for path in (site / "slipway").rglob("*.py")}
-    sources = [*(ROOT / "shared").rglob("*.py"), *(ROOT / "services").glob("*/slipway/**/*.py")]
+    sources = [
+        *(ROOT / "shared").rglob("*.py"),
+        *(ROOT / "local").rglob("*.py"),
+        *(ROOT / "services").glob("*/slipway/**/*.py"),
+    ]
     assert ours == {"slipway/" + path.as_posix().rpartition("/slipway/")[2] for path in sources}
 
 

@@ -101,10 +101,10 @@ def _a_lost_node_is_the_users_fault(patch: pytest.MonkeyPatch) -> None:
 def _finalizer_before_exit(patch: pytest.MonkeyPatch) -> None:
     write = Reconciler._write  # pyright: ignore[reportPrivateUsage]
 
-    async def careless(self: Any, before: Allocation, reduction: Any) -> bool:
+    async def careless(self: Any, before: Allocation, reduction: Any, pods: Any) -> bool:
         for pod in reduction.drop_pod_finalizers:
             await self._drop(pod)
-        return await write(self, before, reduction)
+        return await write(self, before, reduction, pods)
 
     patch.setattr(Reconciler, "_write", careless)
 
@@ -139,7 +139,7 @@ def _everything_is_news(patch: pytest.MonkeyPatch) -> None:
 def _status_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """A conflict is answered by the same write under the new version."""
 
-    async def blunt(self: Any, before: Allocation, reduction: Any) -> bool:
+    async def blunt(self: Any, before: Allocation, reduction: Any, pods: Any) -> bool:
         meta = before.metadata
         found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         body = {"metadata": found.metadata.fence, "status": reduction.allocation.status}

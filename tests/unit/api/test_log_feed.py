@@ -4,13 +4,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from slipway.api.log_feed import LogFeed, Wanted
+import pytest
+
+from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, LogFeed, Wanted
 from slipway.api.schemas import LogLineView
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeadlineError, UnavailableError
+from slipway.kube.resources import PODS
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams.logpacks import LogLine, LogPosition, LogSource, StoredLine
 from slipway.streams.memory_logs import MemoryLogs
-from slipway.streams.ports import NoTally
+from slipway.streams.ports import LogLines, NoTally
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.support.logs import end_logs, store_lines
@@ -79,3 +84,79 @@ async def test_a_rank_that_lags_loses_no_line_while_redis_is_away(world: ApiWorl
         said[0].append("2026-01-02T03:04:11Z second of 0")
         await come("first of 0", "first of 1", "second of 1", "second of 0")
         following.cancel()
+
+
+class Busy(MemoryLogs):
+    """A store that does not answer in time, `times` times, after so many answers."""
+
+    def __init__(self, world: ApiWorld, *, times: int, after: int = 0) -> None:
+        super().__init__(world.server, NoTally())
+        self._times, self._after = times, after
+
+    async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
+        if self._after > 0:
+            self._after -= 1
+        elif self._times > 0:
+            self._times -= 1
+            raise DeadlineError("redis did not answer within 2 s")
+        return await super().read(allocation, after=after, limit=limit)
+
+
+async def read_all(world: ApiWorld, logs: LogLines, allocation: Allocation) -> list[str]:
+    feed = LogFeed(logs, world.kube, world.parts.lookup, world.clock)
+    async with aclosing(feed.pages(allocation, Wanted())) as pages:
+        return [line.text async for page in pages for line in page]
+
+
+def numbered(count: int) -> list[LogLine]:
+    return [LogLine(attempt=1, rank=0, time=f"2026-01-02T03:04:05.{n:09}Z", text=f"line {n}") for n in range(count)]
+
+
+async def test_a_store_that_is_busy_for_a_moment_still_gives_the_whole_log(world: ApiWorld) -> None:
+    """A pod has the last lines at most, so it is asked only where the store stays away."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    world.pod_logs.said[0] = ["2026-01-02T03:04:09Z the last line, on the node"]
+    await store_lines(world.streams, AllocationId(answer["id"]), numbered(3))
+    assert await read_all(world, Busy(world, times=2), running) == ["line 0", "line 1", "line 2"]
+
+
+async def test_a_store_that_leaves_half_way_is_an_error_and_no_second_beginning(world: ApiWorld) -> None:
+    """Lines of the pod after those of the store would come twice, and nobody could go on after them."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    world.pod_logs.said[0] = ["2026-01-02T03:04:09Z on the node"]
+    await store_lines(world.streams, AllocationId(answer["id"]), numbered(LINES_AT_ONCE + 1))
+    with pytest.raises(DeadlineError):
+        await read_all(world, Busy(world, times=9, after=1), running)
+
+
+async def test_where_neither_store_nor_pod_answers_the_log_is_not_called_empty(world: ApiWorld) -> None:
+    """An empty answer would say that nothing was printed."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    world.server.absent = True
+    assert await read_all(world, world.streams.logs, running) == []
+    for pod in (await world.kube.list(PODS)).items:
+        await world.kube.delete(PODS, pod.metadata.name, namespace=pod.metadata.namespace, grace_s=0)
+    with pytest.raises(UnavailableError, match="its store does not answer, and no pod has it"):
+        await read_all(world, world.streams.logs, running)
+
+
+async def test_an_answer_from_a_pod_says_where_it_is_cut(world: ApiWorld) -> None:
+    """A node is asked for the last lines; a page holds the newest of all, because nobody can go on after them."""
+    await world.launch(name="gang", ranks=[{"count": 2}])
+    gang = await world.run("gang")
+    world.server.absent = True
+    for rank in (0, 1):
+        world.pod_logs.said[rank] = [
+            f"2026-01-02T03:04:05.{2 * n + rank:09}Z {rank}: {n}" for n in range(POD_LINES_MAX + 2)
+        ]
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    page = await feed.page(gang, Wanted())
+    whole = await read_all(world, world.streams.logs, gang)
+    marks = [at for at, text in enumerate(whole) if "not shown here" in text]
+    assert (marks, whole[1], len(whole)) == ([0, 2], "0: 2", 2 * (POD_LINES_MAX + 1))
+    assert whole[0].startswith("older lines of this rank are not shown here: this answer comes from the nodes")
+    assert page[0].text.endswith(f"of all ranks together the last {LINES_MAX} lines")
+    assert [line.text for line in page[-2:]] == [f"{rank}: {POD_LINES_MAX + 1}" for rank in (0, 1)]

@@ -153,14 +153,20 @@ async def refusal(url: str, *, follows: bool = True) -> Any:
     return refused.value.response
 
 
-@pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
-async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool) -> None:
-    """The client gets the workload's 413, though most of its body was never taken."""
+REFUSAL = b"HTTP/1.1 413 Too Much\r\nContent-Length: 8\r\nX-Own: 1\r\n\r\ntoo much"
+
+
+@asynccontextmanager
+async def an_upload(
+    world: ApiWorld, said: bytes, *, stays: bool, expects: str = ""
+) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client that has sent the head of an upload of 60 MB to a workload that says this to each head; the workload
+    then reads no further, or closes."""
     over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Much\r\nContent-Length: 8\r\nX-Own: 1\r\n\r\ntoo much")
+        writer.write(said)
         await writer.drain()
         if stays:
             await over.wait()
@@ -171,13 +177,88 @@ async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool) -> No
         async with served(world.app) as api:
             id_ = await a_workload(world, int(server.sockets[0].getsockname()[1]))
             reader, writer = await asyncio.open_connection("127.0.0.1", api)
-            head = f"POST /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n"
-            writer.write(head.encode() + b"x" * 20_000_000)
+            head = f"POST /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\n{expects}Content-Length: 60000000\r\n\r\n"
+            writer.write(head.encode())
             async with asyncio.timeout(15):
-                answer = await reader.readuntil(b"too much")
+                yield reader, writer
             writer.transport.abort()
             over.set()
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("sent", [0, 1000, 20_000_000], ids=["head only", "pauses", "sends on"])
+@pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
+async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool, sent: int) -> None:
+    """The client gets the workload's 413 at once, though most of its body was never taken; also while it pauses."""
+    async with an_upload(world, REFUSAL, stays=stays) as (reader, writer):
+        writer.write(b"x" * sent)
+        answer = await reader.readuntil(b"too much")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"x-own: 1" in answer
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
+async def test_a_refusal_of_a_head_that_expects_100(world: ApiWorld, stays: bool) -> None:
+    """The client that waits with its body for `100 Continue` gets the refusal instead."""
+    async with an_upload(world, REFUSAL, stays=stays, expects="Expect: 100-continue\r\n") as (reader, _):
+        answer = await reader.readuntil(b"too much")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 100 Continue\r\n\r\n", b""], ids=["says so", "says nothing"])
+async def test_a_workload_that_takes_what_expects_100(world: ApiWorld, said: bytes) -> None:
+    """The client is told to go on, once, whether or not the workload knows the field; then comes the answer."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        body = await reader.readexactly(6)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + body)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with served(world.app) as api, asyncio.timeout(15):
+            id_ = await a_workload(world, int(server.sockets[0].getsockname()[1]))
+            reader, writer = await asyncio.open_connection("127.0.0.1", api)
+            head = (
+                f"POST /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 6\r\n\r\n"
+            )
+            writer.write(head.encode())
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"abc")
+            await writer.drain()
+            writer.write(b"def")
+            answer = await reader.readuntil(b"abcdef")
+            writer.close()
+    finally:
+        server.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_upload_goes_on_after_an_early_answer(world: ApiWorld) -> None:
+    """A workload that says 200 to the head and reads on gets the whole body, also of a client that pauses."""
+    taken = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
+        first = await reader.readexactly(3)
+        taken.set()
+        writer.write(first + await reader.readexactly(3))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with served(world.app) as api, asyncio.timeout(15):
+            id_ = await a_workload(world, int(server.sockets[0].getsockname()[1]))
+            reader, writer = await asyncio.open_connection("127.0.0.1", api)
+            writer.write(f"POST /proxy/{id_}/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nabc".encode())
+            await taken.wait()
+            writer.write(b"def")
+            answer = await reader.readuntil(b"abcdef")
+            writer.close()
+    finally:
+        server.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")

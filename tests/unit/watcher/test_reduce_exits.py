@@ -57,6 +57,18 @@ def test_a_failed_rank_takes_the_gang_down_and_is_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(("ended_at_s", "reason"), [(15, Reason.BELOW_MINIMUM), (10, Reason.BELOW_MINIMUM), (9, "")])
+def test_a_rank_that_was_told_to_end_is_killed_also_after_the_last_delete(ended_at_s: int, reason: str) -> None:
+    """The kubelet's last delete stamps the time of the deletion anew, later than the end: the time at which the attempt
+    began to end tells a rank that exits with 0 on SIGTERM from one that was complete before."""
+    ending_now = once(a_running(2).it, a_pod(0).running(), a_pod(1).exited(3, at_s=9)).allocation
+    told = a_pod(0).exited(0, at_s=ended_at_s).deleted(at_s=16, grace_s=0)
+    ended = settled(ending_now, told, a_pod(1).exited(3, at_s=9))
+    assert ending(ended) == (Phase.TERMINATED, Result.FAILED, Reason.RANK_FAILED)
+    first, _ = ended.status.ranks or []
+    assert (first.exit_code, first.reason) == (0, reason)
+
+
 def test_the_users_failures_count() -> None:
     """maxRestarts attempts follow, each after a longer backoff; then it has failed."""
     failed = a_running(maxRestarts=1)

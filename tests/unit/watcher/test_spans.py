@@ -1,4 +1,4 @@
-"""The spans of attempts and containers: told once, at the end, with times that fit to what else is told."""
+"""The spans of attempts and containers: told once, with the write of their end, with times that fit to the rest."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,16 +7,18 @@ import msgspec
 import pytest
 
 from slipway.crd.meta import ANNOTATION_TRACE
-from slipway.crd.v1alpha1 import Allocation, AllocationStatus, RingEntry
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus, RankStatus, RingEntry
 from slipway.kube.tracing import attempt_span, traceparent_of
-from slipway.model.lifecycle import Event, Phase
+from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.model.times import parse_time
 from slipway.runtime import telemetry
 from slipway.watcher import spans
 from tests.support.allocations import an_allocation
+from tests.support.builders import a_pod
 from tests.unit.runtime.test_telemetry import Kept
 
+NOW_S = parse_time("2026-01-01T10:00:09.500Z")
 CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -67,11 +69,11 @@ def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
         ),
         **told,
     )
-    spans.ended(running, running, [])
+    spans.ended(running, running, [], NOW_S)
     assert sink.spans == []
-    spans.ended(running, waiting, [])
-    spans.ended(waiting, ended, [])
-    spans.ended(ended, ended, [])
+    spans.ended(running, waiting, [], NOW_S)
+    spans.ended(waiting, ended, [], NOW_S)
+    spans.ended(ended, ended, [], NOW_S)
     one, two = (span for _, span in sink.spans)
     assert [one["name"], two["name"]] == ["attempt 1", "attempt 2"]
     assert (one["startNs"], one["endNs"]) == (ns("2026-01-01T10:00:00.400Z"), ns("2026-01-01T10:00:05Z"))
@@ -92,9 +94,29 @@ def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
     )
     with spans.writing(before, after, ["terminated"]):
         pass
-    spans.ended(before, after, [])
+    spans.ended(before, after, [], NOW_S)
     found: dict[str, dict[str, Any]] = {span["name"]: span for _, span in sink.spans}
     root = found["allocation"]
     assert (root["spanId"], root["parentSpanId"]) == (traceparent_of(after.metadata)[36:52], "")
     assert {found[name]["parentSpanId"] for name in ("attempt 1", "watcher.terminated")} == {root["spanId"]}
     assert found["attempt 1"]["status"] == "Killed"
+
+
+def test_a_container_is_told_with_the_write_that_records_its_end(sink: Kept) -> None:
+    """Its pod is deleted after that write: by the end of the attempt there may be none to tell of; none comes twice."""
+    first, second = a_pod(0).exited(1).it, a_pod(1).exited(0, at_s=12.0).it
+    runs = RankStatus(pod_uid=first.metadata.uid, phase=RankState.RUNNING)
+    failed = RankStatus(pod_uid=first.metadata.uid, phase=RankState.FAILED, exit_code=1)
+    other = RankStatus(pod_uid=second.metadata.uid, phase=RankState.RUNNING)
+    restarted = entry(2, Event.RESTARTED, Phase.PENDING, "2026-01-01T10:00:09Z", 2, "RankFailed")
+    running = at(AllocationStatus(phase=Phase.RUNNING, attempt=1, ranks=[runs, other]))
+    one_ended = at(AllocationStatus(phase=Phase.RUNNING, attempt=1, ranks=[failed, other]))
+    again = at(AllocationStatus(phase=Phase.PENDING, attempt=2, transitions=[restarted]))
+
+    spans.ended(running, one_ended, [first, a_pod(1).running().it], NOW_S)
+    spans.ended(one_ended, one_ended, [first, second], NOW_S)
+    assert [(span["name"], span["status"]) for _, span in sink.spans] == [("container main", "exit 1")]
+    spans.ended(one_ended, again, [first, second], NOW_S)
+    assert [span["name"] for _, span in sink.spans] == ["container main", "container main", "attempt 1"]
+    told = [span["attributes"]["k8s.pod.uid"] for _, span in sink.spans[:2]]
+    assert told == [first.metadata.uid, second.metadata.uid]

@@ -4,8 +4,9 @@ Owns which lines a client asked for (rank, attempt, container, since), where lin
 Lines of the pods themselves have no cursor: they cannot be resumed by id.
 
 Promises: each stored line once, in the order of its log; a mark with a count where lines of a rank are missing,
-whatever was asked for; following ends when the log of each rank is stored to its end and was sent, or when nothing has
-come for `END_S` after the end of the allocation.
+whatever was asked for; a mark where an answer from the pods is cut; an error, and no empty answer, where neither the
+stream nor the pods can be read; following ends when the log of each rank is stored to its end and was sent, or when
+nothing has come for `END_S` after the end of the allocation.
 Not promised: lines of a pod that is gone while Redis is away.
 """
 
@@ -13,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,14 +26,15 @@ from slipway.api.view import number_label
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import ControlPlaneError, DeniedError, NotFoundError, TransientError
+from slipway.errors import ControlPlaneError, DeniedError, NotFoundError, TransientError, UnavailableError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import PODS
+from slipway.kube.rest import LOG_BYTES_MAX
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import STDOUT, Gaps, LogLine, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import EVENT, STDOUT, Gaps, LogLine, LogPosition, LogSource, StoredLine
 from slipway.streams.ports import LogLines
 
 LINES_MAX = 10_000
@@ -46,10 +49,20 @@ SETTLE_S = 1.0
 END_S = 20.0
 """How long after the end, and after the last line, a log is waited for that is not stored to its end."""
 
+STORE_TRIES = 3
+STORE_WAIT_S = 0.5
+"""So often, and after so long, the store is asked before the pods are: a busy server is not away."""
+RETRY_AFTER_S = 2.0
+POD_LINES_MAX = 10_000
+"""Of each pod the last lines are read."""
+PODS_BYTES_MAX = 32 * 1024 * 1024
+"""What is read of all pods of an allocation for one answer."""
+
 INBOX_MAX = 8
 """Pages of lines that wait for a client that reads slowly."""
 
 Emit = Callable[[Sequence[LogLineView]], Awaitable[None]]
+T = TypeVar("T")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +107,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         asked = (self.ranks, self.attempt, self.streams, self.search, self.since, self.until)
         return not self.container and all(each is None for each in asked)
 
+    @property
+    def lines_of_pod(self) -> int:
+        """How many lines a pod is asked for: its last ones."""
+        return self.tail if self.tail and self.is_of_all else POD_LINES_MAX
+
 
 class LogFeed:
     """Reads and follows log lines."""
@@ -122,35 +140,69 @@ class LogFeed:
                     if not is_newest and len(found) >= limit and _count(found) >= limit:
                         break
         lines = list(found) if is_newest else _first(found, limit)
+        if len(lines) < len(found) and wanted.head is None and not any(line.cursor for line in lines):
+            # Nobody can go on after lines of pods: the newest ones say most.
+            lines = [_older_left_out(found[-limit]), *list(found)[-limit:]]
         if wanted.tail is not None:
             lines = lines[-wanted.tail :] if wanted.tail else []
         return lines[::-1] if wanted.is_reversed else lines
 
     async def pages(self, allocation: Allocation, wanted: Wanted) -> AsyncGenerator[list[LogLineView]]:
-        """All lines that there are now and that were asked for, oldest first, with the marks of gaps."""
-        is_empty, cursor = wanted.after is None, wanted.after
+        """All lines that there are now and that were asked for, oldest first, with the marks of gaps.
+
+        Raises:
+            TransientError: neither the store nor the pods can be read, or the store stopped answering half-way.
+        """
+        is_begun = wanted.after is not None
         try:
-            positions = await self._logs.positions(id_of(allocation))
-            # The newest lines can be read from the end, unless lines that were not asked for stand between them.
-            is_tail = wanted.after is None and wanted.tail is not None and wanted.is_of_all
-            if is_tail and not any(source.container for source in positions):
-                stored = await self._logs.tail(id_of(allocation), limit=max(1, wanted.tail or 0))
-                if stored:
-                    yield await _chosen(stored, wanted, Gaps(positions, is_whole=False))
-                    return
-            gaps = Gaps(positions, is_whole=wanted.after is None)
-            while True:
-                stored = await self._logs.read(id_of(allocation), after=cursor, limit=LINES_AT_ONCE)
-                if stored:
-                    is_empty, cursor = False, stored[-1].cursor
-                    yield await _chosen(stored, wanted, gaps)
-                if len(stored) < LINES_AT_ONCE:
-                    break
-        except TransientError:
-            is_empty = True
-        if is_empty:
+            async with aclosing(self._stored(allocation, wanted)) as pages:
+                async for lines in pages:
+                    is_begun = True
+                    yield lines
+        except TransientError as error:
+            # Lines of pods have no cursor: they cannot go on where those of the store ended.
+            if is_begun:
+                raise
             lines = await self._of_pods(allocation, wanted)
-            yield [line for line in lines if wanted.has(line)]
+            if lines is None and _may_have_printed(allocation):
+                raise UnavailableError(
+                    f"the log cannot be read now: its store does not answer, and no pod has it ({error})",
+                    retry_after_s=RETRY_AFTER_S,
+                ) from error
+            yield lines or []
+            return
+        if not is_begun:
+            yield await self._of_pods(allocation, wanted) or []
+
+    async def _stored(self, allocation: Allocation, wanted: Wanted) -> AsyncGenerator[list[LogLineView]]:
+        """The pages of the store that have lines."""
+        id_, cursor = id_of(allocation), wanted.after
+        positions = await self._asked(lambda: self._logs.positions(id_))
+        # The newest lines can be read from the end, unless lines that were not asked for stand between them.
+        is_tail = wanted.after is None and wanted.tail is not None and wanted.is_of_all
+        if is_tail and not any(source.container for source in positions):
+            stored = await self._asked(lambda: self._logs.tail(id_, limit=max(1, wanted.tail or 0)))
+            if stored:
+                yield await _chosen(stored, wanted, Gaps(positions, is_whole=False))
+                return
+        gaps = Gaps(positions, is_whole=wanted.after is None)
+        while True:
+            after = cursor
+            stored = await self._asked(lambda: self._logs.read(id_, after=after, limit=LINES_AT_ONCE))  # noqa: B023 - asked at once
+            if stored:
+                cursor = stored[-1].cursor
+                yield await _chosen(stored, wanted, gaps)
+            if len(stored) < LINES_AT_ONCE:
+                return
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer of the store, which is asked again a few times. Raises what the store raises."""
+        for _ in range(STORE_TRIES - 1):
+            try:
+                return await ask()
+            except TransientError:
+                await self._clock.sleep(STORE_WAIT_S)
+        return await ask()
 
     async def follow(self, allocation: Allocation, wanted: Wanted, emit: Emit) -> None:
         """Emit the lines that there are and those that come, until the allocation has ended and all were sent."""
@@ -198,11 +250,10 @@ class LogFeed:
         except TransientError:
             return quiet_s >= END_S
         if not positions and quiet_s >= SETTLE_S:
-            lines = await self._of_pods(session.allocation, session.wanted)
-            found = [line for line in lines if session.wanted.has(line)]
+            found = await self._of_pods(session.allocation, session.wanted)
             if found:
                 await emit(found)
-            return bool(lines)
+            return found is not None
         return not rest and session.are_ended(positions)
 
     async def _gaps(self, allocation: Allocation, wanted: Wanted) -> Gaps:
@@ -266,43 +317,96 @@ class LogFeed:
         if session.has_met_any:
             # Of what comes then no line is left out.
             wanted = msgspec.structs.replace(wanted, tail=None)
-        lines = await self._of_pods(session.allocation, wanted)
-        fresh = [line for line in session.take_polled(lines) if session.wanted.has(line)]
+        fresh = session.take_polled(await self._of_pods(session.allocation, wanted) or [])
         if fresh:
             await inbox.put(fresh)
 
-    async def _of_pods(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
-        """The lines of the pods that are there, all ranks merged by time."""
+    async def _of_pods(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView] | None:
+        """The lines of the pods that are there and that were asked for, all ranks merged by time, with marks where they
+        are cut; None when no pod could be read."""
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
         try:
             pods = await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)
         except TransientError:
-            return []
-        found: list[LogLineView] = []
+            return None
+        found, bytes_read, is_any = list[LogLineView](), 0, False
         for pod in pods.items:
-            if wanted.ranks is None or number_label(pod.metadata.labels, LABEL_RANK) in wanted.ranks:
-                found += await self._of_pod(pod, wanted)
+            run = _RankRun.of(pod, wanted.container)
+            if wanted.ranks is not None and run.rank not in wanted.ranks:
+                continue
+            if bytes_read >= PODS_BYTES_MAX:
+                most = f"of all ranks {PODS_BYTES_MAX // 2**20} MiB"
+                found.append(
+                    run.mark(pod.metadata.creation_timestamp or "", "lines of this rank are not shown here", most)
+                )
+                continue
+            text = await self._of_pod(pod, wanted)
+            if text is not None:
+                is_any, bytes_read = True, bytes_read + len(text)
+                found += run.lines(text, wanted)
         found.sort(key=lambda line: line.time)
-        return found
+        return found if is_any else None
 
-    async def _of_pod(self, pod: Pod, wanted: Wanted) -> list[LogLineView]:
+    async def _of_pod(self, pod: Pod, wanted: Wanted) -> bytes | None:
+        meta = pod.metadata
         try:
-            text = await self._kube.read_log(
-                pod.metadata.namespace,
-                pod.metadata.name,
-                container=wanted.container,
-                tail_lines=wanted.tail if wanted.tail and wanted.is_of_all else LINES_MAX,
+            return await self._kube.read_log(
+                meta.namespace, meta.name, container=wanted.container, tail_lines=wanted.lines_of_pod
             )
         except ControlPlaneError:
-            return []  # not started yet, or gone
-        rank, attempt = number_label(pod.metadata.labels, LABEL_RANK), number_label(pod.metadata.labels, LABEL_ATTEMPT)
-        return [
-            _pod_line(line, rank, attempt, wanted.container) for line in text.decode("utf-8", "replace").splitlines()
-        ]
+            return None  # not started yet, or gone
 
 
-_RankRun = tuple[int, int, str]
-"""(attempt, rank, container)"""
+def _may_have_printed(allocation: Allocation) -> bool:
+    return allocation.status.release is not None or allocation.status.attempt > 1
+
+
+def _older_left_out(first: LogLineView) -> LogLineView:
+    run = _RankRun(first.attempt, first.rank, first.container)
+    return run.mark(first.time, "older lines are not shown here", f"of all ranks together the last {LINES_MAX} lines")
+
+
+class _RankRun(NamedTuple):
+    """What ran as a rank in an attempt."""
+
+    attempt: int
+    rank: int
+    container: str
+
+    @classmethod
+    def of(cls, pod: Pod, container: str) -> "_RankRun":
+        labels = pod.metadata.labels
+        return cls(number_label(labels, LABEL_ATTEMPT), number_label(labels, LABEL_RANK), container)
+
+    def lines(self, text: bytes, wanted: Wanted) -> list[LogLineView]:
+        """Those that were asked for, of what the kubelet gives of its log, with marks where that is cut."""
+        all_ = [self.line(each) for each in text.decode("utf-8", "replace").splitlines()]
+        found = [line for line in all_ if wanted.has(line)]
+        if all_ and len(all_) >= POD_LINES_MAX and wanted.lines_of_pod == POD_LINES_MAX:
+            most = f"of a rank the last {POD_LINES_MAX} lines"
+            found.insert(0, self.mark(all_[0].time, "older lines of this rank are not shown here", most))
+        if all_ and len(text) >= LOG_BYTES_MAX:
+            most = f"of a rank {LOG_BYTES_MAX // 2**20} MiB"
+            found.append(self.mark(all_[-1].time, "younger lines of this rank are not shown here", most))
+        return found
+
+    def line(self, text: str) -> LogLineView:
+        """A line as the kubelet gives it: the time, a blank, the text."""
+        time, _, rest = text.partition(" ")
+        try:
+            parse_time(time)
+        except ValueError:
+            time, rest = "", text
+        return LogLineView(
+            attempt=self.attempt, rank=self.rank, stream=STDOUT, time=time, text=rest, container=self.container
+        )
+
+    def mark(self, time: str, what: str, most: str) -> LogLineView:
+        """What readers are told where an answer from a pod is cut."""
+        text = f"{what}: this answer comes from the nodes, not from the store of logs, and has {most}"
+        return LogLineView(
+            attempt=self.attempt, rank=self.rank, stream=EVENT, time=time, text=text, container=self.container
+        )
 
 
 class _Session:
@@ -330,7 +434,7 @@ class _Session:
             return False
         self._last[source] = line.number
         if line.time:
-            run = (line.attempt, line.rank, line.container)
+            run = _RankRun(line.attempt, line.rank, line.container)
             self._newest_s[run] = max(self._newest_s.get(run, 0.0), parse_time(line.time))
         return True
 
@@ -341,7 +445,7 @@ class _Session:
 
     def was_polled(self, line: LogLine) -> bool:
         """Whether this line of the store was read from the pod before, while the store was away."""
-        polled_s = self._polled_s.get((line.attempt, line.rank, line.container))
+        polled_s = self._polled_s.get(_RankRun(line.attempt, line.rank, line.container))
         return polled_s is not None and bool(line.time) and parse_time(line.time) <= polled_s
 
     def take_polled(self, lines: Iterable[LogLineView]) -> list[LogLineView]:
@@ -349,7 +453,7 @@ class _Session:
         known = {**self._newest_s, **{run: max(at, self._newest_s.get(run, at)) for run, at in self._polled_s.items()}}
         fresh: list[LogLineView] = []
         for line in lines:
-            run, at = (line.attempt, line.rank, line.container), parse_time(line.time) if line.time else None
+            run, at = _RankRun(line.attempt, line.rank, line.container), parse_time(line.time) if line.time else None
             if at is not None:
                 if at <= known.get(run, 0.0):
                     continue
@@ -396,7 +500,7 @@ async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> l
 
 def _count(lines: Iterable[LogLineView]) -> int:
     """How many there are besides marks of gaps."""
-    return sum(1 for line in lines if not line.missing)
+    return sum(1 for line in lines if not _is_mark(line))
 
 
 def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
@@ -406,8 +510,13 @@ def _first(lines: Iterable[LogLineView], limit: int) -> list[LogLineView]:
         if limit <= 0:
             break
         found.append(line)
-        limit -= not line.missing
+        limit -= not _is_mark(line)
     return found
+
+
+def _is_mark(line: LogLineView) -> bool:
+    """Whether it is no line of the log: it says that lines are missing."""
+    return bool(line.missing) or (line.stream == EVENT and not line.cursor)
 
 
 def _is_found(search: str | Pattern, text: str) -> bool:
@@ -427,13 +536,3 @@ def _view(stored: StoredLine) -> LogLineView:
         number=line.number,
         missing=line.missing,
     )
-
-
-def _pod_line(line: str, rank: int, attempt: int, container: str) -> LogLineView:
-    """A line as the kubelet gives it: the time, a blank, the text."""
-    time, _, text = line.partition(" ")
-    try:
-        parse_time(time)
-    except ValueError:
-        time, text = "", line
-    return LogLineView(attempt=attempt, rank=rank, stream=STDOUT, time=time, text=text, container=container)

@@ -151,12 +151,12 @@ def is_pod_ready(pod: Pod) -> bool:
     return ready is not None and ready.status == "True" and is_running(pod)
 
 
-def exit_of(pod: Pod) -> Exit | None:
-    """How the rank ended, or None while it has not."""
+def exit_of(pod: Pod, *, told_at: float | None = None) -> Exit | None:
+    """How the rank ended, or None while it has not. `told_at`: when its allocation told it to end (epoch seconds)."""
     main = main_status(pod)
     ended = main.state.terminated if main else None
     if ended is not None:
-        return _exit_of_main(pod, ended)
+        return _exit_of_main(pod, ended, told_at)
     if pod.status.phase == "Succeeded":
         return Exit(state=RankState.SUCCEEDED, code=0)
     if pod.status.phase == "Failed":
@@ -238,9 +238,9 @@ def is_pull(word: str) -> bool:
     return word in _PULL_TRIES
 
 
-def _exit_of_main(pod: Pod, ended: StateTerminated) -> Exit:
+def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Exit:
     at = _epoch(ended.finished_at)
-    killed = _was_killed(pod, ended, at)
+    killed = _was_killed(pod, ended, at, told_at)
     if ended.reason in _LOST:
         message = "the node lost the container; its exit is not known"
         return Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
@@ -304,8 +304,11 @@ def _has_run(status: ContainerStatus) -> bool:
     return status.state.running is not None or status.state.terminated is not None
 
 
-def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
+def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, told_at: float | None) -> bool:
     """Whether the end followed the deletion.
+
+    The kubelet confirms the end with a last delete, which stamps the time anew. The pod then does not say when its
+    deletion was first asked for; a signal, or what its allocation had told it before, does.
 
     Both times have whole seconds. An end with 0 in the second of the deletion counts as killed: a program that hears
     SIGTERM and exits with 0 at once is usual, one that was complete in just that second is not, and what is cut off
@@ -314,8 +317,10 @@ def _was_killed(pod: Pod, ended: StateTerminated, at: float | None) -> bool:
     asked_at = deletion_asked_at(pod)
     if asked_at is None:
         return False
-    if pod.metadata.deletion_grace_period_seconds == 0 and ended.exit_code in _SIGNALLED:
-        return True  # the kubelet's last delete has stamped the time anew: when it was first asked for is not known
+    if pod.metadata.deletion_grace_period_seconds == 0:
+        if ended.exit_code in _SIGNALLED:
+            return True
+        asked_at = asked_at if told_at is None else min(asked_at, told_at)
     if at is None:
         return ended.exit_code != 0
     return floor(at) >= floor(asked_at)

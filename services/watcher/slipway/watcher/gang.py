@@ -12,12 +12,13 @@ from contextlib import suppress
 
 import msgspec
 
-from slipway.crd.transitions import is_released, leaving_ranks
+from slipway.crd.transitions import is_released, leaving_ranks, ring_of
 from slipway.crd.v1alpha1 import Allocation, Placement, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
-from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
+from slipway.model.times import parse_time
 from slipway.pods.ended import recorded
 from slipway.watcher import exits
 from slipway.watcher.exits import Exit
@@ -61,6 +62,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """it was told to make room while the rest of the gang goes on"""
     ended_by: str = ""
     """why the whole attempt is being ended: the reason of a rank that is killed for it"""
+    told_at: float | None = None
+    """when its allocation told it to end (epoch seconds)"""
 
     @property
     def node(self) -> str:
@@ -304,6 +307,7 @@ def assemble(
             placed_on=placement.node,
             leaving=index in leaving,
             ended_by=ended_by,
+            told_at=_told_at(allocation, is_leaving=index in leaving),
         )
         ranks.append(_made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent)))
     minimum, by_role = _minimums(allocation)
@@ -330,7 +334,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
         known = Reason(stored.reason) if stored is not None and stored.reason in INFRASTRUCTURE else Reason.POD_LOST
         lost = Exit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
         return msgspec.structs.replace(rank, exit=lost)
-    end = exits.exit_of(pod)
+    end = exits.exit_of(pod, told_at=rank.told_at)
     if end is not None:
         return msgspec.structs.replace(rank, exit=end)
     if pod.spec.node_name in nodes_gone and not consistent:
@@ -364,6 +368,17 @@ def _ended_by(allocation: Allocation) -> str:
         return ""
     is_decided = status.reason in _DECIDED or (status.stop is not None and status.stop.reason == status.reason)
     return status.reason if is_decided else Reason.BELOW_MINIMUM.value
+
+
+def _told_at(allocation: Allocation, *, is_leaving: bool) -> float | None:
+    """When a rank was told to end (epoch seconds): to make room, or with its attempt. Its pod is deleted after that."""
+    status, shrink = allocation.status, allocation.status.shrink
+    times = [parse_time(shrink.at)] if is_leaving and shrink is not None and shrink.at else []
+    for entry in reversed(ring_of(allocation)):
+        if entry.attempt == status.attempt and entry.type is Event.TERMINATING:
+            times.append(parse_time(entry.time))
+            break
+    return min(times, default=None)
 
 
 def _recorded(stored: RankStatus) -> Exit:

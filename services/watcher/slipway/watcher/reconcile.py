@@ -120,13 +120,13 @@ class Reconciler:
                 self._forget(uid)
                 return
             self._outbox.offer(allocation)
-            reduction = await self._reduced(allocation)
+            reduction, pods = await self._reduced(allocation)
             liveness.beat()
             wait_s = self._pace.wait_s(allocation, reduction)
             if wait_s > 0:
                 self._queue.add_after(uid, wait_s)
                 return
-            if reduction.changed and not await self._write(allocation, reduction):
+            if reduction.changed and not await self._write(allocation, reduction, pods):
                 continue
             liveness.beat()
             if not await self._clear(reduction):
@@ -165,20 +165,21 @@ class Reconciler:
         if self._world.pods_of(uid):
             self._orphaned()
 
-    async def _reduced(self, allocation: Allocation) -> Reduction:
+    async def _reduced(self, allocation: Allocation) -> tuple[Reduction, Sequence[Pod]]:
+        """What follows from what is seen, and the pods that it follows from."""
         uid = allocation.metadata.uid
         seen = self._world.pods_of(uid)
         gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
         reduction = self._reduce(allocation, seen, gone, consistent=False)
         if not reduction.needs.consistent_list:
             self._late.forget(uid)
-            return reduction
+            return reduction, seen
         late_s = 0.0 if reduction.changed else self._late.wait_s(allocation, seen, self._evidence.departed_of(uid))
         if late_s > 0:
             self._queue.add_after(uid, late_s)
-            return reduction
+            return reduction, seen
         listed = await self._evidence.pods_of(allocation)
-        return self._reduce(allocation, listed, gone, consistent=True)
+        return self._reduce(allocation, listed, gone, consistent=True), listed
 
     def _may_lose_nodes(self, allocation: Allocation) -> bool:
         return self._world.nodes.synced and allocation.status.admission is not None
@@ -210,7 +211,7 @@ class Reconciler:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    async def _write(self, before: Allocation, reduction: Reduction) -> bool:
+    async def _write(self, before: Allocation, reduction: Reduction, pods: Sequence[Pod]) -> bool:
         """PUT the status; False when the object has changed, after which its newest version is known."""
         after, uid = reduction.allocation, before.metadata.uid
         try:
@@ -235,7 +236,7 @@ class Reconciler:
         if Event.RUNNING in _told(before, written) and written.spec.idle_timeout:
             self._marks.offer_activity(id_of(written), keys.ACTIVITY_SINCE, parse_time(written.status.started_at))
         _count(before, written)
-        spans.ended(before, written, self._world.pods_of(uid))
+        spans.ended(before, written, pods, self._clock.now())
         return True
 
     async def _observe_again(self, before: Allocation) -> None:

@@ -1,26 +1,28 @@
-"""What the watcher tells of an allocation in its trace: each write, and each attempt when it is over.
+"""What the watcher tells of an allocation in its trace: each write, each container that ended, each attempt.
 
-Owns the spans and their attributes. The span of an attempt has ids that follow from the object, so that the next
-attempt can link to it without having met it; so has the root, where nobody who made the object left one. Told once, by
-whoever wrote the end; if that process dies just then, they are missing. Must not know how anything is decided.
+Owns the spans and their attributes. A container is told with the write that records its rank's end, because its pod is
+deleted after that; an attempt with the write that ends it. The span of an attempt has ids that follow from the object,
+so that the next attempt can link to it without having met it; so has the root, where nobody who made the object left
+one. Told once, by whoever wrote the end; if that process dies just then, they are missing. Must not know how anything
+is decided.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from slipway.crd.meta import ANNOTATION_TRACE, LABEL_ATTEMPT
+from slipway.crd.meta import ANNOTATION_TRACE, LABEL_ATTEMPT, LABEL_RANK
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.kube.tracing import attempt_span, has_own_root, traceparent_of
-from slipway.model.lifecycle import Event, Phase
+from slipway.model.lifecycle import RANK_ENDS, Event, Phase
 from slipway.model.reasons import Result
 from slipway.model.times import parse_time
 from slipway.runtime import semconv, telemetry
 from slipway.watcher.exits import main_status
 
-CONTAINERS_MAX = 8
-"""Of a larger gang the first ranks are told."""
+RANKS_TOLD = frozenset(map(str, range(8)))
+"""Of a larger gang the containers of the first ranks are told."""
 
 
 def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> AbstractContextManager[object]:
@@ -41,9 +43,13 @@ def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> Abstr
     )
 
 
-def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
-    """Tell of the attempt that this write ends, if it ends one; `pods` are those of the allocation."""
+def ended(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
+    """Tell of the containers whose end this write records, and of the attempt that it ends.
+
+    `pods` are those that the write was decided from, `now_s` epoch seconds.
+    """
     old, new = before.status, written.status
+    _containers(before, written, pods, now_s)
     is_over = new.phase is Phase.TERMINATED and old.phase is not Phase.TERMINATED
     if not is_over and new.attempt == old.attempt:
         return
@@ -72,8 +78,6 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
         },
         error="" if is_well else reason or "ended",
     )
-    seen = {entry.type: parse_time(entry.time) for entry in new.transitions if entry.attempt == attempt}
-    _containers(written, attempt, pods, (root, seen.get(Event.RUNNING, end), seen.get(Event.TERMINATING, end)))
     if is_over and has_own_root(meta):
         telemetry.emit(
             "allocation",
@@ -86,18 +90,28 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod]) -> None:
         )
 
 
-def _containers(allocation: Allocation, attempt: int, pods: Iterable[Pod], seen: tuple[str, float, float]) -> None:
-    """What ran, as the kubelets say: below the launch that gave the pod its TRACEPARENT.
+def _containers(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
+    """What ran, as the kubelets say: below the launch that gave the pod its TRACEPARENT."""
+    old, new = before.status, written.status
+    told, known = _ends(old), _ends(new)
+    is_last = new.phase is Phase.TERMINATED or new.attempt != old.attempt
+    times = {entry.type: parse_time(entry.time) for entry in new.transitions if entry.attempt == old.attempt}
+    seen = traceparent_of(written.metadata), times.get(Event.RUNNING, now_s), times.get(Event.TERMINATING, now_s)
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        labels, uid = pod.metadata.labels, pod.metadata.uid
+        is_meant = labels.get(LABEL_ATTEMPT) == str(old.attempt) and labels.get(LABEL_RANK, "0") in RANKS_TOLD
+        status = main_status(pod)
+        if is_meant and status is not None and uid not in told and (is_last or uid in known):
+            _container(written, pod, status, seen)
 
-    `seen`: the root, and when we saw the attempt run, and end.
-    """
-    of_attempt = (pod for pod in pods if pod.metadata.labels.get(LABEL_ATTEMPT) == str(attempt))
-    ran = [(pod, status) for pod in of_attempt if (status := main_status(pod)) is not None]
-    for pod, status in sorted(ran, key=lambda one: one[0].metadata.name)[:CONTAINERS_MAX]:
-        _container(allocation, pod, status, seen)
+
+def _ends(status: AllocationStatus) -> set[str]:
+    """The pods whose end is on record."""
+    return {rank.pod_uid for rank in status.ranks or [] if rank.phase in RANK_ENDS}
 
 
 def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, seen: tuple[str, float, float]) -> None:
+    """`seen`: the root, and when we saw the attempt run, and end."""
     end, (root, ran_s, ended_s) = status.state.terminated, seen
     if end is None or not end.started_at or not end.finished_at:
         return

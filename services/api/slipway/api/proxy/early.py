@@ -1,7 +1,9 @@
 """Answers that come before a request is through: a workload refuses an upload and reads no further.
 
 Owns connections to workloads that read while they write. httpcore writes a whole body before it looks for an answer;
-where a write stands still although an answer is there, or fails after one came, the rest of the body is given up.
+where a write stands still although an answer is there, or fails after one came, the rest of the body is given up. A
+refusal (300 and above) ends the body also while the client pauses in it. An answer below 300 does not: its workload
+may read on, and gets the rest. Interim answers (100 Continue) are no answers.
 
 A workload that answers and closes without reading resets the connection. The write that meets the reset closes the
 socket, with an answer in it that the event loop had no time to read: it is read from a second descriptor of the socket.
@@ -10,18 +12,71 @@ socket, with an answer in it that the event loop had no time to read: it is read
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import ssl
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import httpcore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
+CONTINUE_S = 1.0
+"""How long a client that asked waits for the workload's word on its head: most programs say nothing to it.
+
+Source: RFC 9110 section 10.1.1."""
 STILL_S = 1.0
 """How long a write may stand still beside an answer: one that reads on, slowly, gets the rest of the body."""
 _READ_BYTES = 64 * 1024
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d.*?\r?\n\r?\n", re.DOTALL)
+_FINAL = re.compile(rb"HTTP/1\.[01] (\d{3})")
+_STATUS_BYTES = len(b"HTTP/1.1 200")
+_REFUSAL = 300
+
+
+class Upload:
+    """The body of one request, as the connection that it is written to tells its reader of answers."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard: asyncio.Future[None] = loop.create_future()
+        self._refused: asyncio.Future[None] = loop.create_future()
+
+    def hear(self, *, is_refusal: bool) -> None:
+        """The workload has said something; a refusal ends the body."""
+        for told in (self._heard, self._refused) if is_refusal else (self._heard,):
+            if not told.done():
+                told.set_result(None)
+
+    async def until_heard(self) -> None:
+        """Returns when the workload has said something to the head, or is silent for too long."""
+        await asyncio.wait({self._heard}, timeout=CONTINUE_S)
+
+    async def next_of(self, pieces: "AsyncGenerator[bytes]") -> bytes | None:
+        """The next piece of the body; None at its end.
+
+        Raises:
+            httpcore.WriteError: the workload refuses the rest.
+        """
+        refused = httpcore.WriteError("the workload has refused the rest of the body")
+        if self._refused.done():  # a client that expects `100 Continue` gets it with the first read
+            raise refused
+        reading = asyncio.ensure_future(_next(pieces))
+        try:
+            await asyncio.wait({reading, self._refused}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise refused
+            return reading.result()
+        finally:
+            if not reading.done():  # no one else may read the body before this has ended
+                reading.cancel()
+                await asyncio.wait({reading})
+
+
+UPLOAD: "ContextVar[Upload | None]" = ContextVar("upload", default=None)
+"""The body of the request that this task sends: httpx passes nothing to the connection that it chooses."""
 
 
 class EarlyBackend(httpcore.AsyncNetworkBackend):
@@ -73,11 +128,11 @@ class EarlyStream(httpcore.AsyncNetworkStream):
         self._writes += 1
         if self._writes == 1:  # the head; most requests have nothing else
             await self._inner.write(buffer, timeout)
+            upload = UPLOAD.get()
+            if upload is not None:
+                self._reading = self._begun(upload)
             return
-        if self._reading is None:
-            self._second = self._second or self._duplicate()
-            self._reading = asyncio.ensure_future(self._inner.read(_READ_BYTES, None))
-            self._reading.add_done_callback(_looked_at)
+        self._reading = self._reading or self._begun(Upload())
         writing = asyncio.ensure_future(self._inner.write(buffer, timeout))
         try:
             await asyncio.wait({writing, self._reading}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,6 +164,31 @@ class EarlyStream(httpcore.AsyncNetworkStream):
             return self._reading.done()
         return self._inner.get_extra_info(info)
 
+    def _begun(self, upload: Upload) -> "asyncio.Future[bytes]":
+        self._second = self._second or self._duplicate()
+        reading = asyncio.ensure_future(self._answer(upload))
+        reading.add_done_callback(_looked_at)
+        return reading
+
+    async def _answer(self, upload: Upload) -> bytes:
+        """What the workload says, up to the begin of its final answer."""
+        received = b""
+        is_refusal = True  # so is an end without an answer, and a connection that fails
+        try:
+            while part := await self._inner.read(_READ_BYTES, None):
+                received += part
+                rest = received
+                while interim := _INTERIM.match(rest):
+                    upload.hear(is_refusal=False)
+                    rest = rest[interim.end() :]
+                if len(rest) >= _STATUS_BYTES and not _is_interim(rest):
+                    final = _FINAL.match(rest)
+                    is_refusal = final is None or int(final[1]) >= _REFUSAL
+                    break
+            return received
+        finally:
+            upload.hear(is_refusal=is_refusal)
+
     def _duplicate(self) -> socket.socket | None:
         """The same socket once more; None where only the inner stream can understand what comes (TLS)."""
         own = self._inner.get_extra_info("socket")
@@ -122,6 +202,16 @@ class EarlyStream(httpcore.AsyncNetworkStream):
             with contextlib.suppress(OSError):
                 return self._second.recv(max_bytes)
         return b""
+
+
+def _is_interim(begun: bytes) -> bool:
+    """Whether this is the begin of an interim answer that is not through yet."""
+    final = _FINAL.match(begun)
+    return final is not None and final[1].startswith(b"1") and final[1] != b"101" and len(begun) < _READ_BYTES
+
+
+async def _next(pieces: "AsyncGenerator[bytes]") -> bytes | None:
+    return await anext(pieces, None)
 
 
 def _looked_at(reading: "asyncio.Future[bytes]") -> None:

@@ -22,6 +22,8 @@ from slipway.runtime import log
 if TYPE_CHECKING:
     import httpx
 
+    from slipway.api.proxy.early import Upload
+
 CONNECT_S = 5.0
 CONNECTIONS_MAX = 512
 IDLE_CONNECTIONS_MAX = 32
@@ -55,8 +57,16 @@ class HttpForwarder:
         """
         import httpx
 
+        from slipway.api.proxy.early import UPLOAD, Upload
+
         uploaded = asyncio.Event()
-        upstream = self._build(request, target, uploaded, touch)
+        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        upload = Upload() if has_body else None
+        if upload is None:
+            uploaded.set()
+        content = None if upload is None else _body(request, upload, uploaded, touch)
+        upstream = self._build(request, target, content)
+        UPLOAD.set(upload)
         try:
             response = await self._opened().send(upstream, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -75,9 +85,7 @@ class HttpForwarder:
         finally:
             await response.aclose()
 
-    def _build(
-        self, request: Request, target: Target, uploaded: asyncio.Event, touch: Callable[[], None]
-    ) -> "httpx.Request":
+    def _build(self, request: Request, target: Target, content: AsyncGenerator[bytes] | None) -> "httpx.Request":
         import httpx
 
         scheme = "https" if target.is_tls else "http"
@@ -88,14 +96,11 @@ class HttpForwarder:
             prefix=target.prefix,
             token=self.token,
         )
-        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
-        if not has_body:
-            uploaded.set()
         return httpx.Request(
             request.method,
             httpx.URL(scheme=scheme, host=target.host, port=target.port, raw_path=target.path),
             headers=fields,
-            content=_body(request, uploaded, touch) if has_body else None,
+            content=content,
             extensions={"timeout": self._timeout().as_dict()},
         )
 
@@ -154,11 +159,20 @@ class HttpForwarder:
         return httpx.Timeout(connect=CONNECT_S, read=self._silence_s, write=self._silence_s, pool=WAIT_FOR_SLOT_S)
 
 
-async def _body(request: Request, uploaded: asyncio.Event, touch: Callable[[], None]) -> AsyncGenerator[bytes]:
-    async for chunk in request.stream():
-        touch()
-        yield chunk
-    uploaded.set()
+async def _body(
+    request: Request, upload: "Upload", uploaded: asyncio.Event, touch: Callable[[], None]
+) -> AsyncGenerator[bytes]:
+    """The client's body, until its end or the workload's refusal. A client that waits for `100 Continue` gets it with
+    the first piece that is asked for: after the workload's word on the head."""
+    try:
+        if request.headers.get("expect", "").lower() == "100-continue":
+            await upload.until_heard()
+        pieces = request.stream()
+        while (piece := await upload.next_of(pieces)) is not None:
+            touch()
+            yield piece
+    finally:
+        uploaded.set()
 
 
 async def _until_left(receive: Receive, uploaded: asyncio.Event) -> None:

