@@ -1,7 +1,7 @@
 """Fixtures: one node for the run; for each test pods that go with it."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -79,7 +79,7 @@ class Pods:
 
         return main_of(await self.until(name, is_waiting, f"it waits: {reason}"))
 
-    async def until(self, name: str, check: Any, what: str) -> Json:
+    async def until(self, name: str, check: Callable[[Json], object], what: str) -> Json:
         """The status as soon as it is so."""
         found: Json = {}
 
@@ -146,12 +146,14 @@ class Pods:
 
 def main_of(status: Json) -> Json:
     """What the status says of the main container."""
-    return next((each for each in status.get("containerStatuses", []) if each["name"] == "main"), {})
+    each: list[Json] = [each for each in status.get("containerStatuses", []) if each["name"] == "main"]
+    return each[0] if each else {}
 
 
 def init_of(status: Json) -> Json:
     """What the status says of the first init container."""
-    return next(iter(status.get("initContainerStatuses", [])), {})
+    each: list[Json] = status.get("initContainerStatuses", [])
+    return each[0] if each else {}
 
 
 def terminated(status: Json) -> Json:
@@ -161,8 +163,8 @@ def terminated(status: Json) -> Json:
 
 def condition(status: Json, type_: str) -> tuple[str, str]:
     """The status and the reason of a condition."""
-    found = next((each for each in status["conditions"] if each["type"] == type_), {})
-    return found.get("status", ""), found.get("reason", "")
+    found: list[Json] = [each for each in status["conditions"] if each["type"] == type_]
+    return (found[0].get("status", ""), found[0].get("reason", "")) if found else ("", "")
 
 
 def _path(name: str, sub: str = "") -> str:

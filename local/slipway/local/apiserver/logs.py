@@ -1,7 +1,8 @@
 """Container logs: a port, and the adapter that asks the node.
 
-Owns what may be asked of a log, and the way from a pod to its node's log endpoint (annotation `slipway.dev/log-endpoint` of the Node). It keeps no
-log. Invariant: chunks are passed on as they come; the caller ends the stream by closing the iterator.
+Owns what may be asked of a log, and the way from a pod to its node's log endpoint (annotation
+`slipway.dev/log-endpoint` of the Node). It keeps no log. Invariant: chunks are passed on as they come; the caller ends
+the stream by closing the iterator.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -90,13 +91,13 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
 def _container(pod: Json, name: str) -> str:
     """The container that is asked for; the only one where none is named."""
     spec, whose = mapping(pod, "spec"), metadata(pod)["name"]
-    mains, inits = (
-        [str(each.get("name")) for each in spec.get(kind) or ()] for kind in ("containers", "initContainers")
+    inits, mains = (
+        [str(each.get("name")) for each in spec.get(kind) or ()] for kind in ("initContainers", "containers")
     )
     if not name and len(mains) > 1:
-        words = f"a container name must be specified for pod {whose}, choose one of: [{' '.join(mains)}]"
-        raise bad_request(words + (f" or one of the init containers: [{' '.join(inits)}]" if inits else ""))
-    if name and name not in (*mains, *inits):
+        words = f"a container name must be specified for pod {whose}, choose one of: [{' '.join((*inits, *mains))}]"
+        raise bad_request(words)
+    if name and name not in (*inits, *mains):
         raise bad_request(f"container {name} is not valid for pod {whose}")
     return name or mains[0]
 

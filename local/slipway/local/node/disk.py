@@ -123,10 +123,6 @@ class PodDisk:
         for name in ("home", "tmp", "volumes"):
             (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def remove_containers(self) -> None:
-        """Removes what containers have left, and their logs."""
-        shutil.rmtree(self.folder / "containers", ignore_errors=True)
-
     def remove(self) -> None:
         """Removes everything; what can not be removed stays."""
         shutil.rmtree(self.folder, ignore_errors=True)

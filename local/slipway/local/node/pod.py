@@ -44,8 +44,6 @@ ORPHAN_GRACE_S = 2.0
 """What is left to a pod whose object is gone already, as a kubelet gives it."""
 ROOM_WAIT_S = 5.0
 """How long a pod waits for the processes of another that is on its way out."""
-CONTAINERS_KEPT_S = 5.0
-"""How long the containers of a pod stay whose deletion is confirmed; a kubelet collects them within a minute."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
 
@@ -165,8 +163,6 @@ class PodRun:
         await self._writer.flush()
         if not self.is_closing and not self._is_confirmed:
             await self._confirm()
-        if not self._gone.is_set():
-            await run_until(self._gone, self._forget())
         await self._gone.wait()
 
     async def _last(self) -> None:
@@ -278,11 +274,6 @@ class PodRun:
                 return
             except TransientError as error:
                 _log.warning("deletion not confirmed yet", error=str(error))
-
-    async def _forget(self) -> None:
-        """A finalizer keeps the object; a kubelet removes the containers all the same, and their logs with them."""
-        await self._kit.clock.sleep(CONTAINERS_KEPT_S)
-        await asyncio.to_thread(self.disk.remove_containers)
 
     @property
     def _is_confirmed(self) -> bool:

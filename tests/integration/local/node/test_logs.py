@@ -31,7 +31,7 @@ async def test_a_log_has_the_words_of_the_program_only(world: NodeWorld, number:
 
 
 async def test_a_reader_resumes_after_the_last_time_it_saw(world: NodeWorld):
-    """Times strictly rise; the API keeps whole seconds of `sinceTime`, so some lines come again, known by their time."""
+    """Times strictly rise; of `sinceTime` the API keeps whole seconds, so some lines come again with the same times."""
     await world.run("a", ["sh", "-c", "for i in 1 2 3 4 5; do echo $i; done"])
     times = [line.split()[0] for line in (await world.kube.read_log(NAMESPACE, "a")).decode().splitlines()]
     assert times == sorted(set(times))
