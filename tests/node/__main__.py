@@ -28,7 +28,11 @@ def main() -> int:
     a program that can be installed here was not."""
     parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--test", nargs=argparse.REMAINDER, help="run the tests; all that follows goes to pytest")
+    parser.add_argument(
+        "--test",
+        nargs=argparse.REMAINDER,
+        help="run the tests, or those of the files named; all that follows goes to pytest",
+    )
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.inside:
@@ -48,7 +52,9 @@ def main() -> int:
     with a_place() as place:
         argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(place.folder)]
         if words.test is not None:
-            argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/node", *words.test]
+            named = any(word.startswith("tests/") for word in words.test)
+            which = [*words.test] if named else ["tests/node", *words.test]
+            argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *which]
         env = {**os.environ, "SLIPWAY_NODE_DIR": str(place.folder)}
         with contextlib.suppress(KeyboardInterrupt):
             code = subprocess.run(spaces(argv), env=env, check=False).returncode

@@ -37,6 +37,8 @@ STOP_S = 20.0
 CONTROLLERS = Path("/sys/fs/cgroup")
 RECORDS = Path("/var/lib/cni")
 """Where plugins of the network remember, for ever, whom they have served."""
+LINKS = Path("/var/log/containers")
+"""Where each kubelet links the logs of its containers; the folder cannot be configured."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
 Json = dict[str, Any]
@@ -462,9 +464,11 @@ def leftovers(folder: Path) -> list[str]:
     return [*found, *([f"folder {folder}"] if folder.exists() else [])]
 
 
-def network_files() -> set[str]:
-    """What plugins of the network keep on the machine, outside of any cluster's folder: named namespaces, records."""
+def machine_files() -> set[str]:
+    """What plugins of the network and kubelets keep on the machine, outside of any cluster's folder: named namespaces,
+    records, links to logs."""
     names = {f"network namespace {path.name}" for path in Path("/run/netns").glob("cni-*")}
+    names |= {f"link {path}" for path in LINKS.glob("*")}
     return names | {f"file {path}" for path in RECORDS.rglob("*") if path.is_file()}
 
 
@@ -499,12 +503,12 @@ def _controllers() -> list[Path]:
 
 def _own_network() -> None:
     """The loopback interface with the control plane's address, packets passed on between pods, and no file of ours
-    where the machine's own network keeps its."""
+    where the machine keeps its own: of its network, and of its containers' logs."""
     _run(["ip", "link", "set", "lo", "up"])
     _run(["ip", "address", "add", f"{CONTROL_PLANE}/32", "dev", "lo"])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    RECORDS.mkdir(exist_ok=True)
-    for place in (Path("/run"), RECORDS):
+    for place in (Path("/run"), RECORDS, LINKS):
+        place.mkdir(parents=True, exist_ok=True)
         _run(["mount", "-t", "tmpfs", "tmpfs", str(place)])
 
 

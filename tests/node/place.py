@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tests.conformance.cluster import binaries
-from tests.node.nodes import clean, end_groups, leftovers, network_files
+from tests.node.nodes import clean, end_groups, leftovers, machine_files
 
 
 class Place(msgspec.Struct):
@@ -29,10 +29,10 @@ def a_place() -> Generator[Place]:
     parent = binaries.cache() / "nodes"
     parent.mkdir(parents=True, exist_ok=True)
     place = Place(Path(tempfile.mkdtemp(dir=parent)))
-    before = network_files()
+    before = machine_files()
     try:
         yield place
     finally:
         end_groups(place.folder)
         clean(place.folder)
-        place.left = [*leftovers(place.folder), *sorted(network_files() - before)]
+        place.left = [*leftovers(place.folder), *sorted(machine_files() - before)]

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.cluster.binaries import InstallError, install_debian
-from tests.node.nodes import RECORDS, network_files
+from tests.node.images import WORKLOAD
+from tests.node.nodes import LINKS, RECORDS, NodeCluster, machine_files
+from tests.support.wait import wait_until
 
 
 def test_an_install_that_fails_is_no_machine_that_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,8 +21,20 @@ def test_an_install_that_fails_is_no_machine_that_cannot(tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_the_network_keeps_is_seen() -> None:
-    """While a cluster is up its plugins keep records, in a place that goes with it."""
-    found = network_files()
+def test_what_is_kept_on_the_machine_is_seen() -> None:
+    """While a cluster is up its plugins keep records and its kubelets links, and each is found."""
+    found = machine_files()
     (RECORDS / "record").touch()
-    assert network_files() - found == {f"file {RECORDS / 'record'}"}
+    (LINKS / "container.log").symlink_to("gone")
+    assert machine_files() - found == {f"file {RECORDS / 'record'}", f"link {LINKS / 'container.log'}"}
+    (LINKS / "container.log").unlink()
+
+
+def test_what_is_kept_on_the_machine_goes_with_the_cluster(cluster: NodeCluster) -> None:
+    """Each place outside of the cluster's folder is a mount of its own, so that the machine's is not written to."""
+    mounts = {line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()}
+    assert {"/run", str(RECORDS), str(LINKS)} <= mounts
+    name = "links-its-log"
+    cluster.kubectl("run", name, "--image", WORKLOAD, "--image-pull-policy=Never", "--restart=Never", "--", "true")
+    wait_until(lambda: list(LINKS.glob(f"{name}_*")), "the kubelet has linked the log", timeout_s=60)
+    cluster.kubectl("delete", "pod", name, "--wait=false")

@@ -289,7 +289,7 @@ class CoreKube:
             found = self.core.get(_named(PODS), namespace, pod)
             node_name = str(found.get("spec", {}).get("nodeName") or "")
             if not node_name:
-                raise StatusError(400, "BadRequest", f"pod {pod} does not have a host assigned")
+                return
             node = self.core.get("nodes", "", node_name)
             async for chunk in self._logs.read(found, node, query | {"timestamps": "true"}):
                 yield chunk

@@ -101,6 +101,11 @@ class KubeHttp:
     async def delete(self, path: str, body: Any = None, **query: Any) -> Reply:
         return await self._call("DELETE", path, body, query)
 
+    async def text(self, path: str, *, timeout_s: float = DEADLINE_S, **query: Any) -> tuple[int, str]:
+        """The code and the answer as text; of a refusal its message."""
+        answer = await self._client.get(path, params=_texts(query), timeout=timeout_s)
+        return answer.status_code, answer.text if answer.is_success else _reply(answer).message
+
     async def send_raw(self, method: str, path: str, content: bytes, content_type: str) -> Reply:
         answer = await self._client.request(method, path, content=content, headers={"content-type": content_type})
         return _reply(answer)

@@ -1,7 +1,8 @@
 """Container logs: a port, and the adapter that asks the node.
 
-Owns the way from a pod to its node's log endpoint (annotation `slipway.dev/log-endpoint` of the Node). It keeps no
-log. Invariant: chunks are passed on as they come; the caller ends the stream by closing the iterator.
+Owns what may be asked of a log, and the way from a pod to its node's log endpoint (annotation
+`slipway.dev/log-endpoint` of the Node). It keeps no log. Invariant: chunks are passed on as they come; the caller ends
+the stream by closing the iterator.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -9,8 +10,8 @@ from typing import Protocol
 
 import aiohttp
 
-from slipway.local.apiserver.objects import Json, mapping, metadata
-from slipway.local.apiserver.status import StatusError, bad_request
+from slipway.local.apiserver.objects import Json, format_time, mapping, metadata, parse_time
+from slipway.local.apiserver.status import Cause, StatusError, bad_request, bad_value, invalid, not_allowed
 
 LOG_ENDPOINT = "slipway.dev/log-endpoint"
 CONNECT_TIMEOUT_S = 5.0
@@ -20,6 +21,33 @@ class LogSource(Protocol):
     def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The log of one container, in chunks; an empty one says that it begins. Raises: StatusError before that."""
         ...
+
+
+def checked(pod: Json, query: Mapping[str, str]) -> dict[str, str]:
+    """The query as a node gets it: valid, with the container's name and a time of whole seconds.
+
+    Raises:
+        StatusError: 400 or 422.
+    """
+    given = {name: text for name, text in query.items() if text}
+    tail, limit, seconds = (_number(given, name) for name in ("tailLines", "limitBytes", "sinceSeconds"))
+    causes = list[Cause]()
+    if tail is not None and tail < 0:
+        causes.append(bad_value("tailLines", tail, "must be greater than or equal to 0"))
+    if limit is not None and limit < 1:
+        causes.append(bad_value("limitBytes", limit, "must be greater than 0"))
+    if seconds is not None and "sinceTime" in given:
+        causes.append(not_allowed("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+    elif seconds is not None and seconds < 1:
+        causes.append(bad_value("sinceSeconds", seconds, "must be greater than 0"))
+    if "sinceTime" in given:
+        since = parse_time(given["sinceTime"])
+        if since is None:
+            raise bad_request(f'sinceTime: Invalid value: "{given["sinceTime"]}": not a time as RFC 3339 has it')
+        given["sinceTime"] = format_time(int(since))
+    if causes:
+        raise invalid("PodLogOptions", metadata(pod)["name"], causes)
+    return given | {"container": _container(pod, given.get("container", ""))}
 
 
 class NodeLogSource:
@@ -32,6 +60,7 @@ class NodeLogSource:
             raise StatusError(
                 500, "InternalError", f"node {name} serves no logs (annotation {LOG_ENDPOINT} is missing)"
             )
+        asked = checked(pod, query)
         meta = metadata(pod)
         url = f"{endpoint.rstrip('/')}/logs/{meta['namespace']}/{meta['uid']}"
         # A node's answer ends with its connection, and one that is followed takes as long as its container runs.
@@ -39,7 +68,7 @@ class NodeLogSource:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-                session.get(url, params=dict(query)) as answer,
+                session.get(url, params=asked) as answer,
             ):
                 if answer.status >= 400:
                     words = (await answer.read()).decode(errors="replace")
@@ -49,6 +78,28 @@ class NodeLogSource:
                     yield chunk
         except (aiohttp.ClientError, TimeoutError) as exc:
             raise StatusError(502, "InternalError", f"the node's log endpoint did not answer: {exc}") from exc
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    try:
+        return None if text is None else int(text)
+    except ValueError as exc:
+        raise bad_request(f'{name}: Invalid value: "{text}": strconv.ParseInt: invalid syntax') from exc
+
+
+def _container(pod: Json, name: str) -> str:
+    """The container that is asked for; the only one where none is named."""
+    spec, whose = mapping(pod, "spec"), metadata(pod)["name"]
+    inits, mains = (
+        [str(each.get("name")) for each in spec.get(kind) or ()] for kind in ("initContainers", "containers")
+    )
+    if not name and len(mains) > 1:
+        words = f"a container name must be specified for pod {whose}, choose one of: [{' '.join((*inits, *mains))}]"
+        raise bad_request(words)
+    if name and name not in (*inits, *mains):
+        raise bad_request(f"container {name} is not valid for pod {whose}")
+    return name or mains[0]
 
 
 def _refused(code: int, words: str) -> StatusError:

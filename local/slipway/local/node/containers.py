@@ -22,7 +22,6 @@ from slipway.model.times import format_time
 
 UNKNOWN_END = "ContainerStatusUnknown"
 _OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
-_SIGNALS_MAX = 31
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,8 +198,6 @@ def _state(state: State) -> RawObject:
                 ended["startedAt"] = format_time(state.started_at, "seconds")
             if state.message:
                 ended["message"] = state.message
-            if 128 < state.exit_code <= 128 + _SIGNALS_MAX and state.reason == "Error":
-                ended["signal"] = state.exit_code - 128
             if state.pid:
                 ended["containerID"] = f"process://{state.pid}"
             return {"terminated": ended}

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncGenerator, Set
 from pathlib import Path
 
+from slipway.crd.roleresources import object_of
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, StaleError, TransientError
 from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import Reflector
@@ -117,24 +118,26 @@ class Kubelet:
             raise NotFoundError(f"pod {uid} is not on this node")
         pod = run.pod
         names = [str(each.get("name")) for each in (*pod.containers, *pod.init_containers)]
-        if not container and len(pod.containers) > 1:
-            raise InvalidError(
-                f"a container name must be specified for pod {pod.metadata.name}, choose one of: [{' '.join(names)}]"
-            )
         name = container or names[0]
         if name not in names:
             raise InvalidError(f"container {name} is not valid for pod {pod.metadata.name}")
-        number = run.disk.starts(name) - 1 - previous
-        if number < 0 and previous:
-            raise InvalidError(f'previous terminated container "{name}" in pod "{pod.metadata.name}" not found')
-        if number < 0:
-            ended = "terminated" in pod.reported(name) or pod.is_over
-            if ended:
-                return read(run.disk.logs(name, 0), query)
-            raise InvalidError(
-                f'container "{name}" in pod "{pod.metadata.name}" is waiting to start: ContainerCreating'
-            )
-        return read(run.disk.logs(name, number), query, None if previous else run.log_of(name))
+        whose = f'container "{name}" in pod "{pod.metadata.name}"'
+        waiting = run.waiting(name)
+        # Between two runs the one that ended last is both the current and the previous one.
+        number = run.disk.starts(name) - 1 - (previous and waiting is None)
+        if number >= 0:
+            return read(run.disk.logs(name, number), query, None if previous else run.log_of(name))
+        if previous:
+            raise InvalidError(f"previous terminated {whose} not found")
+        reported = pod.reported(name)
+        if pod.is_over and not reported:
+            raise InvalidError(f"{whose} is not available")
+        if "terminated" in reported:
+            identity = object_of(reported["terminated"]).get("containerID")
+            return _lost(str(identity)) if identity else read(run.disk.logs(name, 0), query)
+        if waiting is None and pod.is_over:
+            waiting = str(object_of(reported.get("waiting")).get("reason") or "")
+        raise InvalidError(f"{whose} is waiting to start: {waiting or 'ContainerCreating'}")
 
     # --- pods ---------------------------------------------------------------------------------------------------
 
@@ -249,6 +252,11 @@ class Kubelet:
                     await report(self._kube, name, self._clock)
                 except ControlPlaneError as error:
                     _log.warning("node said no sign of life", node=name, error=str(error))
+
+
+async def _lost(identity: str) -> AsyncGenerator[bytes]:
+    """What a kubelet answers, with the code 200, when the container is not there any more."""
+    yield f"unable to retrieve container logs for {identity}".encode()
 
 
 def _clear(folder: Path, uids: Set[str]) -> None:

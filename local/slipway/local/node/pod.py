@@ -107,6 +107,11 @@ class PodRun:
         """The log that is being written, if the container runs."""
         return self.runs.log_of(container)
 
+    def waiting(self, container: str) -> str | None:
+        """What that container waits for; None when it does not wait."""
+        state = next(each.state for each in self.runs.containers if each.name == container)
+        return state.reason if isinstance(state, Waiting) and not self._was_over else None
+
     def observe(self, pod: NodePod) -> None:
         """The object changed."""
         self._writer.observe(pod)
@@ -216,7 +221,7 @@ class PodRun:
                 self.disk.fill(self.pod, self._place, bundles)
                 return bundles
             except NotConfiguredError as error:
-                self.runs.wait_all(Waiting(reason="ContainerCreating", message=str(error)))
+                self._writer.changed()
                 await self._warn(error.reason, str(error))
             except (ControlPlaneError, OSError, ValueError, TypeError) as error:
                 if isinstance(error, InvariantError):

@@ -153,7 +153,9 @@ class Runs:
                 self._set(container, ended)
                 return
             container.last = ended
-            message = f"back-off {pause_s:g}s restarting failed container={container.name}"
+            meta = self._pod.metadata
+            whose = f"{meta.name}_{meta.namespace}({meta.uid})"
+            message = f"back-off {pause_s:g}s restarting failed container={container.name} pod={whose}"
             self._set(container, Waiting(reason="CrashLoopBackOff", message=message))
             await self._clock.sleep(pause_s)
             pause_s = min(RESTART_MAX_S, pause_s * 2)

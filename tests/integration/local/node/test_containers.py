@@ -67,10 +67,12 @@ async def test_files_are_beside_the_program_and_at_their_mount_path(world: NodeW
 
 
 async def test_a_pod_waits_for_its_config_map(world: NodeWorld):
-    """A volume that is not there yet is waited for, visibly."""
+    """A volume that is not there yet is waited for; an Event names what is missing, as a kubelet's does."""
     await world.start("a", ["python", "train.py"], spec=FILES, **MOUNTS)
+    await wait_until(lambda: world.core.list("events").items, "an Event")
+    assert 'configmap "code" not found' in str(world.core.list("events").items[0])
     await wait_until(lambda: "containerStatuses" in world.pod("a").status, "a status")
-    assert world.state("a")["waiting"] == {"reason": "ContainerCreating", "message": 'configmap "code" not found'}
+    assert world.state("a")["waiting"] == {"reason": "ContainerCreating"}
     await world.config("code", {"train.py": "print('now')", "01__conf.json": "{}"})
     assert (await world.ended("a")).phase == "Succeeded"
 

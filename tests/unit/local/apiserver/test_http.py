@@ -114,10 +114,10 @@ async def test_log_is_read_from_the_pods_node(kube: KubeHttp) -> None:
     assert answer.headers["content-type"] == "text/plain"
 
 
-async def test_log_of_an_unbound_pod_is_refused(kube: KubeHttp) -> None:
-    """It runs nowhere: 400."""
+async def test_log_of_an_unbound_pod_is_no_content(kube: KubeHttp) -> None:
+    """It runs nowhere: 204."""
     await kube.post(PODS, a_pod())
-    assert (await kube.get(f"{PODS}/p/log")).code == 400
+    assert (await kube.get(f"{PODS}/p/log")).code == 204
 
 
 async def test_log_endpoint_that_is_away_is_a_server_error(core: ClusterCore) -> None:

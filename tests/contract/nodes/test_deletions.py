@@ -1,0 +1,81 @@
+"""Deletions of pods: the grace, the last status, what a finalizer keeps."""
+
+from typing import Any
+
+import pytest
+
+from slipway.local.apiserver.objects import parse_time
+from tests.contract.nodes.conftest import FINALIZER, Pods, init_of, main_of, terminated
+
+HEARS = "trap 'echo heard; exit 0' TERM; echo ready; while true; do sleep 0.1; done"
+DEAF = "trap '' TERM; echo ready; while true; do sleep 0.1; done"
+
+
+async def start(pods: Pods, script: str, **spec: Any) -> str:
+    """A pod with a finalizer that runs, and has set its traps."""
+    name = await pods.start(["sh", "-c", script], meta={"finalizers": [FINALIZER]}, **spec)
+    await pods.logged(name, "ready\n")
+    return name
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "phase", "reason"),
+    [(HEARS, 0, "Succeeded", "Completed"), (DEAF, 137, "Failed", "Error")],
+    ids=["heard", "killed"],
+)
+async def test_the_last_status_of_a_pod_that_is_deleted(
+    pods: Pods, script: str, code: int, phase: str, reason: str
+) -> None:
+    """A finalizer shows it: how the container ended, the phase by that, and no grace left."""
+    name = await start(pods, script)
+    await pods.delete(name, gracePeriodSeconds=2)
+    asked = (await pods.pod(name))["metadata"]
+    assert asked["deletionGracePeriodSeconds"] == 2
+    status = await pods.ended(name)
+    assert (status["phase"], terminated(status)["exitCode"], terminated(status)["reason"]) == (phase, code, reason)
+    last = await pods.confirmed(name)
+    assert last["status"]["phase"] == phase
+    assert main_of(last["status"])["state"]["terminated"]["exitCode"] == code
+    shortened, began = (parse_time(meta["deletionTimestamp"]) or 0 for meta in (last["metadata"], asked))
+    assert shortened >= began - 2, "not before the deletion was asked for"
+    await pods.release(name)
+    await pods.gone(name)
+
+
+async def test_a_pod_that_never_started_is_deleted(pods: Pods) -> None:
+    """Its container, which waited, is told of as one that waits; the pod has failed."""
+    name = await pods.start(
+        initContainers=[pods.container("first", ["sleep", "60"])],
+        meta={"finalizers": [FINALIZER]},
+        terminationGracePeriodSeconds=1,
+    )
+    await pods.until(name, lambda status: "running" in init_of(status).get("state", {}), "its init runs")
+    await pods.delete(name)
+    status = (await pods.confirmed(name))["status"]
+    assert status["phase"] == "Failed"
+    assert list(main_of(status)["state"]) == ["waiting"]
+    assert init_of(status)["state"]["terminated"]["exitCode"] in (137, 143)
+    await pods.release(name)
+    await pods.gone(name)
+
+
+async def test_a_pod_that_waits_for_its_configuration_is_deleted(pods: Pods) -> None:
+    """At once: nothing runs."""
+    wants = {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "missing", "key": "word"}}}
+    name = await pods.start(container={"env": [wants]}, meta={"finalizers": [FINALIZER]})
+    await pods.waits(name, "CreateContainerConfigError")
+    await pods.delete(name)
+    status = (await pods.confirmed(name))["status"]
+    assert status["phase"] == "Failed"
+    await pods.release(name)
+    await pods.gone(name)
+
+
+async def test_an_ended_pod_with_a_finalizer_keeps_its_status(pods: Pods) -> None:
+    """Its deletion has no grace: there is nothing to end."""
+    name = await pods.run(["sh", "-c", "exit 3"], meta={"finalizers": [FINALIZER]})
+    await pods.delete(name)
+    pod = await pods.confirmed(name)
+    assert (pod["status"]["phase"], terminated(pod["status"])["exitCode"]) == ("Failed", 3)
+    await pods.release(name)
+    await pods.gone(name)

@@ -1,0 +1,185 @@
+"""Logs of containers: what is asked for, before the start, to the end, after a restart, after the pod."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from tests.contract.nodes.conftest import Pods, init_of
+
+FIVE = ("sh", "-c", "for n in 1 2 3 4 5; do echo line $n; done")
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z")
+
+
+async def test_all_of_it_is_shown(pods: Pods) -> None:
+    """Both streams, the last line without its end as it is."""
+    name = await pods.run(["sh", "-c", "echo out; sleep 0.2; echo err >&2; sleep 0.2; printf rest"])
+    assert await pods.log(name) == (200, "out\nerr\nrest")
+
+
+@pytest.mark.parametrize(
+    ("tail", "shown"), [(0, ""), (2, "line 4\nline 5\n"), (9, "line 1\nline 2\nline 3\nline 4\nline 5\n")]
+)
+async def test_the_last_lines(pods: Pods, tail: int, shown: str) -> None:
+    """As many as there are, and no more than asked for."""
+    name = await pods.run(FIVE)
+    assert await pods.log(name, tailLines=tail) == (200, shown)
+
+
+async def test_a_limit_of_bytes_cuts_a_line(pods: Pods) -> None:
+    """What comes is as long as asked for."""
+    name = await pods.run(FIVE)
+    assert await pods.log(name, limitBytes=9) == (200, "line 1\nli")
+
+
+async def test_times_have_nine_digits_and_rise(pods: Pods) -> None:
+    """One in front of each line, so that they compare as text."""
+    name = await pods.run(FIVE)
+    _, text = await pods.log(name, timestamps="true")
+    times, lines = zip(*(line.split(" ", 1) for line in text.splitlines()), strict=True)
+    assert lines == tuple(f"line {n}" for n in range(1, 6))
+    assert all(STAMP.fullmatch(time) for time in times), times
+    assert all(low <= high for low, high in pairwise(times))
+
+
+async def test_since_a_time_is_since_its_second(pods: Pods) -> None:
+    """The API keeps whole seconds: of the second that a line came in all lines are shown again."""
+    name = await pods.run(["sh", "-c", "echo old; sleep 1.1; echo 1; sleep 0.01; echo 2; sleep 0.01; echo 3"])
+    _, text = await pods.log(name, timestamps="true")
+    times = [line.split(" ")[0] for line in text.splitlines()]
+    seconds = [time.partition(".")[0] for time in times]
+    _, shown = await pods.log(name, sinceTime=times[-1], timestamps="true")
+    assert [line.split(" ")[0] for line in shown.splitlines()] == [
+        time for time, second in zip(times, seconds, strict=True) if second >= seconds[-1]
+    ]
+
+
+REFUSED: list[tuple[dict[str, object], int]] = [
+    ({"tailLines": -1}, 422),
+    ({"tailLines": "x"}, 400),
+    ({"limitBytes": 0}, 422),
+    ({"sinceSeconds": 0}, 422),
+    ({"sinceSeconds": 1, "sinceTime": "2026-01-01T00:00:00Z"}, 422),
+    ({"sinceTime": "yesterday"}, 400),
+    ({"container": "nobody"}, 400),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "code"), REFUSED, ids=["-".join(query) + f"-{n}" for n, (query, _) in enumerate(REFUSED)]
+)
+async def test_what_cannot_be_asked_for_is_refused(pods: Pods, query: dict[str, object], code: int) -> None:
+    """By the API server, whatever the node would say."""
+    name = await pods.run(FIVE)
+    assert (await pods.log(name, **query))[0] == code
+
+
+async def test_a_container_is_named_where_there_are_several(pods: Pods) -> None:
+    """The refusal lists them, init containers first."""
+    inits = [pods.container("first", ["echo", "first"])]
+    both = [pods.container("main", ["echo", "main"]), pods.container("side", ["echo", "side"])]
+    name = await pods.run([], containers=both, initContainers=inits)
+    assert await pods.log(name) == (
+        400,
+        f"a container name must be specified for pod {name}, choose one of: [first main side]",
+    )
+    assert await pods.log(name, container="side") == (200, "side\n")
+    assert await pods.log(name, container="first") == (200, "first\n")
+    assert await pods.log(name, container="third") == (400, f"container third is not valid for pod {name}")
+
+
+async def test_a_log_is_followed_to_the_end(pods: Pods) -> None:
+    """Also what comes later; the stream ends with the container."""
+    name = await pods.start(["sh", "-c", "echo one; sleep 1; echo two; sleep 1; printf three"])
+    await pods.running(name)
+    assert await pods.follow(name) == "one\ntwo\nthree"
+
+
+async def test_the_last_lines_are_followed(pods: Pods) -> None:
+    """The tail is of what is there; all that comes later follows."""
+    name = await pods.start(["sh", "-c", "echo one; echo two; sleep 2; echo three"])
+    await pods.logged(name, "one\ntwo\n")
+    assert await pods.follow(name, tailLines=1) == "two\nthree\n"
+
+
+async def test_a_log_that_has_ended_is_followed_at_once(pods: Pods) -> None:
+    """There is nothing to wait for."""
+    name = await pods.run(FIVE)
+    assert await pods.follow(name, tailLines=1) == "line 5\n"
+
+
+async def test_a_container_that_waits_for_an_init_container_has_no_log(pods: Pods) -> None:
+    """The refusal says what it waits for."""
+    name = await pods.start(initContainers=[pods.container("first", ["sleep", "60"])])
+    await pods.until(name, lambda status: "running" in init_of(status).get("state", {}), "its init runs")
+    assert await pods.log(name) == (
+        400,
+        f'container "main" in pod "{name}" is waiting to start: PodInitializing',
+    )
+
+
+async def test_a_container_that_lacks_its_configuration_has_no_log(pods: Pods) -> None:
+    """The refusal says what it waits for."""
+    wants = {"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "missing", "key": "word"}}}
+    name = await pods.start(container={"env": [wants]})
+    await pods.waits(name, "CreateContainerConfigError")
+    assert await pods.log(name) == (
+        400,
+        f'container "main" in pod "{name}" is waiting to start: CreateContainerConfigError',
+    )
+
+
+async def test_the_others_of_a_failed_init_container_have_no_log(pods: Pods) -> None:
+    """They wait for it to the end."""
+    inits = [pods.container("first", ["sh", "-c", "echo no data; exit 7"])]
+    name = await pods.run(["true"], initContainers=inits)
+    assert await pods.log(name, container="first") == (200, "no data\n")
+    assert await pods.log(name) == (400, f'container "main" in pod "{name}" is waiting to start: PodInitializing')
+
+
+async def test_a_pod_without_a_node_has_no_log(pods: Pods) -> None:
+    """There is nothing, and nothing is wrong."""
+    name = await pods.start(nodeName=None, schedulerName="nobody")
+    assert await pods.log(name) == (204, "")
+
+
+async def test_there_is_no_previous_container_before_a_restart(pods: Pods) -> None:
+    """The refusal names the container."""
+    name = await pods.run(FIVE)
+    assert await pods.log(name, previous="true") == (
+        400,
+        f'previous terminated container "main" in pod "{name}" not found',
+    )
+
+
+async def test_the_container_before_a_restart_has_its_own_log(pods: Pods) -> None:
+    """Its lines are not those of the one that runs now. (Once the pod has ended a kubelet may remove it.)"""
+    script = "if test -e /kept/once; then echo second; exec sleep 60; fi; touch /kept/once; echo first; exit 1"
+    name = await pods.start(
+        ["sh", "-c", script],
+        container={"volumeMounts": [{"name": "kept", "mountPath": "/kept"}]},
+        restartPolicy="OnFailure",
+        volumes=[{"name": "kept", "emptyDir": {}}],
+    )
+    await pods.logged(name, "second\n")
+    assert await pods.log(name, previous="true") == (200, "first\n")
+
+
+async def test_the_container_that_crashed_is_the_previous_one_while_its_pod_waits(pods: Pods) -> None:
+    """Both ways of asking show the one that ended last."""
+    name = await pods.start(["sh", "-c", "echo crash; exit 4"], restartPolicy="OnFailure")
+    await pods.waits(name, "CrashLoopBackOff")
+    assert await pods.log(name) == (200, "crash\n")
+    assert await pods.log(name, previous="true") == (200, "crash\n")
+
+
+async def test_a_program_that_could_not_be_started_has_an_empty_log(pods: Pods) -> None:
+    """It has ended, so nothing is waited for."""
+    name = await pods.run(["no-such-program"])
+    assert await pods.log(name) == (200, "")
+
+
+async def test_a_pod_that_was_refused_has_no_log(pods: Pods) -> None:
+    """It has no container."""
+    name = await pods.run(FIVE, container={"resources": {"requests": {"cpu": "10000"}}})
+    assert await pods.log(name) == (400, f'container "main" in pod "{name}" is not available')
