@@ -77,7 +77,7 @@ async def _one(program: str, stand: Stand, service: str, seconds: int) -> Path:
 
 
 async def _launch(stand: Stand) -> None:
-    """Launches at a fixed rate until cancelled; what can not be kept up with waits."""
+    """Launches at a fixed rate until cancelled; what cannot be kept up with waits."""
     slots, body, started_s = asyncio.Semaphore(AT_ONCE), launch_body(1), time.perf_counter()
 
     async def one(number: int) -> None:

@@ -104,7 +104,7 @@ async def _load(stand: Stand, shown: Shown) -> None:
 
 
 async def _kill(stand: Stand, id_: str) -> None:
-    """As any client would: again while the api can not say."""
+    """As any client would: again while the api cannot say."""
     for _ in range(INSIST_MAX):
         async with stand.session.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
             if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:

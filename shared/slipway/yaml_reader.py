@@ -310,7 +310,7 @@ def _plain(tag: str) -> str:
 
 def _said(error: yaml.MarkedYAMLError, text: str) -> str:
     mark: Any = error.problem_mark or error.context_mark
-    problem = error.problem or error.context or "it can not be read"
+    problem = error.problem or error.context or "it cannot be read"
     if "cannot start any token" in problem:
         problem = "a character that begins no value; where lines are indented, only blanks may stand"
     lines = text.count("\n") + (not text.endswith("\n"))

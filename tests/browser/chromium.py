@@ -187,7 +187,7 @@ class Browser:
 def running_browser(program: str) -> Generator[Browser]:
     """A browser, ended at the end."""
     with tempfile.TemporaryDirectory(prefix="slipway-chromium-", ignore_cleanup_errors=True) as folder:
-        # As root, and in containers without user namespaces, its sandbox can not be had; it loads our own pages only.
+        # As root, and in containers without user namespaces, its sandbox cannot be had; it loads our own pages only.
         argv = [program, *_FLAGS, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
         env = {**os.environ, "HOME": folder}
         log = Path(folder) / "log"

@@ -291,7 +291,7 @@ class Run:
             async with self._pace.limit(REST_S):
                 await self._load.end_kept()
         except TimeoutError:
-            self._tell("LIVE", "end", "what was kept running can not be cancelled")
+            self._tell("LIVE", "end", "what was kept running cannot be cancelled")
         left = await self._until(lambda: [*self._load.unfinished(), *self._leftovers()])
         if left:
             self._tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
@@ -352,7 +352,7 @@ class Run:
         try:
             return list(gather_logs.told_logs(self._stage.urls[0], there))
         except httpx.HTTPError as error:
-            self._tell("API", "logs", f"can not be read: {error!r}"[:CHARS_MAX])
+            self._tell("API", "logs", f"cannot be read: {error!r}"[:CHARS_MAX])
             return []
 
     def _is_gone(self, id_: str) -> bool:

@@ -67,7 +67,7 @@ class Stage:
         ensure_debian("redis-server")
         self.redis = RedisProcess(folder, free_port())
         self.faketime = _faketime()
-        """libfaketime, or empty when it can not be had here"""
+        """libfaketime, or empty when it cannot be had here"""
         self.this = upgrade.copy_this(folder / "this")
         self.next = upgrade.make_next(folder / "next")
         self.is_next = False

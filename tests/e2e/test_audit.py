@@ -141,7 +141,7 @@ def test_where_it_can_not_look_it_says_so(own: RunningStack) -> None:
     env = environment(own) | {"KUBECONFIG": os.devnull}
     done = subprocess.run(cli_words("audit"), env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "can not be read" in done.stderr
+    assert "cannot be read" in done.stderr
     assert "Traceback" not in done.stderr
 
 

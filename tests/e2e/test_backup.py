@@ -190,4 +190,4 @@ def test_a_file_that_is_no_backup(restored: RunningStack, tmp_path: Path) -> Non
     ran = restored.command("restore", "-f", str(other), "--kubeconfig", restored.stack.kubeconfig)
     assert (ran.code, "line 1 is not of a backup" in ran.err) == (2, True)
     ran = restored.command("restore", "-f", str(tmp_path / "none"), "--kubeconfig", restored.stack.kubeconfig)
-    assert (ran.code, "can not be read" in ran.err) == (2, True)
+    assert (ran.code, "cannot be read" in ran.err) == (2, True)

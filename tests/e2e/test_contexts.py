@@ -61,7 +61,7 @@ def test_a_file_of_the_launch_lies_over_the_archive(stack: RunningStack, tmp_pat
 
 
 def test_an_archive_that_is_gone(stack: RunningStack, tmp_path: Path) -> None:
-    """A rank that can not get its files ends the launch, with the reason in its log and on the object."""
+    """A rank that cannot get its files ends the launch, with the reason in its log and on the object."""
     a_folder(tmp_path / "in", 400_000)
     ran = stack.command("run", "-d", "--hold", "-c", str(tmp_path / "in"), "--", "python3", "main.py")
     id_ = ran.out.strip()

@@ -134,7 +134,7 @@ def test_pause_and_resume(stack: RunningStack) -> None:
 
 
 def test_terminate(stack: RunningStack) -> None:
-    """Who can save its work does; who can not is killed."""
+    """Who can save its work does; who cannot is killed."""
     saves, stays = (stack.launch(body(["python", "-c", SAVES], preemptible=True)), stack.launch(body(STAYS)))
     wait_until(lambda: stack.view(saves)["ready"], "it is ready")
     stack.wait_for(stays, "Running")

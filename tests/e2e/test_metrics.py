@@ -108,7 +108,7 @@ def prometheus(
 ) -> Generator[Prometheus]:
     program = find()
     if not program:
-        pytest.skip("there is no prometheus on PATH, and it can not be fetched (Debian: apt install prometheus)")
+        pytest.skip("there is no prometheus on PATH, and it cannot be fetched (Debian: apt install prometheus)")
     with running_prometheus(
         program, tmp_path_factory.mktemp("prometheus"), targets, GROUPS, token=worked.stack.token
     ) as running:

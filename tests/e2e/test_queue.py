@@ -104,7 +104,7 @@ def test_the_order_of_the_queue_is_the_order_of_the_starts(stack: RunningStack, 
 
 
 def test_a_new_priority_of_a_job_begins_its_running_work_again(stack: RunningStack) -> None:
-    """The preemptible is asked to save its work and comes back; what can not be preempted refuses the change."""
+    """The preemptible is asked to save its work and comes back; what cannot be preempted refuses the change."""
     urgent = fresh("urgent")
     assert stack.command("job", "create", urgent, "--priority", "10").code == 0
     id_ = launched(

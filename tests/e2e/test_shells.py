@@ -189,7 +189,7 @@ def test_what_can_not_be_opened(stack: RunningStack, shell: str) -> None:
     gone = stack.command("shell", "open", shell, "--session", "nope")
     assert (gone.code, "there is no session 'nope'" in gone.err) == (3, True)
     missing = stack.command("shell", "open", shell, "--", "/no/such/program")
-    assert (missing.code, "/no/such/program can not be run" in missing.err) == (1, True)
+    assert (missing.code, "/no/such/program cannot be run" in missing.err) == (1, True)
     ended = stack.launch({"kind": "command", "command": ["true"]})
     stack.wait_for(ended, "Terminated")
     over = stack.command("shell", "open", ended)

@@ -2,7 +2,7 @@
 
 Owns the ground that is played on (a stack with work in every phase and something of every kind), the names that are put
 into paths, and what is a finding: a 5xx, an answer that the document does not promise, one that takes too long, a
-process that grows or dies. What is valid by the document and refused for its meaning is none: a schema can not say
+process that grows or dies. What is valid by the document and refused for its meaning is none: a schema cannot say
 that a queue exists.
 """
 

@@ -3,7 +3,7 @@
 Owns what no port can do: FLUSHALL, lost keys and groups, entries removed by hand, time that passes, and the whole state
 as a value. Must not know the ports.
 
-The clients of both sides share one clock, which only the run moves. The real server's own clock can not be moved, so
+The clients of both sides share one clock, which only the run moves. The real server's own clock cannot be moved, so
 time passes there by its effects: every expiry comes nearer, every pending entry is idle for longer. Steps of time are
 whole tens of seconds and the limits that they are compared with end in five; each step takes back what really passed
 since the one before, so that this decides nothing. If it was too much (the machine was busy), the run says so.

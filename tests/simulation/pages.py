@@ -1,7 +1,7 @@
 """Memory in huge pages, for a process that forks often: each fork copies the table of its pages, each exit clears it.
 
 Owns one call to the kernel (`madvise`, MADV_COLLAPSE: Linux 6.1 and later). Changes nothing that a program can see;
-where it can not be done, nothing is done. Source: man 2 madvise.
+where it cannot be done, nothing is done. Source: man 2 madvise.
 """
 
 import ctypes

@@ -28,7 +28,7 @@ RUN_S = 120.0
 
 
 def require_root() -> None:
-    """Skips a test where a container can not be made."""
+    """Skips a test where a container cannot be made."""
     if os.geteuid() or not shutil.which("unshare"):
         pytest.skip("needs root and unshare: a root file system of its own, and another user")
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:

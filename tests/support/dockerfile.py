@@ -1,7 +1,7 @@
 """A Dockerfile followed without Docker: its COPY and RUN lines done in folders, and how a container of it starts.
 
 Owns reading the few instructions that ours uses, and what `.dockerignore` keeps out. All else is refused, so that
-what this makes can not drift from what Docker would make. Base images are not pulled: the RUN lines of the first
+what this makes cannot drift from what Docker would make. Base images are not pulled: the RUN lines of the first
 stage run here, with the Python that `python3` is on the given PATH.
 """
 

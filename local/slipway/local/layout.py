@@ -165,7 +165,7 @@ def _read(path: Path) -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot (Linux); 0 when that can not be told or it is gone."""
+    """When a process started, in clock ticks since boot (Linux); 0 when that cannot be told or it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:

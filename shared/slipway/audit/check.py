@@ -159,7 +159,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "I17",
-        "what can not be done is a dead letter after five deliveries, and delays nobody",
+        "what cannot be done is a dead letter after five deliveries, and delays nobody",
         (
             Check(hints.poison_is_set_aside, (_N.DELIVERIES,)),
             Check(hints.poison_delays_nobody, (_N.DELIVERIES,)),

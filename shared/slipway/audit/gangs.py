@@ -48,7 +48,7 @@ def one_start_per_attempt(evidence: Evidence) -> Iterator[Violation]:
 def release_before_bind(evidence: Evidence) -> Iterator[Violation]:
     """I5: a pod is bound only under a committed release that lists its uid, and that was made when all N existed.
 
-    What somebody else deletes counts as if it existed: whoever releases can not know of it in that moment.
+    What somebody else deletes counts as if it existed: whoever releases cannot know of it in that moment.
     """
     known: dict[str, set[str]] = {}
     taken: set[str] = set()
@@ -131,7 +131,7 @@ def grace_of(evidence: Evidence, uid: str) -> float:
 
 
 def _last_of(pods: Iterable[PodVersion]) -> list[PodVersion]:
-    """What there is at the end: between two looks, who came and who went can not be told apart."""
+    """What there is at the end: between two looks, who came and who went cannot be told apart."""
     return list({change.pod.metadata.uid: change for change in pods}.values())
 
 

@@ -54,7 +54,7 @@ def dead_letters_are_named(evidence: Evidence) -> Iterator[Violation]:
 
 
 def poison_is_set_aside(evidence: Evidence) -> Iterator[Violation]:
-    """I17: what can not be done is delivered five times at most, and is then a dead letter."""
+    """I17: what cannot be done is delivered five times at most, and is then a dead letter."""
     for hint in evidence.deliveries:
         if not hint.is_poison:
             continue

@@ -33,8 +33,8 @@ def take(place: Place, path: Path, *, with_secrets: bool, secrets: tuple[str, ..
     """Writes a backup; {kind: how many}.
 
     Raises:
-        ControlPlaneError: the cluster can not be read.
-        OSError: the file can not be written.
+        ControlPlaneError: the cluster cannot be read.
+        OSError: the file cannot be written.
     """
     clock = SystemClock()
 
@@ -58,7 +58,7 @@ def give(place: Place, path: Path, *, is_dry: bool) -> tuple[Header, list[Outcom
 
     Raises:
         OSError, InvalidError: the file is no backup; or services run, which must not.
-        ControlPlaneError: the cluster can not be reached.
+        ControlPlaneError: the cluster cannot be reached.
     """
     header, lines = file.read(path)
     if header.namespace != place.namespace:

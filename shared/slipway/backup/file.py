@@ -69,7 +69,7 @@ def read(path: Path) -> tuple[Header, list[Line]]:
     """What `write` wrote.
 
     Raises:
-        OSError: it can not be read.
+        OSError: it cannot be read.
         InvalidError: it is no backup, or one of a later form; with the line.
     """
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:

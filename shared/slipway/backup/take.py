@@ -37,7 +37,7 @@ class Taker:
         """Every object, in the order in which it is put back.
 
         Raises:
-            ControlPlaneError: something can not be read: half of a backup is none.
+            ControlPlaneError: something cannot be read: half of a backup is none.
         """
         lines: list[Line] = []
         for group in kinds.BEFORE:

@@ -70,7 +70,7 @@ class Attachment:
             await asyncio.gather(program, leaving, return_exceptions=True)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Standard input, on a thread of its own: a file or a pipe can not always be waited for on the loop."""
+        """Standard input, on a thread of its own: a file or a pipe cannot always be waited for on the loop."""
         stdin = sys.stdin.fileno()
         with contextlib.suppress(RuntimeError, CancelledError):  # the loop is gone: nobody asks any more
             while True:

@@ -60,7 +60,7 @@ def folder() -> Path:
 
 
 def read() -> Contexts:
-    """The file; nothing where there is none. Raises InvalidError when it can not be read."""
+    """The file; nothing where there is none. Raises InvalidError when it cannot be read."""
     path = folder() / FILE
     try:
         told: Json = json.loads(path.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def read() -> Contexts:
     except FileNotFoundError:
         return Contexts("", {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidError(f"{path} can not be read ({error}); remove it and log in again") from error
+        raise InvalidError(f"{path} cannot be read ({error}); remove it and log in again") from error
 
 
 def write(contexts: Contexts) -> None:

@@ -67,7 +67,7 @@ def of_file(path: Path) -> Credential:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidError(f"the token file {path} can not be read: {error}") from error
+            raise InvalidError(f"the token file {path} cannot be read: {error}") from error
 
     return Credential(read)
 

@@ -153,7 +153,7 @@ def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"
     with Background(session.connect) as background:
-        # Each event wakes the waiting; where they can not be had it looks every `LOOK_S`.
+        # Each event wakes the waiting; where they cannot be had it looks every `LOOK_S`.
         background.read("events", lambda api: events_of(api, id_))
         while True:
             view: Json = session.api.get(path)

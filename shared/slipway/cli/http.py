@@ -179,7 +179,7 @@ class Api:
     ) -> Answer:
         """PUT of a gzipped file; `tell` is given the bytes that went.
 
-        Sent again, for up to a minute, when the connection is lost or the server says that it can not now: it is
+        Sent again, for up to a minute, when the connection is lost or the server says that it cannot now: it is
         stored once however often it is sent.
 
         Raises:

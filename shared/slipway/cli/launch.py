@@ -1,7 +1,7 @@
 """The options of a launch, and the launch body that they make.
 
 Owns the spelling of the options; what they mean, and what is wrong with them, is the API's word. Only what the API can
-not know is refused here: files that can not be read, options of another form, variables that are not set.
+not know is refused here: files that cannot be read, options of another form, variables that are not set.
 """
 
 import argparse
@@ -196,4 +196,4 @@ def _file(text: str) -> Json:
         return packing.file_of(name or path.name, path, mode)
     except (OSError, InvalidError) as exc:
         why = (exc.strerror or exc) if isinstance(exc, OSError) else str(exc).partition("read: ")[2]
-        raise InvalidError(f"--file: {source} can not be read: {why}") from exc
+        raise InvalidError(f"--file: {source} cannot be read: {why}") from exc

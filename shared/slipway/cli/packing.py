@@ -47,7 +47,7 @@ def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
     """What of `folder` (empty: nothing) goes, and the included files and folders under their own names.
 
     Raises:
-        InvalidError: something is not there, can not be read, or can not be packed.
+        InvalidError: something is not there, cannot be read, or cannot be packed.
     """
     found: dict[str, Item] = {}
     if folder:
@@ -76,7 +76,7 @@ def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
 
 
 def small_files(items: Sequence[Item]) -> list[Json] | None:
-    """The items as `files` of a launch; None when they are too many, too large, or can not stand there."""
+    """The items as `files` of a launch; None when they are too many, too large, or cannot stand there."""
     kept = [item for item in items if not item.is_folder]
     odd = any(":" in item.path or len(item.path) > SMALL_PATH for item in kept)
     if len(kept) > SMALL_FILES or len(kept) < len(items) or odd or sum(item.size for item in kept) > SMALL_BYTES:
@@ -99,7 +99,7 @@ def pack(items: Sequence[Item], out: BinaryIO, tell: Callable[[int], None] = lam
     """Writes the archive; `tell` is given the bytes that were read so far.
 
     Raises:
-        InvalidError: a file can not be read, or the archive is larger than the API takes.
+        InvalidError: a file cannot be read, or the archive is larger than the API takes.
     """
     done = 0
     with (
@@ -118,7 +118,7 @@ def pack(items: Sequence[Item], out: BinaryIO, tell: Callable[[int], None] = lam
                 with item.source.open("rb") as file:
                     archive.addfile(head, file)
             except OSError as exc:
-                raise InvalidError(f"--context: {item.source} can not be read: {exc.strerror or exc}") from exc
+                raise InvalidError(f"--context: {item.source} cannot be read: {exc.strerror or exc}") from exc
             done += item.size
             tell(done)
             if out.tell() > ARCHIVE_BYTES_MAX:
@@ -159,7 +159,7 @@ class Ignore:
         try:
             return cls(file.read_text(encoding="utf-8").splitlines(), file)
         except (OSError, UnicodeDecodeError) as exc:
-            raise InvalidError(f"{file} can not be read: {exc}") from exc
+            raise InvalidError(f"{file} cannot be read: {exc}") from exc
 
     def covers(self, path: str, *, is_folder: bool) -> bool:
         """Whether it is left out."""
@@ -168,7 +168,7 @@ class Ignore:
 
 def _below(root: Path, ignore: Ignore) -> Iterator[Item]:
     def fail(error: OSError) -> None:
-        raise InvalidError(f"--context: {error.filename} can not be read: {error.strerror}")
+        raise InvalidError(f"--context: {error.filename} cannot be read: {error.strerror}")
 
     for place, folders, files in os.walk(root, onerror=fail):
         here = Path(place)
@@ -194,7 +194,7 @@ def _file(path: str, source: Path, root: Path) -> Item:
             raise InvalidError(f"--context: {source} is a link that leads out of {root}; {_SKIP_HINT}")
         found = source.stat()
     except OSError as exc:
-        raise InvalidError(f"--context: {source} can not be read: {exc.strerror or exc}; {_SKIP_HINT}") from exc
+        raise InvalidError(f"--context: {source} cannot be read: {exc.strerror or exc}; {_SKIP_HINT}") from exc
     if not stat.S_ISREG(found.st_mode):
         raise InvalidError(f"--context: {source} is neither a file nor a folder; {_SKIP_HINT}")
     return Item(path, source, found.st_size, 0o755 if found.st_mode & 0o100 else 0o644)
@@ -204,4 +204,4 @@ def _read(source: Path) -> bytes:
     try:
         return source.read_bytes()
     except OSError as exc:
-        raise InvalidError(f"{source} can not be read: {exc.strerror or exc}") from exc
+        raise InvalidError(f"{source} cannot be read: {exc.strerror or exc}") from exc

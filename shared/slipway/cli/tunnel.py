@@ -37,12 +37,12 @@ class Tunnel:
         """Serves until it is cancelled; `ready` is told the port.
 
         Raises:
-            UnavailableError: the local port can not be had.
+            UnavailableError: the local port cannot be had.
         """
         try:
             listening = await asyncio.start_server(self._serve, HOST, local)
         except OSError as error:
-            raise UnavailableError(f"port {local} of this machine can not be had: {error.strerror}") from error
+            raise UnavailableError(f"port {local} of this machine cannot be had: {error.strerror}") from error
         ready(int(listening.sockets[0].getsockname()[1]))
         try:
             await asyncio.Event().wait()

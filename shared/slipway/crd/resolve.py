@@ -61,7 +61,7 @@ def resolve(allocation: Allocation, pool: ResourcePool) -> Resolved:
     if not ids.is_name(allocation.metadata.name):
         findings.refuse(
             "/name",
-            f"{allocation.metadata.name!r} can not name an allocation; use at most {ids.NAME_LENGTH_MAX} lower case "
+            f"{allocation.metadata.name!r} cannot name an allocation; use at most {ids.NAME_LENGTH_MAX} lower case "
             "letters, digits and hyphens, a letter first",
         )
     validate.check_spec(spec, findings, slots_per_pod_max=pool.spec.max_slots_per_pod)

@@ -55,7 +55,7 @@ def is_nested(resources: JsonMap) -> bool:
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource can not be overcommitted, so that its limit is its request."""
+    """Whether a resource cannot be overcommitted, so that its limit is its request."""
     return name not in (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 

@@ -8,7 +8,7 @@ Facts the table rests on (Kubernetes 1.36):
   root rule that keeps `status`.
 - A transition rule on an item of an atomic list is refused, and items of a list-map can be re-keyed around one; so
   the exit codes are guarded by index from `status`.
-- What a schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates, affinity, resources) can not
+- What a schema does not describe (`x-kubernetes-preserve-unknown-fields`: pod templates, affinity, resources) cannot
   be read by CEL, only compared as a whole, and the server's comparison overlooks one undescribed key that is swapped
   for another. So admission pins the hash of the resolved spec as well, and the pod worker compares it. The twins, and
   they alone, refuse that swap too.
@@ -293,7 +293,7 @@ def _rising(field: str) -> Rule:
     )
 
 
-_UNCHANGED = "{} can not be changed after creation; start another allocation"
+_UNCHANGED = "{} cannot be changed after creation; start another allocation"
 
 
 _SAME_OR_BOTH_ABSENT = "has(self.FIELD) ? has(oldSelf.FIELD) && self.FIELD == oldSelf.FIELD : !has(oldSelf.FIELD)"
@@ -331,7 +331,7 @@ _ALLOCATION_ROOT = (
         kind="Allocation",
         path=(),
         rule="!has(oldSelf.status) || has(self.status)",
-        message="status can not be removed",
+        message="status cannot be removed",
         twin=_keeps_status,
     ),
     Rule(
@@ -346,7 +346,7 @@ _ALLOCATION_ROOT = (
         kind="Allocation",
         path=(),
         rule="self.spec.queue == oldSelf.spec.queue || !has(oldSelf.status) || !has(oldSelf.status.admission)",
-        message="queue can not be changed once the allocation was admitted",
+        message="queue cannot be changed once the allocation was admitted",
         twin=_keeps_queue_once_admitted,
         field=".spec.queue",
     ),
@@ -355,7 +355,7 @@ _ALLOCATION_ROOT = (
         path=(),
         rule="!has(oldSelf.status) || !has(oldSelf.status.admission) || !has(oldSelf.spec.hold) || !oldSelf.spec.hold"
         f" || ({_ALL_REPLACEABLE_SAME})",
-        message="template, ranks and env can not be changed once the allocation was admitted; start another allocation",
+        message="template, ranks and env cannot be changed once the allocation was admitted; start another allocation",
         twin=_keeps_work_once_admitted,
         field=".spec",
     ),
@@ -366,7 +366,7 @@ _ALLOCATION_SPEC = (
         kind="Allocation",
         path=(*SPEC, "desired"),
         rule="oldSelf != 'Stopped' || self == 'Stopped'",
-        message="a stopped allocation can not be started again; start another one",
+        message="a stopped allocation cannot be started again; start another one",
         twin=_stays_stopped,
     ),
     *(_constant(field) for field in IMMUTABLE_ALWAYS_SET),
@@ -378,7 +378,7 @@ _ALLOCATION_SPEC = (
         kind="Allocation",
         path=SPEC,
         rule="!has(oldSelf.signals) || (has(self.signals) && self.signals.attempt >= oldSelf.signals.attempt)",
-        message="signals can not be removed, nor go back to an earlier attempt",
+        message="signals cannot be removed, nor go back to an earlier attempt",
         twin=_attempt_of_signals_rises,
         field=".signals",
     ),
@@ -398,7 +398,7 @@ _ALLOCATION_SPEC = (
         rule="!has(oldSelf.signals) || !has(oldSelf.signals.acks) || (has(self.signals) && "
         "(self.signals.attempt > oldSelf.signals.attempt || (has(self.signals.acks) && "
         "oldSelf.signals.acks.all(r, r in self.signals.acks && self.signals.acks[r] >= oldSelf.signals.acks[r]))))",
-        message="an acknowledgement can not be taken back within an attempt",
+        message="an acknowledgement cannot be taken back within an attempt",
         twin=_acks_rise,
         field=".signals",
     ),
@@ -474,7 +474,7 @@ _OTHERS = (
         kind="ResourcePool",
         path=(),
         rule="!has(oldSelf.status) || has(self.status)",
-        message="the ledger can not be removed",
+        message="the ledger cannot be removed",
         twin=_keeps_status,
     ),
     Rule(
@@ -504,7 +504,7 @@ _OTHERS = (
         kind="Queue",
         path=(),
         rule="!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",
-        message="a queue can not be its own parent",
+        message="a queue cannot be its own parent",
         twin=_is_not_its_own_parent,
     ),
 )

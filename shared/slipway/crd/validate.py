@@ -1,4 +1,4 @@
-"""Limits and consistency of an allocation's spec: what types and schemas can not say.
+"""Limits and consistency of an allocation's spec: what types and schemas cannot say.
 
 Pure. Everything here is also what a hand-applied object must meet: it ends Invalid where a POST gets 422. Pointers are
 relative to the spec, which is the top level of a launch body too.
@@ -61,7 +61,7 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
 def check_env_name(name: Any, at: str, findings: Findings) -> None:
     """Notes a name that no environment variable can have, and one that Slipway sets itself."""
     if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
-        findings.refuse(at, f"{name!r} can not name an environment variable; use letters, digits and _")
+        findings.refuse(at, f"{name!r} cannot name an environment variable; use letters, digits and _")
     elif name.startswith(RESERVED_ENV_PREFIX):
         findings.warn(f"{name}: names that begin with {RESERVED_ENV_PREFIX} are Slipway's own and may be overwritten")
 
@@ -115,7 +115,7 @@ def _check_role(role: RoleSpec, at: str, findings: Findings, slots_per_pod_max: 
         here = f"{at}/nodeSelector{pointer(key)}"
         _check_label_key(key, here, findings)
         if len(value) > _LABEL_MAX or not _LABEL_VALUE.fullmatch(value):
-            findings.refuse(here, f"{value!r} can not be the value of a node label")
+            findings.refuse(here, f"{value!r} cannot be the value of a node label")
     for index, toleration in enumerate(role.tolerations):
         _check_toleration(toleration, f"{at}/tolerations/{index}", findings)
     if role.topology is not None:
@@ -136,7 +136,7 @@ def _slots(role: RoleSpec) -> int:
 def _check_label_key(key: str, at: str, findings: Findings) -> None:
     prefix, _, name = key.rpartition("/")
     if len(prefix) > _PREFIX_MAX or len(name) > _LABEL_MAX or not _QUALIFIED.fullmatch(key):
-        findings.refuse(at, f"{key!r} can not be the key of a node label")
+        findings.refuse(at, f"{key!r} cannot be the key of a node label")
 
 
 def _check_toleration(toleration: TolerationSpec, at: str, findings: Findings) -> None:
@@ -173,7 +173,7 @@ def _check_requests_and_limits(parts: Mapping[str, Any], at: str, findings: Find
         if limit is not None and request > limit:
             findings.refuse(here, "is above its limit; lower it or raise the limit")
         elif limit is not None and request != limit and is_extended(name):
-            findings.refuse(here, "must equal its limit: this resource can not be overcommitted")
+            findings.refuse(here, "must equal its limit: this resource cannot be overcommitted")
 
 
 def _check_quantities(quantities: Mapping[str, Any], at: str, findings: Findings) -> dict[str, int]:

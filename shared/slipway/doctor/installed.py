@@ -1,6 +1,6 @@
 """What has to be in the cluster: definitions, accounts and their rights, Deployments, policies.
 
-Owns the questions to the API server; changes nothing (a review stores nothing). Each check that can not be asked says
+Owns the questions to the API server; changes nothing (a review stores nothing). Each check that cannot be asked says
 what is missing for it.
 """
 

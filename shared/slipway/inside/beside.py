@@ -65,7 +65,7 @@ def run(argv: list[str], env: dict[str, str], look: Report, *, every_s: float) -
     try:
         child = subprocess.Popen(argv, env=env)  # noqa: S603 - the service that the pod is for
     except OSError as error:
-        sys.stderr.write(f"{argv[0]} can not be run: {error.strerror}; is it in this image?\n")
+        sys.stderr.write(f"{argv[0]} cannot be run: {error.strerror}; is it in this image?\n")
         return 127
     for each in _PASSED_ON:
         signal.signal(each, lambda number, _frame: _pass_on(child.pid, number))

@@ -235,7 +235,7 @@ class Server:
         try:
             session = Session(words or self._program, env, opener=client, tty=is_tty, size=size)
         except OSError as error:
-            raise Refused(4422, f"{(words or self._program)[0]} can not be run: {error.strerror}") from error
+            raise Refused(4422, f"{(words or self._program)[0]} cannot be run: {error.strerror}") from error
         self.sessions[session.id] = session
         return Visit(session, client, 0, acks)
 

@@ -305,7 +305,7 @@ class _Account:
         return {"Authorization": token} if token else {}
 
     async def renew(self) -> bool:
-        """Loads the credentials again; False when there are no others: theirs never change, or can not be read now.
+        """Loads the credentials again; False when there are no others: theirs never change, or cannot be read now.
 
         What was read before stays in use then: the server says when it is too old, and a file may be being replaced.
         """

@@ -93,7 +93,7 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 @functools.lru_cache(maxsize=32)
 def _tls(tls: ExtenderTls) -> ssl.SSLContext:
-    """Raises ValueError or OSError for certificates that can not be used."""
+    """Raises ValueError or OSError for certificates that cannot be used."""
     context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=tls.ca_data or None)
     if tls.cert_file:
         context.load_cert_chain(tls.cert_file, tls.key_file or None)

@@ -1,4 +1,4 @@
-"""JSON that is nested deeper than anybody means: cut, so that one object of somebody's can not keep us from the others.
+"""JSON that is nested deeper than anybody means: cut, so that one object of somebody's cannot keep us from the others.
 
 The API server takes thousands of levels where a schema leaves the fields open, as in a pod template; a decoder of ours
 gives up after some hundred. Owns where the cut is made. Pure.

@@ -82,7 +82,7 @@ def make(id_: bytes, secret: bytes, **fields: Any) -> tuple[str, Record]:
     """(the token, its record). The token is in no other place from here on.
 
     Raises:
-        ValueError: too little chance, or a field that can not be.
+        ValueError: too little chance, or a field that cannot be.
     """
     if len(secret) != SECRET_BYTES or len(id_) != ID_BYTES:
         raise ValueError(f"a token is made of {ID_BYTES} and {SECRET_BYTES} random bytes")

@@ -27,7 +27,7 @@ def allocation_id(name: str, uid: str) -> AllocationId:
 
 
 def split_allocation_id(value: str) -> tuple[str, str] | None:
-    """(object name, uid prefix) of an AllocationID, or None when `value` can not be one."""
+    """(object name, uid prefix) of an AllocationID, or None when `value` cannot be one."""
     match = _ID_PATTERN.match(value)
     return (match["name"], match["prefix"]) if match else None
 

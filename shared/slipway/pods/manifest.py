@@ -63,7 +63,7 @@ def build(
     """The objects of the current attempt, for the resolved `spec`.
 
     Raises:
-        InvalidError: the spec can not become pods; TooLargeError: the files do not fit.
+        InvalidError: the spec cannot become pods; TooLargeError: the files do not fit.
     """
     places = places_of(allocation, spec)
     names = _names(allocation, places)

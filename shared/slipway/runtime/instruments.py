@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms that can not grow without end, and what is observed with the trace it belongs to.
+"""Counters, gauges and histograms that cannot grow without end, and what is observed with the trace it belongs to.
 
 Owns how many values a label may have and how many series an instrument, in one process: what comes beyond is counted
 under `other`. Knows no instrument of ours (`telemetry.py` declares them) and no tracing SDK.

@@ -29,7 +29,7 @@ class Certificate:
         """Whether there was another certificate than before; it counts from now on.
 
         Raises:
-            InvalidError: what is there now can not be used; the one before goes on to count.
+            InvalidError: what is there now cannot be used; the one before goes on to count.
         """
         try:
             found = tuple(file.read_bytes() for file in self._files)

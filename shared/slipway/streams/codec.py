@@ -271,7 +271,7 @@ def replay_of(letter: DeadLetter, fields: Fields) -> tuple[str, dict[str, bytes]
     webhook = original.pop(_WEBHOOK_FIELD, b"").decode("utf-8", "replace")
     if letter.source == keys.DEAD_DELIVERY and webhook:
         return keys.webhook(webhook), original
-    raise InvalidError(f"a dead letter of {letter.source[:64]!r} can not be sent again")
+    raise InvalidError(f"a dead letter of {letter.source[:64]!r} cannot be sent again")
 
 
 def decode_dead(letter_id: str, fields: Fields) -> DeadLetter:

@@ -8,7 +8,7 @@ Promises:
 - A hint is acknowledged only after the handler returned for it, or for a later hint of the same key.
 - Two runs for one key never overlap in this process; hints that arrive meanwhile cause one more run.
 - At most `concurrency` handlers run. While one runs, its entry is heartbeaten, so no other worker claims it.
-- An entry that can not be decoded, whose handler raises `PermanentError`, or that was delivered more often than
+- An entry that cannot be decoded, whose handler raises `PermanentError`, or that was delivered more often than
   allowed goes to the dead letters. `TransientError` and `StaleError` never count against an entry. A bug in the handler
   (any other exception) is logged, counts, and delays nobody else. `InvariantError` ends the process.
 
@@ -138,7 +138,7 @@ class WorkConsumer:
     async def drain_once(self) -> int:
         """Work off what is there now, including what others abandoned; answers how many runs ended well.
 
-        Raises `TransientError` when the queue can not be reached.
+        Raises `TransientError` when the queue cannot be reached.
         """
         before = self._handled
         async with TaskGroup() as group:

@@ -61,5 +61,5 @@ class DecisionLog(Protocol):
         ...
 
     async def read(self, pool: str, *, after: str | None = None, limit: int = 100) -> list[StoredDecision]:
-        """Up to `limit` entries after the cursor, oldest first; what can not be decoded is left out."""
+        """Up to `limit` entries after the cursor, oldest first; what cannot be decoded is left out."""
         ...

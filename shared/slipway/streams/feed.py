@@ -6,7 +6,7 @@ Publisher promises: of each object the states offered appear in their order, the
 overtaken before it was sent not at all; what is sent is numbered without gap within an epoch; a heartbeat each second
 says up to which resourceVersion of each kind everything has been published. One publisher at a time: it is elected by
 a lease, and each lease term owns a range of epochs, so a publisher whose term is over is refused (`StaleError`).
-Whenever it can not be sure what the feed holds (its end is gone, its buffer overflowed), it begins a new epoch.
+Whenever it cannot be sure what the feed holds (its end is gone, its buffer overflowed), it begins a new epoch.
 
 Reader promises: between `start` and a `FeedBroken` it has given every entry published after the position of `start`.
 So LIST after `start`, then apply what `read` gives. Or `resume` at a snapshot (`snapshot.py`), take in its pages, and
@@ -195,7 +195,7 @@ class FeedPublisher:
 
 
 class BreakReason(StrEnum):
-    """Why a reader can not go on."""
+    """Why a reader cannot go on."""
 
     NEW_EPOCH = "new epoch"
     GAP = "jump in the numbers"

@@ -63,7 +63,7 @@ class Refusal(StrEnum):
     READONLY = "READONLY"
     """It was made a replica: reads work."""
     MISCONF = "MISCONF"
-    """It can not save to its disk: reads work."""
+    """It cannot save to its disk: reads work."""
     LOADING = "LOADING"
     """It has just started, and reads its file."""
 
@@ -130,14 +130,14 @@ class MemoryServer:
         if self._absent:
             raise UnavailableError("redis is away")
         if self.refuses is Refusal.LOADING:
-            raise UnavailableError("redis can not now: LOADING")
+            raise UnavailableError("redis cannot now: LOADING")
 
     def before_write(self, *, grows: bool = False) -> None:
         """Every command that may change something comes by here. Raises what the server refuses it with."""
         if self._script_wrote:
             return
         if self.refuses in (Refusal.READONLY, Refusal.MISCONF):
-            raise UnavailableError(f"redis can not now: {self.refuses}")
+            raise UnavailableError(f"redis cannot now: {self.refuses}")
         if grows and self.refuses is Refusal.OOM:
             raise ThrottledError("redis is out of memory")
         if self._script_wrote is not None:

@@ -1,6 +1,6 @@
 """Pages of raw entries to pages of values: what every implementation of the ports shares when it reads.
 
-Owns the rule for what can not be decoded in streams without a consumer group: skip and count, never fail a
+Owns the rule for what cannot be decoded in streams without a consumer group: skip and count, never fail a
 reader for somebody else's entry. Must not know Redis or IO.
 """
 

@@ -367,7 +367,7 @@ class DeadLetters(Protocol):
         ...
 
     async def find(self, letter_id: str) -> DeadLetter | None:
-        """One letter. Raises `InvalidError` when the id can not be one."""
+        """One letter. Raises `InvalidError` when the id cannot be one."""
         ...
 
     async def replay(self, letter_id: str) -> bool:

@@ -118,7 +118,7 @@ class _Offers(Generic[T]):
         return True
 
     async def flush(self, write: Callable[[dict[AllocationId, list[T]]], Awaitable[None]]) -> None:
-        """Write everything that is here now, many allocations at once; what can not be written is dropped, counted."""
+        """Write everything that is here now, many allocations at once; what cannot be written is dropped, counted."""
         left = len(self._buffer)
         while left > 0 and self._buffer:
             groups: dict[AllocationId, list[T]] = {}

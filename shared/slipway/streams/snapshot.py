@@ -86,7 +86,7 @@ async def pages_of(feed: Feed, snapshot: Snapshot) -> AsyncGenerator[bytes]:
 
     Raises:
         InvalidError: a page is not there any more, or is another's.
-        TransientError: Redis can not be reached.
+        TransientError: Redis cannot be reached.
     """
     for start in range(0, snapshot.pages, _PAGES_AT_ONCE):
         numbers = range(start, min(start + _PAGES_AT_ONCE, snapshot.pages))

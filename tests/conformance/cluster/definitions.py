@@ -56,7 +56,7 @@ def definitions() -> list[dict[str, Any]]:
     """Every definition.
 
     Raises:
-        MissingProgramError: there is no Go toolchain, or a module can not be had.
+        MissingProgramError: there is no Go toolchain, or a module cannot be had.
         ValueError: what came is not what its sum says.
     """
     return [yaml.safe_load(file.read_text(encoding="utf-8")) for source in SOURCES for file in _files(source)]
@@ -68,7 +68,7 @@ def _files(source: Source) -> list[Path]:
     done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=DOWNLOAD_S, check=False)
     found = json.loads(done.stdout or "{}")
     if "Dir" not in found:
-        raise MissingProgramError(f"{source.module} can not be downloaded: {found.get('Error') or done.stderr}")
+        raise MissingProgramError(f"{source.module} cannot be downloaded: {found.get('Error') or done.stderr}")
     if found["Sum"] != source.sum:
         raise ValueError(f"{source.module} is {found['Sum']}, not {source.sum}")
     return [Path(found["Dir"], file) for file in source.files]

@@ -129,7 +129,7 @@ class RealCluster:
         argv = self._argv(part)
         guard = shutil.which("setpriv")
         if guard:
-            # What dies with its parent can not outlive a killed test run.
+            # What dies with its parent cannot outlive a killed test run.
             argv = [guard, "--pdeathsig", "TERM", *argv]
         with self._log(part).open("ab") as log:
             self._processes[part] = subprocess.Popen(

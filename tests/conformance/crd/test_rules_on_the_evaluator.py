@@ -95,7 +95,7 @@ def test_twins_and_expressions_agree(evaluator: Evaluator) -> None:
         assert said == told, json.dumps({"new": stored, "old": before})
         refusals.update(told)
     rules = {rule.message for rule in RULES if rule.kind == "Allocation"}
-    assert rules - refusals <= {"status can not be removed"} | {
-        f"{field} can not be changed after creation; start another allocation"
+    assert rules - refusals <= {"status cannot be removed"} | {
+        f"{field} cannot be changed after creation; start another allocation"
         for field in ("pendingTimeout", "preemptionGrace")
     }

@@ -231,7 +231,7 @@ class Life:
         return changed
 
     def _finish(self, now: float) -> bool:
-        """What never was, is reported as lost: a kubelet can not tell."""
+        """What never was, is reported as lost: a kubelet cannot tell."""
         for box in self.boxes:
             if isinstance(box.state, Waiting) and box.last is not None:
                 box.state, box.last = box.last, None

@@ -51,7 +51,7 @@ def running_process_nodes(
     argv = [python, "-m", "slipway.local.node", *words]
     guard = shutil.which("setpriv")
     if guard:
-        # What dies with its parent can not outlive a killed test run.
+        # What dies with its parent cannot outlive a killed test run.
         argv = [guard, "--pdeathsig", "TERM", *argv]
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{PREFIX}-{index}" for index in range(nodes)]

@@ -86,7 +86,7 @@ def script_of(pod: Pod, play: Play | None, default: Script) -> Script:
     """The pod's script.
 
     Raises:
-        BadScriptError: its annotation can not be read.
+        BadScriptError: its annotation cannot be read.
     """
     text = pod.metadata.annotations.get(PLAY)
     if text is not None:

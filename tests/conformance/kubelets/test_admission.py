@@ -1,4 +1,4 @@
-"""A node refuses what it can not take, in the words of a kubelet 1.36."""
+"""A node refuses what it cannot take, in the words of a kubelet 1.36."""
 
 from typing import Any
 

@@ -82,7 +82,7 @@ def test_a_program_that_ends_by_itself_while_it_is_stopped_keeps_its_code() -> N
 
 
 def test_a_pod_that_is_stopped_before_it_starts_reports_what_could_not_be_located() -> None:
-    """A kubelet can not tell a container that never was from one that it lost: 137, without times."""
+    """A kubelet cannot tell a container that never was from one that it lost: 137, without times."""
     life = lived(Script(starts_s=60), 1)
     life.stop(BEGIN + 1, 30)
     go(life, 1)

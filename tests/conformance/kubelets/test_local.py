@@ -101,7 +101,7 @@ async def test_a_deleted_pod_ends_and_goes(world: World) -> None:
 
 
 async def test_programs_end_when_a_test_says_so(world: World) -> None:
-    """By name or by uid; what does not run can not be ended."""
+    """By name or by uid; what does not run cannot be ended."""
     await world.run("a", Script(starts_s=0))
     await world.until("a", "Running")
     assert world.kubelets.exit("default/a", 9)

@@ -1,6 +1,6 @@
 """`helm` in the words that our pages use: the words of a command line to calls of the Helm library.
 
-Owns only that translation. A word that no page uses is refused, so that a page can not say something that is not done.
+Owns only that translation. A word that no page uses is refused, so that a page cannot say something that is not done.
 What this place needs besides (`PLACE`, a file of values) goes below what the page sets.
 """
 

@@ -107,7 +107,7 @@ class Place:
         return now
 
     def unschedulable(self, pod: Json) -> str:
-        """What kube-scheduler says, once it says that it can not place the pod."""
+        """What kube-scheduler says, once it says that it cannot place the pod."""
 
         def found() -> str:
             conditions: list[Json] = self.look(pod)["status"].get("conditions") or []

@@ -219,7 +219,7 @@ INVALID: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize(("change", "pointer"), INVALID, ids=[pointer for _, pointer in INVALID])
 def test_what_the_scheduler_marks_invalid(system: System, change: Json, pointer: str) -> None:
-    """What a schema can not say: the object waits as Invalid, and says the field and what to do; it never runs."""
+    """What a schema cannot say: the object waits as Invalid, and says the field and what to do; it never runs."""
     manifest = an_allocation("crooked")
     manifest["spec"] |= change
     system.operator.apply(manifest)

@@ -38,7 +38,7 @@ def test_an_image_that_can_not_be_had_is_told(system: System) -> None:
     """In two lines, not in the five that Kubernetes makes of it."""
     id_ = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}))
     view = system.wait_for(id_, "Terminated", timeout_s=60)
-    assert "can not be pulled" in view["message"], view["message"]
+    assert "cannot be pulled" in view["message"], view["message"]
     found = said(system, id_)
     assert any("could not be pulled" in text for text in found), found
     assert not any("ErrImagePull" in text for text in found), found

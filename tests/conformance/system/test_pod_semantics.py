@@ -58,7 +58,7 @@ def test_an_image_pull_back_off_ends_with_the_image(system: System) -> None:
     system.ended(late, "Succeeded")
     view = system.ended(never, "Failed")
     assert (view["reason"], view["attempt"]) == ("ImagePullBackOff", 1)
-    assert "image example.org/work:1 can not be pulled" in view["message"]
+    assert "image example.org/work:1 cannot be pulled" in view["message"]
 
 
 def test_what_podgc_collects_is_a_lost_node(system: System) -> None:

@@ -136,7 +136,7 @@ def test_a_new_priority_of_a_running_job(system: System) -> None:
     assert again["status"].get("restarts", 0) == 0
     fixed = system.launch(a_body("training", 1, job="prio"))
     system.wait_for(fixed, "Running")
-    with pytest.raises(PermanentError, match="can not be preempted"):
+    with pytest.raises(PermanentError, match="cannot be preempted"):
         patch(system, "/jobs/prio", {"priority": 30})
     assert [len(system.runs(each)) for each in (id_, fixed)] == [2, 1]
     system.post("/jobs/prio/kill")

@@ -231,7 +231,7 @@ def test_a_pool_that_is_not_there(system: System) -> None:
 
 
 def test_a_spec_that_is_nested_beyond_reason_stops_nobody(system: System) -> None:
-    """The API server stores thousands of levels; what we can not read to its ground is Invalid, and others go on."""
+    """The API server stores thousands of levels; what we cannot read to its ground is Invalid, and others go on."""
     levels = 4000
     manifest = an_allocation("abyss")
     shallow = json.dumps(manifest).replace('"template": {', f'"template": {{"abyss": {deep(levels)}, ', 1)

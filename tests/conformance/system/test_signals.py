@@ -105,7 +105,7 @@ def test_changes_of_what_waits(system: System) -> None:
     assert system.object(id_)["spec"]["priority"] == 70
     path = f"{GROUP}/namespaces/default/allocations/{id_.rsplit('-', 1)[0]}"
     code, said = system.operator.refusal(lambda: system.operator.change(path, {"spec": {"pool": "other"}}))
-    assert (code, "pool can not be changed" in said) == (422, True), said
+    assert (code, "pool cannot be changed" in said) == (422, True), said
     system.post(f"/allocations/{id_}/kill")
     system.ended(id_, "Canceled")
     code, said = system.operator.refusal(lambda: system.operator.change(path, {"spec": {"desired": "Running"}}))

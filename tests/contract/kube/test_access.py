@@ -329,7 +329,7 @@ async def test_invalid_rules(robot: Robot, rule: Json, field: str) -> None:
 
 
 async def test_binding_keeps_its_role(robot: Robot) -> None:
-    """roleRef can not change; a role of another kind is refused."""
+    """roleRef cannot change; a role of another kind is refused."""
     await robot.allow(READ_CONFIGS)
     path = robot.rbac("rolebindings", "r-bound")
     changed = await robot.kube.patch(path, {"roleRef": {"name": "other"}})

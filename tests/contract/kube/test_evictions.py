@@ -263,7 +263,7 @@ async def test_unhealthy_pods_stay_under_a_broken_budget(crowd: Crowd) -> None:
 
 @pytest.mark.usefixtures("controllers")
 async def test_two_budgets_for_one_pod_are_an_error(crowd: Crowd, kube: KubeHttp) -> None:
-    """A failure inside the answer: the eviction can not tell which budget counts."""
+    """A failure inside the answer: the eviction cannot tell which budget counts."""
     await crowd.add("p")
     await crowd.guard(1, minAvailable=0)
     await kube.post(_budgets(crowd.place), a_budget("c", minAvailable=0))
@@ -294,7 +294,7 @@ async def test_shares_need_a_controller_with_a_scale(crowd: Crowd, kube: KubeHtt
         conditions = (await crowd.budget())["status"].get("conditions", [])
         return [item["reason"] for item in conditions] == ["SyncFailed"]
 
-    await eventually(has_failed, "the budget can not be counted")
+    await eventually(has_failed, "the budget cannot be counted")
     answer = await crowd.evict()
     assert answer.code == 429
 

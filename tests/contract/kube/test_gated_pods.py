@@ -200,7 +200,7 @@ async def test_affinity_of_a_free_pod_is_fixed(kube: KubeHttp, place: Place) -> 
     ],
 )
 async def test_node_affinity_is_checked(kube: KubeHttp, place: Place, affinity: Json) -> None:
-    """422 on requirements that can not be evaluated; a field names one node."""
+    """422 on requirements that cannot be evaluated; a field names one node."""
     assert (await kube.post(place.of("pods"), a_pod(affinity=affinity))).code == 422
 
 

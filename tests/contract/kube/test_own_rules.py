@@ -108,32 +108,32 @@ STATUS_CASES: dict[str, Case] = {
 
 SPEC_CASES: dict[str, Case] = {
     "it is stopped": Case({}, {"desired": "Stopped"}),
-    "it is started again": Case({"desired": "Stopped"}, {"desired": "Running"}, "can not be started again"),
+    "it is started again": Case({"desired": "Stopped"}, {"desired": "Running"}, "cannot be started again"),
     "its priority changes": Case({}, {"priority": 7}),
     "it is held": Case({}, {"hold": True}),
-    "its kind changes": Case({}, {"kind": "shell"}, "kind can not be changed"),
-    "its pool changes": Case({}, {"pool": "other"}, "pool can not be changed"),
-    "it becomes preemptible": Case({"preemptible": False}, {"preemptible": True}, "preemptible can not be changed"),
-    "its restarts change": Case({"maxRestarts": 1}, {"maxRestarts": 2}, "maxRestarts can not be changed"),
-    "it gets a job": Case({}, {"job": "j"}, "job can not be changed"),
-    "its grace changes": Case({}, {"preemptionGrace": "5m"}, "preemptionGrace can not be changed"),
-    "its hash changes": Case({"requestHash": "a"}, {"requestHash": "b"}, "requestHash can not be changed"),
-    "its minimum changes": Case({}, {"minAvailable": 1}, "minAvailable can not be changed"),
+    "its kind changes": Case({}, {"kind": "shell"}, "kind cannot be changed"),
+    "its pool changes": Case({}, {"pool": "other"}, "pool cannot be changed"),
+    "it becomes preemptible": Case({"preemptible": False}, {"preemptible": True}, "preemptible cannot be changed"),
+    "its restarts change": Case({"maxRestarts": 1}, {"maxRestarts": 2}, "maxRestarts cannot be changed"),
+    "it gets a job": Case({}, {"job": "j"}, "job cannot be changed"),
+    "its grace changes": Case({}, {"preemptionGrace": "5m"}, "preemptionGrace cannot be changed"),
+    "its hash changes": Case({"requestHash": "a"}, {"requestHash": "b"}, "requestHash cannot be changed"),
+    "its minimum changes": Case({}, {"minAvailable": 1}, "minAvailable cannot be changed"),
     "its template goes": Case({}, {"template": None}, "template can only be changed while it is held"),
     "its roles change": Case({"ranks": [{"count": 2}]}, {"ranks": [{"count": 3}]}, "ranks can only be changed while"),
     "its roles change while it is held": Case({"hold": True, "ranks": [{"count": 2}]}, {"ranks": [{"count": 3}]}),
     "its files change": Case(
-        {"files": [{"path": "a", "content": "1"}]}, {"files": [{"path": "a", "content": "2"}]}, "files can not be"
+        {"files": [{"path": "a", "content": "1"}]}, {"files": [{"path": "a", "content": "2"}]}, "files cannot be"
     ),
     "its environment changes": Case({"env": {"A": "1"}}, {"env": {"A": "2"}}, "env can only be changed while"),
     "its environment changes while it is held": Case({"hold": True, "env": {"A": "1"}}, {"env": {"A": "2"}}),
     "an empty environment comes": Case({}, {"env": {}}),
-    "its ports change": Case({}, {"ports": [{"name": "http", "port": 80}]}, "ports can not be changed"),
+    "its ports change": Case({}, {"ports": [{"name": "http", "port": 80}]}, "ports cannot be changed"),
     "a signal rises": Case(SIGNALLED, {"signals": {"preempt": {"n": 3}}}),
     "a signal goes down": Case(SIGNALLED, {"signals": {"preempt": {"n": 1}}}, "signals.preempt.n only rises"),
-    "an acknowledgement goes": Case(SIGNALLED, {"signals": {"acks": {"0": None}}}, "an acknowledgement can not be"),
-    "an acknowledgement goes down": Case(SIGNALLED, {"signals": {"acks": {"0": 1}}}, "an acknowledgement can not be"),
-    "signals go": Case(SIGNALLED, {"signals": None}, "signals can not be removed"),
+    "an acknowledgement goes": Case(SIGNALLED, {"signals": {"acks": {"0": None}}}, "an acknowledgement cannot be"),
+    "an acknowledgement goes down": Case(SIGNALLED, {"signals": {"acks": {"0": 1}}}, "an acknowledgement cannot be"),
+    "signals go": Case(SIGNALLED, {"signals": None}, "signals cannot be removed"),
     "signals go back an attempt": Case(
         {"signals": {"attempt": 2}}, {"signals": {"attempt": 1}}, "nor go back to an earlier attempt"
     ),
@@ -160,7 +160,7 @@ async def test_status_rules(kube: KubeHttp, home: Place, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SPEC_CASES))
 async def test_spec_rules(kube: KubeHttp, home: Place, name: str) -> None:
-    """What runs can not be changed, what orders the queue can."""
+    """What runs cannot be changed, what orders the queue can."""
     case = SPEC_CASES[name]
     await _launch(kube, home, dict(case.before))
     _check(await kube.patch(_path(home, "a"), {"spec": dict(case.now)}), case.words)
@@ -188,7 +188,7 @@ async def test_queue_is_fixed_by_the_admission(kube: KubeHttp, home: Place) -> N
     moved = await kube.patch(_path(home, "a"), {"spec": {"queue": "two"}})
     assert (moved.code, known.code) == (200, 201)
     await _observe(kube, home, moved, {**LIVE, "admission": ADMISSION})
-    _check(await kube.patch(_path(home, "a"), {"spec": {"queue": "three"}}), "queue can not be changed once")
+    _check(await kube.patch(_path(home, "a"), {"spec": {"queue": "three"}}), "queue cannot be changed once")
 
 
 async def test_status_begins_with_its_defaults(kube: KubeHttp, home: Place) -> None:

@@ -105,7 +105,7 @@ async def test_review_refuses_nonsense(issuer: Issuer) -> None:
 
 
 async def test_changed_token_is_void(issuer: Issuer) -> None:
-    """A claim can not be edited."""
+    """A claim cannot be edited."""
     head, body, seal = (await issuer.token()).split(".")
     claims = _claims(f"{head}.{body}.{seal}") | {"sub": "system:serviceaccount:kube-system:default"}
     forged = base64.urlsafe_b64encode(msgspec.json.encode(claims)).decode().rstrip("=")

@@ -109,7 +109,7 @@ async def test_body_must_be_of_the_version_of_its_path(kube: KubeHttp, gadgets: 
 
 
 async def test_new_storage_version_is_remembered_beside_the_old(kube: KubeHttp, gadgets: Gadgets) -> None:
-    """storedVersions grows; objects stay readable in both; the old version can not go while it is remembered."""
+    """storedVersions grows; objects stay readable in both; the old version cannot go while it is remembered."""
     await gadgets.declare(_version("v1alpha1", SPEC, storage=True))
     await kube.post(gadgets.at("v1alpha1"), gadgets.one("v1alpha1"))
     both = (_version("v1alpha1", SPEC), _version("v1", NEWER, storage=True))

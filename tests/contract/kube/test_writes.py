@@ -231,7 +231,7 @@ async def test_immutable_config_map_keeps_its_data(kube: KubeHttp, place: Place)
 
 
 async def test_lease_is_fenced(kube: KubeHttp, place: Place) -> None:
-    """A Lease can not be replaced without its resourceVersion, nor with a stale one."""
+    """A Lease cannot be replaced without its resourceVersion, nor with a stale one."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{place.name}/leases"
     lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}}
     made = await kube.post(path, lease)

@@ -179,7 +179,7 @@ async def test_a_flush_under_load_loses_no_group(backend: Backend, counts: Count
 
 
 async def test_poison_goes_to_the_dead_letters_at_once(streams: Streams, backend: Backend, counts: Counts) -> None:
-    """What can not be decoded is buried; what is behind it is not delayed."""
+    """What cannot be decoded is buried; what is behind it is not delayed."""
     seen: list[WorkHint] = []
 
     async def handler(hint: WorkHint) -> None:

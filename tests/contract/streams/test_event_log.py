@@ -320,7 +320,7 @@ async def test_a_stream_that_somebody_emptied_begins_again(streams: Streams, bac
 
 
 async def test_a_stream_whose_end_was_removed_begins_again(streams: Streams, backend: Backend) -> None:
-    """What can not follow any more is told as a gap; from its first entry on it is whole again."""
+    """What cannot follow any more is told as a gap; from its first entry on it is whole again."""
     entries = [Entry(event=an_event(seq)) for seq in (1, 2, 3)]
     await streams.events.append(entries)
     await backend.remove_raw(keys.allocation(an_id()), cursor(3))

@@ -49,7 +49,7 @@ async def test_a_large_batch_is_read_on_from_any_cursor(streams: Streams) -> Non
 
 
 async def test_a_feed_that_another_version_wrote(streams: Streams, backend: Backend) -> None:
-    """What an upgrade leaves behind can not be read, but its epoch is known: the next publisher goes on after it."""
+    """What an upgrade leaves behind cannot be read, but its epoch is known: the next publisher goes on after it."""
     await backend.add_raw(keys.CLUSTER.prefix, None, {"e": b"7", "n": b"3", "k": b"pods", "data": b"{}"})
     position = await streams.feed.position()
     assert (position.epoch, position.number) == (7, 0)

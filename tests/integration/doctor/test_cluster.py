@@ -236,7 +236,7 @@ async def test_services_that_are_away_or_too_old(cluster: Cluster) -> None:
 
 
 async def test_no_cluster() -> None:
-    """What can not be reached is one finding."""
+    """What cannot be reached is one finding."""
     place = Place(kubeconfig="/nowhere/kubeconfig")
     [found, redis] = await examine(place, SystemClock(), SeededRandom(1))
     assert (found.check, found.state) == ("kubernetes", State.FAILED)

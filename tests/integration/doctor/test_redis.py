@@ -100,7 +100,7 @@ async def test_an_account_that_may_not(name: str, account: Account) -> None:
 
 
 async def test_an_account_that_sees_little(name: str) -> None:
-    """What it can not see of the server is skipped, with the right that would show it."""
+    """What it cannot see of the server is skipped, with the right that would show it."""
     async with a_server(name) as (url, operator):
         await operator.command("ACL", "SETUSER", "ours", "on", ">s3cret", *WATCHER.arguments())
         mine = url.replace("://", "://ours:s3cret@")

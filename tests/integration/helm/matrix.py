@@ -299,7 +299,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "an autoscaler of another service": ({"watcher": {"autoscaling": {"enabled": True}}}, "autoscaling"),
     "bounds of an autoscaler": ({"api": {"autoscaling": {"enabled": True, "minReplicas": 11}}}, "minReplicas"),
     "lag without redis": ({"valkey": {"enabled": False}, "podworker": {"keda": {"enabled": True}}}, "needs a Redis"),
-    "lag of a redis that keda can not find": (
+    "lag of a redis that keda cannot find": (
         {
             "valkey": {"enabled": False},
             "externalRedis": {"url": "redis://a.example"},

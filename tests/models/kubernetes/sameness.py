@@ -1,4 +1,4 @@
-"""When two answers are the same: everything but what two servers can not have in common.
+"""When two answers are the same: everything but what two servers cannot have in common.
 
 Owns that rule. Uids and resourceVersions become numbers in order of appearance (so that equal ones stay equal and
 different ones different), times of now become one word; of a refusal the code, the reason, what it is about, the

@@ -116,7 +116,7 @@ class Plain:
         return sum(use.amounts[self.resource] for use in self.uses if use.queue in below)
 
     def firm(self, name: str) -> int:
-        """What can not be preempted and does not fit in the nominals below `name`."""
+        """What cannot be preempted and does not fit in the nominals below `name`."""
         own = sum(use.amounts[self.resource] for use in self.uses if use.queue == name and not use.preemptible)
         return own + sum(
             max(0, self.firm(child) - (self.bound(child, "nominal") or 0)) for child in self.children(name)
@@ -178,7 +178,7 @@ def tree_of(case: Case) -> QueueTree:
 @given(cases(), st.data())
 @SETTINGS
 def test_what_may_be_used_is_what_the_rules_say(case: Case, data: st.DataObject) -> None:
-    """Nominal, borrowed, lent, limited; own nominal for what can not be preempted; whatever stands already."""
+    """Nominal, borrowed, lent, limited; own nominal for what cannot be preempted; whatever stands already."""
     tree, uses = tree_of(case), case.uses[: case.kept]
     named = set(tree.named)
     # What the whole pool does not have is no matter of quota.

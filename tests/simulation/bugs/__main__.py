@@ -64,7 +64,7 @@ def _hunted(name: str) -> tuple[str, Found | None, list[str], float]:
     begun = time.perf_counter()
     try:
         found, said = hunt(_BY_NAME[name])
-    except Exception as error:  # noqa: BLE001 - what can not be installed any more is not found either
+    except Exception as error:  # noqa: BLE001 - what cannot be installed any more is not found either
         found, said = None, [repr(error)]
     return name, found, list(dict.fromkeys(said))[:5], time.perf_counter() - begun
 

@@ -41,7 +41,7 @@ def _the_epoch_is_the_leases(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_zombie_goes_on(patch: pytest.MonkeyPatch) -> None:
-    """A scheduler that can not renew only tries again, and another leader's epoch is ignored."""
+    """A scheduler that cannot renew only tries again, and another leader's epoch is ignored."""
     keep = LeaseElector._keep  # pyright: ignore[reportPrivateUsage]
 
     async def always(self: Any, leadership: Leadership) -> None:
@@ -120,7 +120,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="a zombie goes on",
-        breaks="who can not renew stops, and who finds another's epoch decides nothing more",
+        breaks="who cannot renew stops, and who finds another's epoch decides nothing more",
         install=_a_zombie_goes_on,
         hunts=(("compete", "freeze@scheduler:*update resourcepools:before"),),
         told_by=("I9", "I10"),

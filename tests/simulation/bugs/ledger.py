@@ -141,7 +141,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="voided on an error",
-        breaks="a decision is voided only for what can not be undone, or after its epoch is stamped",
+        breaks="a decision is voided only for what cannot be undone, or after its epoch is stamped",
         install=_voided_on_an_error,
         hunts=(
             ("compete", "server-error@scheduler:*update allocations:before"),

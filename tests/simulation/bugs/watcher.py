@@ -208,7 +208,7 @@ def _streams_are_told_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_failed_list_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
-    """What can not be read is not there, and what belongs to it is swept."""
+    """What cannot be read is not there, and what belongs to it is swept."""
     make = Sweeper.__init__
 
     class Hopeful:

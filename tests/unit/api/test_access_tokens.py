@@ -177,7 +177,7 @@ async def _take_away(teams: Teams, headers: dict[str, str]) -> None:
 
 
 async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_path: Path) -> None:
-    """And keep no other from counting; one that can not be read at all lets nobody in, with 503."""
+    """And keep no other from counting; one that cannot be read at all lets nobody in, with 503."""
     headers = await teams.token("ada", VIEW)
     (tmp_path / ("0" * 16 + ".json")).write_text("{", encoding="utf-8")
     (tmp_path / "..data").mkdir()
@@ -189,7 +189,7 @@ async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_pat
     assert (await teams.call("GET", "/me", headers)).status_code == 200
     assert (await teams.call("GET", "/me", bearer(token))).status_code == 401
     shutil.rmtree(tmp_path)
-    with pytest.raises(UnavailableError, match="can not be read"):
+    with pytest.raises(UnavailableError, match="cannot be read"):
         await teams.look()
     answer = await teams.call("GET", "/me", headers)
     assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)

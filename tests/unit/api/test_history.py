@@ -79,7 +79,7 @@ async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monk
 
 
 async def test_what_is_deleted_is_remembered_by_the_firehose(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far back as it goes; further back the answer says that it can not know."""
+    """As far back as it goes; further back the answer says that it cannot know."""
     await world.launch(name="gone", headers={"x-slipway-user": "ada"})
     await world.publish(await world.stored("gone"))
     await moved(world, "gone", (Event.ASSIGNED, 100, {"nodes": {"n1": 1}}), (Event.TERMINATED, 300, {}))

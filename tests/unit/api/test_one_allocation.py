@@ -140,7 +140,7 @@ async def test_what_may_not_change_is_refused(world: ApiWorld) -> None:
 
 
 async def test_stopping_is_one_way(world: ApiWorld) -> None:
-    """A cancel can not be taken back."""
+    """A cancel cannot be taken back."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"
     assert (await world.http.patch(path, json={"desired": "Stopped"})).status_code == 200
@@ -187,7 +187,7 @@ async def test_delete_deletes_the_object(world: ApiWorld) -> None:
 
 
 async def test_hold_and_resume(world: ApiWorld) -> None:
-    """Before the start a flag; of a running gang a preemption as well; a notebook can not be paused."""
+    """Before the start a flag; of a running gang a preemption as well; a notebook cannot be paused."""
     waiting = await world.launch()
     assert (await world.post(f"/allocations/{waiting['id']}/hold")).json()["hold"] is True
     assert (await world.post(f"/allocations/{waiting['id']}/resume")).json()["hold"] is False

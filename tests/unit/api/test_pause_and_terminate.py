@@ -119,7 +119,7 @@ async def test_only_what_can_go_on_is_paused(world: ApiWorld) -> None:
     """A notebook has nothing to come back to, and what is being stopped is not paused any more."""
     launched = await world.launch(kind="notebook", name="nb", command=[])
     await world.run("nb")
-    assert _refused(await world.post(f"/allocations/{launched['id']}/hold"), "can not be paused")
+    assert _refused(await world.post(f"/allocations/{launched['id']}/hold"), "cannot be paused")
     id_ = await running(world)
     await world.post(f"/allocations/{id_}/kill")
     assert _refused(await world.post(f"/allocations/{id_}/hold"), "being stopped")

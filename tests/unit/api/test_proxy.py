@@ -151,7 +151,7 @@ async def test_our_credentials_stay_here(world: ApiWorld) -> None:
 
 
 async def test_a_workload_can_not_speak_for_the_whole_origin(world: ApiWorld) -> None:
-    """Cookies are confined to its path, ours can not be set, policies of the origin are dropped."""
+    """Cookies are confined to its path, ours cannot be set, policies of the origin are dropped."""
     async with a_running_workload(world) as (id_, _):
         response = await world.http.get(f"/proxy/{id_}/cookie")
         cookies = response.headers.get_list("set-cookie")

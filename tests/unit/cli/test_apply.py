@@ -1,4 +1,4 @@
-"""Files that are launched: bodies, manifests, several at once; and those that can not be."""
+"""Files that are launched: bodies, manifests, several at once; and those that cannot be."""
 
 import io
 from pathlib import Path

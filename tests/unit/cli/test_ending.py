@@ -39,4 +39,4 @@ async def test_pause_says_how_it_goes_on(world: ApiWorld, desk: Desk) -> None:
     await desk.run("notebook", "start", "--detach", "--name", "nb")
     await world.run("nb")
     refused = await desk.run("pause", "nb")
-    assert (refused.code != 0, "can not be paused" in refused.err) == (True, True)
+    assert (refused.code != 0, "cannot be paused" in refused.err) == (True, True)

@@ -33,7 +33,7 @@ async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk
 
 
 async def test_who_stood_where_then(world: ApiWorld, desk: Desk) -> None:
-    """The moment is said back, with what this can not know."""
+    """The moment is said back, with what this cannot know."""
     launched = await world.launch()
     shown = await desk.run("history", "--at", "0s")
     assert launched["id"] in shown.out

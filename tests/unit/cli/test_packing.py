@@ -130,7 +130,7 @@ def test_a_bad_ignore_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match=r"\.slipwayignore: line 2: '!' is no pattern"):
         packing.items_of(str(root))
     (root / packing.IGNORE_FILE).write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidError, match=r"\.slipwayignore can not be read"):
+    with pytest.raises(InvalidError, match=r"\.slipwayignore cannot be read"):
         packing.items_of(str(root))
 
 

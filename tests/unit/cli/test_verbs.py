@@ -129,7 +129,7 @@ async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
         (("--env", "=1", "--", "true"), "--env: '=1' is not NAME=VALUE or NAME"),
         (("--secret", "A", "--", "true"), "--secret: 'A' is not NAME=SECRET/KEY"),
         (("--secret", "A=hub", "--", "true"), "write SECRET/KEY"),
-        (("--file", "/no/such", "--", "true"), "--file: /no/such can not be read"),
+        (("--file", "/no/such", "--", "true"), "--file: /no/such cannot be read"),
         (("--workspace", "elsewhere", "--", "true"), "there are: default"),
         (("--name", "Bad_Name", "--", "true"), "Bad_Name"),
     ],
@@ -388,7 +388,7 @@ async def test_cluster_lists(desk: Desk) -> None:
 
 
 async def test_dead_letters(desk: Desk) -> None:
-    """None yet; one that is not there can not be sent again."""
+    """None yet; one that is not there cannot be sent again."""
     assert (await desk.run("dead", "ls")).code == 0
     assert (await desk.run("dead", "replay", "1-1")).code == main.NOT_FOUND
     assert (await desk.run("dead", "replay")).code == main.USAGE

@@ -95,7 +95,7 @@ def test_status_moves_forward_only(before: Json, now: Json, passes: bool) -> Non
 
 def test_status_can_not_be_removed() -> None:
     """Without this rule every transition rule of the status could be walked around in two writes."""
-    assert "status can not be removed" in messages(changed(a_stored(), "status", None), a_stored())
+    assert "status cannot be removed" in messages(changed(a_stored(), "status", None), a_stored())
 
 
 RELEASED = changed(changed(a_stored(), "status/release", RELEASE), "status/phase", "Assigned")
@@ -119,7 +119,7 @@ STOPPED = changed(a_stored(), "spec/desired", "Stopped")
     ],
 )
 def test_a_cancel_before_the_release_keeps_it_from_starting(before: Json, now: Json, passes: bool) -> None:
-    """With desired Stopped the release can not change, and Stopped is one way."""
+    """With desired Stopped the release cannot change, and Stopped is one way."""
     assert (messages(now, before) == []) is passes
 
 
@@ -166,7 +166,7 @@ def test_what_is_held_may_be_given_other_work_until_it_is_admitted(field: str, v
     assert messages(other, a_stored()) == [f"{field} can only be changed while it is held and was not admitted"]
     admitted, replaced = (changed(each, "status/admission", ADMISSION) for each in (held, other))
     assert messages(replaced, admitted) == [
-        "template, ranks and env can not be changed once the allocation was admitted; start another allocation"
+        "template, ranks and env cannot be changed once the allocation was admitted; start another allocation"
     ]
     assert messages(changed(admitted, "spec/priority", 3), admitted) == []
 
@@ -191,7 +191,7 @@ def test_queue_moves_until_the_admission() -> None:
     assert messages(moved, a_stored()) == []
     admitted = changed(a_stored(), "status/admission", ADMISSION)
     assert messages(changed(admitted, "spec/queue", "b"), admitted) == [
-        "queue can not be changed once the allocation was admitted"
+        "queue cannot be changed once the allocation was admitted"
     ]
 
 
@@ -214,7 +214,7 @@ SIGNALED = a_stored(spec=a_spec(signals=SIGNALS))
     ],
 )
 def test_signals_rise_within_an_attempt(path: str, value: object, passes: bool) -> None:
-    """An acknowledgement decides the result: it can not be taken back."""
+    """An acknowledgement decides the result: it cannot be taken back."""
     assert (messages(changed(SIGNALED, path, value), SIGNALED) == []) is passes
 
 

@@ -141,7 +141,7 @@ def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("folder", ["s3://bucket/logs", ""])
 def test_a_folder_elsewhere_is_not_waited_for(site: Site, folder: str, tmp_path: Path) -> None:
-    """What can not be looked into is TensorBoard's own business."""
+    """What cannot be looked into is TensorBoard's own business."""
     if not folder:
         (tmp_path / "a.tfevents").write_text("")
     assert not Board(Client(site.env()), folder or str(tmp_path)).look()
@@ -176,7 +176,7 @@ def test_a_service_that_is_not_there() -> None:
     """It is said in a line, with the usual code."""
     with start("/no/such/board") as run:
         _, err = run.communicate(timeout=20)
-        assert (run.returncode, "/no/such/board can not be run" in err) == (127, True)
+        assert (run.returncode, "/no/such/board cannot be run" in err) == (127, True)
 
 
 def test_reports_go_on_while_it_runs(site: Site, tmp_path: Path) -> None:

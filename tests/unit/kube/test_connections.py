@@ -113,7 +113,7 @@ async def test_a_kept_connection_that_was_closed(is_repeatable: bool) -> None:
             await server.hear(reader)
             writer.write(OK)
             await writer.drain()
-            # The second request is read, so that it can not be known whether it took effect.
+            # The second request is read, so that it cannot be known whether it took effect.
             await server.hear(reader)
 
         return talk

@@ -1,4 +1,4 @@
-"""A kubeconfig that can not be used ends the start with its path and the reason, not with a traceback."""
+"""A kubeconfig that cannot be used ends the start with its path and the reason, not with a traceback."""
 
 from pathlib import Path
 

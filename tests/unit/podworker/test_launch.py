@@ -160,7 +160,7 @@ def test_two_workers_with_the_same_hint_make_one_set_of_pods() -> None:
 
 @pytest.mark.parametrize("number", range(8))
 def test_a_slow_rival_leaves_alone_what_was_launched_meanwhile(number: int) -> None:
-    """V5: it finds pods that are bound, which it can not adopt; they are in a release, so it must not replace them."""
+    """V5: it finds pods that are bound, which it cannot adopt; they are in a release, so it must not replace them."""
 
     async def story(desk: Desk) -> None:
         await desk.assign(*GANG)

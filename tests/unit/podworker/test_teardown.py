@@ -204,7 +204,7 @@ def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
 
 
 def test_a_missing_permission_to_read_keeps_the_hint() -> None:
-    """The same for a moment in which the allocation itself can not be read."""
+    """The same for a moment in which the allocation itself cannot be read."""
 
     async def story(desk: Desk) -> None:
         await run(desk, "n0")

@@ -1,4 +1,4 @@
-"""What a launch says and does when it can not go on: refusals, waiting, being stuck, a namespace on its way out."""
+"""What a launch says and does when it cannot go on: refusals, waiting, being stuck, a namespace on its way out."""
 
 import pytest
 

@@ -291,7 +291,7 @@ class NarrowKube(CoreKube):
 
 @pytest.mark.parametrize("ranks", [1, 100])
 def test_where_the_scheduler_may_not_write_nobody_else_waits_for_it(ranks: int) -> None:
-    """Neither for a decision that it can not apply, nor for an explanation that it can not write."""
+    """Neither for a decision that it cannot apply, nor for an explanation that it cannot write."""
 
     async def test(bench: Bench) -> None:
         labels = {LABEL_WORKSPACE: "true"}

@@ -1,4 +1,4 @@
-"""The setup makes what is missing, changes nothing that is there, and says what it can not make."""
+"""The setup makes what is missing, changes nothing that is there, and says what it cannot make."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

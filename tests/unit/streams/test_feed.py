@@ -320,7 +320,7 @@ async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
 
 
 async def test_a_hostile_entry_is_a_break(world: World) -> None:
-    """What can not be understood may have mattered."""
+    """What cannot be understood may have mattered."""
     publisher = world.publisher()
     await publisher.step()
     reader = await world.reader()

@@ -16,7 +16,7 @@ from tests.support.builders import T0, PodStory, a_pod, an_allocation
 from tests.support.reductions import NOW, ending, once, settled
 
 SECRET = 'secret "missing" not found'
-TOLD = f"rank 0 on n0: container main can not be created (CreateContainerConfigError): {SECRET}"
+TOLD = f"rank 0 on n0: container main cannot be created (CreateContainerConfigError): {SECRET}"
 MOUNT = 'MountVolume.SetUp failed for volume "c" : configmap "missing" not found'
 
 

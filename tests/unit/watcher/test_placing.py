@@ -29,7 +29,7 @@ def left(rank: int = 0, *, opened: bool = True) -> PodStory:
 
 
 def refused(rank: int = 0, *, reason: str = "Unschedulable") -> PodStory:
-    """And kube-scheduler says that it can not place it; the condition has the time at which the pod was made."""
+    """And kube-scheduler says that it cannot place it; the condition has the time at which the pod was made."""
     said = Condition(type="PodScheduled", status="False", reason=reason, message=WORDS)
     return left(rank).with_status(conditions=[said])
 

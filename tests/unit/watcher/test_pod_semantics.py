@@ -106,9 +106,7 @@ def test_an_image_pull_back_off_ends_with_the_image() -> None:
     pod = a_pod().waiting("ImagePullBackOff", "not found", since_s=2)
     assert once(story.it, pod, now=T0 + 100).allocation.status.phase is Phase.STARTING
     ending_now = once(story.it, pod, now=T0 + 302).allocation
-    assert (
-        ending_now.status.message == "rank 0 on n0: image python:3.11 can not be pulled (ImagePullBackOff): not found"
-    )
+    assert ending_now.status.message == "rank 0 on n0: image python:3.11 cannot be pulled (ImagePullBackOff): not found"
     ended = settled(ending_now, pod.deleted().with_status(phase="Failed"), now=T0 + 310).status
     assert (ended.phase, ended.result, ended.reason) == (Phase.TERMINATED, Result.FAILED, Reason.IMAGE_PULL)
     assert "python:3.11" in ended.message

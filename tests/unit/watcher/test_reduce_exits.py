@@ -160,7 +160,7 @@ def test_a_sidecar_neither_fails_a_rank_nor_holds_it() -> None:
 
 
 def test_a_pod_by_hand_deleted_is_a_loss_at_once() -> None:
-    """A deletion can not be taken back, so the gang is not left waiting for the grace."""
+    """A deletion cannot be taken back, so the gang is not left waiting for the grace."""
     done = once(a_running(2).it, a_pod(0).running(), a_pod(1).running().deleted(at_s=18))
     assert (done.allocation.status.phase, done.allocation.status.reason) == (Phase.TERMINATING, Reason.POD_DELETED)
 

@@ -43,7 +43,7 @@ ScaleOf = Callable[[Json, str], int]
 
 
 class ScaleError(Exception):
-    """How many pods a budget has to count with can not be told."""
+    """How many pods a budget has to count with cannot be told."""
 
 
 class BudgetStrategy(Strategy):

@@ -66,7 +66,7 @@ TYPE_META: dict[str, Schema] = {"apiVersion": Schema(type="string"), "kind": Sch
 
 
 def compile_schema(source: Json) -> Schema:
-    """Raises: ValueError naming what can not be read, `re.error` for a bad pattern.
+    """Raises: ValueError naming what cannot be read, `re.error` for a bad pattern.
 
     A definition is compiled when it is checked and when it counts, on each start and in each core of a process: what
     was compiled before is given again.

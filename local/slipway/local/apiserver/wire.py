@@ -39,7 +39,7 @@ def decode(body: bytes) -> Json:
             raise unsupported_media(["application/json", "application/yaml"])
         return {"apiVersion": api_version, "kind": kind, **_struct(shape, envelope.get(2, b""))}
     except (IndexError, UnicodeDecodeError, struct.error, TypeError, ValueError, AttributeError) as exc:
-        raise bad_request(f"the protobuf body can not be read: {exc}") from exc
+        raise bad_request(f"the protobuf body cannot be read: {exc}") from exc
 
 
 def _struct(shape: Shape, raw: bytes) -> Json:

@@ -1,6 +1,6 @@
 """What a node has left: the last check before a pod runs.
 
-Owns the sums of one node. Pure. The scheduler decides; this only refuses what can not be, as a kubelet does.
+Owns the sums of one node. Pure. The scheduler decides; this only refuses what cannot be, as a kubelet does.
 
 Invariants: what is held never exceeds what the node has, but for pods that ran before they were counted.
 """

@@ -124,7 +124,7 @@ class PodDisk:
             (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def remove(self) -> None:
-        """Removes everything; what can not be removed stays."""
+        """Removes everything; what cannot be removed stays."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(self._state / _SOCKETS / self._name, ignore_errors=True)
 

@@ -30,7 +30,7 @@ _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
 
 
 class NotConfiguredError(PermanentError):
-    """A container can not be made from what is there now; `reason` is what its status says."""
+    """A container cannot be made from what is there now; `reason` is what its status says."""
 
     def __init__(self, message: str, *, reason: str = CONFIG_ERROR) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ def field_of(path: str, pod: NodePod, place: Place) -> str:
     """The value of a fieldRef.
 
     Raises:
-        NotConfiguredError: a field that containers can not be told.
+        NotConfiguredError: a field that containers cannot be told.
     """
     subscript = _SUBSCRIPT.match(path)
     if subscript is not None:

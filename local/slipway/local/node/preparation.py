@@ -35,7 +35,7 @@ class PeersMissingError(TransientError):
 
 
 class NotStartedError(PermanentError):
-    """The program can not be started: it is not there, or is none."""
+    """The program cannot be started: it is not there, or is none."""
 
 
 class Fetched:
@@ -52,7 +52,7 @@ async def fetch(kube: KubeApi, pod: NodePod) -> Fetched:
     """Reads what the pod names, and asks for the tokens that it is to have; what does not exist is left out.
 
     Raises:
-        TransientError: the API server can not be asked now.
+        TransientError: the API server cannot be asked now.
     """
     names = sorted(_named(pod))
 

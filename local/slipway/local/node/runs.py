@@ -127,7 +127,7 @@ class Runs:
                 each.process.signal(how)
 
     async def ended(self) -> None:
-        """Returns when no process runs any more, or one can not even be killed."""
+        """Returns when no process runs any more, or one cannot even be killed."""
         running = [each.process for each in self.containers if each.process is not None]
         await asyncio.gather(*(process.ended() for process in running))
 
@@ -172,7 +172,7 @@ class Runs:
                 program = await self._program(container, bundles)
                 process = self._started(container, program)
             except (NotStartedError, OSError, ValueError, TypeError) as error:
-                # The last two: text that can not be an argument or a path, and fields of another type than they should.
+                # The last two: text that cannot be an argument or a path, and fields of another type than they should.
                 return self._not_started(str(error))
         container.process = process
         probe = probe_of(container.spec, self._place.pod_ip)

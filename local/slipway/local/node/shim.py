@@ -235,7 +235,7 @@ def _is_ours(pid: int, folder: Path) -> bool:
 
 
 def _has_program(pid: int) -> bool:
-    """Whether the shell has started the program; True where that can not be told.
+    """Whether the shell has started the program; True where that cannot be told.
 
     A child that is still a copy of the shell has the shell's command line, and its traps.
     """

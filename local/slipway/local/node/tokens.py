@@ -1,7 +1,7 @@
 """The account tokens in a pod's volumes: asked for, and renewed in place before they end, as a kubelet does.
 
 Owns when that is due. Must not know what the tokens are for. Invariants: a container that reads the file finds a whole
-token; one that can not be renewed now stays as it is until it can; a token is never logged.
+token; one that cannot be renewed now stays as it is until it can; a token is never logged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ async def tokens(kube: KubeApi, pod: NodePod) -> Mapping[str, bytes]:
     """{audience: token} for all of them; what the API server does not make is left out.
 
     Raises:
-        TransientError: the API server can not be asked now.
+        TransientError: the API server cannot be asked now.
     """
     lives = {each.audience: each.life_s for each in projections(pod)}
     made = {audience: await _token(kube, pod, audience, life_s) for audience, life_s in sorted(lives.items())}

@@ -59,7 +59,7 @@ class StatusWriter:
         self._tell()
 
     async def flush(self) -> None:
-        """Returns once everything that was to be said at this moment has been written, or can not be."""
+        """Returns once everything that was to be said at this moment has been written, or cannot be."""
         goal = self._wanted
         while self._written < goal and not self._is_gone:
             await self._progress.wait()

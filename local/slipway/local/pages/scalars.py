@@ -3,7 +3,7 @@
 Owns the reading of `events.out.tfevents.*` (records of length-prefixed protobuf, of which only scalars are
 understood) and of `*.jsonl` (objects with `step` and numbers). Pure but for the files.
 
-Invariants: a file that is being written is read up to its last whole record; a file that can not be read is left out;
+Invariants: a file that is being written is read up to its last whole record; a file that cannot be read is left out;
 at most POINTS_MAX points of a curve are answered, spread evenly.
 
 Source: tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor}.proto, lib/io/record_writer.h

@@ -21,7 +21,7 @@ def nodes_of(pool: ResourcePool, nodes: Iterable[Node]) -> list[Node]:
 
 
 def allocatable_of(node: Node) -> Resources:
-    """What the node offers; nothing when its numbers can not be read."""
+    """What the node offers; nothing when its numbers cannot be read."""
     try:
         return Resources.parse(node.status.allocatable)
     except ValueError:
@@ -42,7 +42,7 @@ def offers_of(pool: ResourcePool, nodes: Iterable[Node]) -> Offers:
 
 
 def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: Offers) -> tuple[str, ...]:
-    """What of a complete allocation can not fit the pool as it stands."""
+    """What of a complete allocation cannot fit the pool as it stands."""
     offers = offered.each
     if not offers:
         return (f"pool {pool.metadata.name} has no nodes: the allocation waits until there are some",)

@@ -205,7 +205,7 @@ class Catalog:
         return await self._nodes.get("", self._list_nodes)
 
     async def offers_if_quick(self, pool: ResourcePool) -> Offers | None:
-        """What the pool's nodes offer, or None when that can not be had within a moment, or at all: only a warning
+        """What the pool's nodes offer, or None when that cannot be had within a moment, or at all: only a warning
         needs it."""
         key = (pool.metadata.uid, pool.metadata.generation)
         try:

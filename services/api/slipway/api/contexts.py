@@ -162,7 +162,7 @@ class Contexts:
             totals = await asyncio.to_thread(fetch.check, Joined(pieces))
         except fetch.ArchiveError as error:
             raise ArchiveRefusedError(
-                f"the archive can not be taken: {error}. Make it of plain files: tar --dereference -czf - -C FOLDER ."
+                f"the archive cannot be taken: {error}. Make it of plain files: tar --dereference -czf - -C FOLDER ."
             ) from error
         return Archive(id=id_, pieces=tuple(pieces), totals=totals)
 

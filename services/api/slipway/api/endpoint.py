@@ -165,7 +165,7 @@ def time_param(request: Request, name: str) -> float | None:
 
 
 def bad_param(name: str, detail: str) -> MalformedError:
-    """A query parameter that can not be read."""
+    """A query parameter that cannot be read."""
     return MalformedError(f"parameter {name}: {detail}", fields=(FieldError("", f"?{name}= {detail}"),))
 
 

@@ -24,7 +24,7 @@ from slipway.model.times import format_time, parse_time
 JOBS_SHOWN_MAX = 10
 
 _HELP: dict[str, tuple[str, str]] = {
-    Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec can not be changed"),
+    Gate.INVALID: ("fix", "correct the field that the message names and launch again: a spec cannot be changed"),
     Gate.NOT_A_WORKSPACE: ("label", "label the namespace slipway.dev/workspace=true"),
     Gate.POOL_NOT_FOR_WORKSPACE: ("move", "launch into a pool that the workspace may use: slipway pool lists them"),
     Gate.HELD: ("release", "release it: POST resume, or slipway resume"),
@@ -89,7 +89,7 @@ def explain(
 ) -> ExplainView:
     """The explanation; `pending` are the pending allocations of its pool, itself among them or not.
 
-    `seen` is when it was last in use, None while that can not be told; `silent_nodes` are those of its live ranks'
+    `seen` is when it was last in use, None while that cannot be told; `silent_nodes` are those of its live ranks'
     nodes that do not answer. `missing_pool` says that there is no such pool: then no scheduler looks at the allocation.
     """
     spec, status = allocation.spec, allocation.status

@@ -1,7 +1,7 @@
 """What the planner itself says of something that waits: the smallest change and the start that it can promise.
 
 Owns nothing of either: the words and the times are the planner's, which is asked in a process of its own
-(`simulation.py`). Who can not be answered now gets the explanation without it.
+(`simulation.py`). Who cannot be answered now gets the explanation without it.
 """
 
 from slipway.api.queue_view import is_waiting

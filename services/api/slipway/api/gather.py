@@ -286,7 +286,7 @@ class AllGather:
         try:
             return await self._who.get(key, load)
         except TransientError:
-            return f"not all {peers} peers of {key.group!r} came in time; Redis can not be asked now who is there"
+            return f"not all {peers} peers of {key.group!r} came in time; Redis cannot be asked now who is there"
 
 
 def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
@@ -314,5 +314,5 @@ async def _redis(call: Awaitable[T]) -> T:
         return await call
     except TransientError as error:
         raise RedisAwayError(
-            "all-gathers are kept in Redis, which can not be reached; send the same request again in a moment"
+            "all-gathers are kept in Redis, which cannot be reached; send the same request again in a moment"
         ) from error

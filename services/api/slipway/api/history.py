@@ -40,7 +40,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts` is by phase. `lossy` says what this answer can not know."""
+    """`counts` is by phase. `lossy` says what this answer cannot know."""
 
     at: str
     items: list[Standing]

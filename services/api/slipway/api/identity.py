@@ -23,7 +23,7 @@ def principal_of(connection: HTTPConnection) -> Principal:
 
 
 def user_of(connection: HTTPConnection) -> str:
-    """The caller's name. Raises MalformedError when it can not be one."""
+    """The caller's name. Raises MalformedError when it cannot be one."""
     principal = principal_of(connection)
     if isinstance(principal, Anybody):
         if SAID.fullmatch(principal.name) is None:

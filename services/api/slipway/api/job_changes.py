@@ -1,6 +1,6 @@
 """Changes of the job queue: of jobs, of places, many at once.
 
-Owns what a change means for work that runs. Nothing that runs and can not be preempted is ended by a change here: such
+Owns what a change means for work that runs. Nothing that runs and cannot be preempted is ended by a change here: such
 a change is refused and says whose work it is. Every write of a job carries its resourceVersion and uid.
 """
 
@@ -46,7 +46,7 @@ async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str 
     """Change a job.
 
     Raises:
-        ConflictError: work of it runs, can not be preempted, and would have to begin again.
+        ConflictError: work of it runs, cannot be preempted, and would have to begin again.
         InvalidError: there is no such queue, or it belongs to a pool in which nothing of the job waits.
     """
     fields = _fields(change)
@@ -57,7 +57,7 @@ async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str 
     fixed = [each for each in moved if not each.spec.preemptible]
     if fixed:
         raise ConflictError(
-            f"{_named(fixed)} of job {job.metadata.name} runs and can not be preempted, and a new priority would begin "
+            f"{_named(fixed)} of job {job.metadata.name} runs and cannot be preempted, and a new priority would begin "
             "it again; wait for its end, or let it count from the next attempt on: interrupt: false (--no-interrupt)"
         )
     if fields:

@@ -215,7 +215,7 @@ class Launcher:
         raise TransientError("could not find a free name; try again")
 
     async def _create(self, manifest: Json) -> Allocation:
-        """One create; repeated when its outcome is unknown, because a second one of the name can not succeed too."""
+        """One create; repeated when its outcome is unknown, because a second one of the name cannot succeed too."""
 
         async def attempt() -> Allocation:
             try:
@@ -232,7 +232,7 @@ class Launcher:
             name = manifest["metadata"]["name"]
             raise type(error)(
                 f"whether {name} was launched is unknown: send the same request again, with an Idempotency-Key so that "
-                f"it can not launch twice, or look for {name} in the list ({error})",
+                f"it cannot launch twice, or look for {name} in the list ({error})",
                 retry_after_s=error.retry_after_s,
             ) from error
 

@@ -33,7 +33,7 @@ def is_watched(allocation: Allocation) -> bool:
 
 
 def limits(allocation: Allocation, seen: Seen | None, now: float) -> list[Deadline]:
-    """Its deadlines, the next one first; `seen` is None while Redis can not be asked."""
+    """Its deadlines, the next one first; `seen` is None while Redis cannot be asked."""
     if not _is_open(allocation):
         return []
     known = deadlines_of(allocation)
@@ -62,7 +62,7 @@ def _plain(allocation: Allocation, name: str, at: float) -> Deadline:
 def _idle(allocation: Allocation, at: float, seen: Seen | None, now: float) -> Deadline:
     limit = allocation.spec.idle_timeout or "0s"
     if seen is None:
-        detail = "whether it is in use can not be told while Redis is away, and it does not end for that meanwhile"
+        detail = "whether it is in use cannot be told while Redis is away, and it does not end for that meanwhile"
         return Deadline(name=IDLE, detail=detail)
     if ACTIVITY_SINCE not in seen:
         last, said = now, "its use is not on record, so it counts as in use now"

@@ -46,7 +46,7 @@ def place_beside(
         ConflictError: they do not wait in one queue, or there is no number left between the neighbours.
     """
     if subject.metadata.uid == anchor.metadata.uid:
-        raise ConflictError(f"{name_of(subject)} can not stand beside itself")
+        raise ConflictError(f"{name_of(subject)} cannot stand beside itself")
     waiting = in_order(pending, jobs)
     own, others = _movable(subject, waiting), members_of(anchor, waiting)
     if not others:

@@ -9,8 +9,8 @@ from slipway.errors import DeadlineError, UnavailableError
 
 @contextlib.contextmanager
 def needs_redis(what: str) -> Generator[None]:
-    """Turns an absent server into a refusal that names what can not be had."""
+    """Turns an absent server into a refusal that names what cannot be had."""
     try:
         yield
     except (UnavailableError, DeadlineError) as error:
-        raise RedisAwayError(f"{what} are kept in Redis, which can not be reached right now") from error
+        raise RedisAwayError(f"{what} are kept in Redis, which cannot be reached right now") from error

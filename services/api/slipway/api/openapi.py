@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made of the route table and the msgspec structs: it can not say anything else. Pure."""
+"""The OpenAPI 3.1 document, made of the route table and the msgspec structs: it cannot say anything else. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -139,7 +139,7 @@ def _operation_id(row: Endpoint) -> str:
 
 
 def _complete(components: Json) -> None:
-    """What the structs can not say: a launch names a template, or carries one."""
+    """What the structs cannot say: a launch names a template, or carries one."""
     launch = components["LaunchBody"]["properties"]
     launch["template"] = {
         "description": "a PodTemplateSpec, or the name of a Template of the workspace",

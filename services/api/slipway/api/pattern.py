@@ -15,14 +15,14 @@ MEMORY_MAX = 1024 * 1024
 
 
 class PatternError(ValueError):
-    """The pattern can not be used; the message says why."""
+    """The pattern cannot be used; the message says why."""
 
 
 class Pattern:
     """A compiled pattern; `is_in` searches a line for it.
 
     Raises:
-        PatternError: it is no pattern, or one that can not be searched in linear time, or too large.
+        PatternError: it is no pattern, or one that cannot be searched in linear time, or too large.
     """
 
     def __init__(self, text: str) -> None:

@@ -7,7 +7,7 @@ from slipway.errors import DeadlineError, InvalidError, PermanentError, StaleErr
 
 
 class MalformedError(InvalidError):
-    """The body or a parameter can not even be read."""
+    """The body or a parameter cannot even be read."""
 
 
 class UnsupportedMediaError(InvalidError):
@@ -75,4 +75,4 @@ class PeersMissingError(DeadlineError):
 
 
 class RedisAwayError(UnavailableError):
-    """What was asked for is kept in Redis only, and Redis can not be reached."""
+    """What was asked for is kept in Redis only, and Redis cannot be reached."""

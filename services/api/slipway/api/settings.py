@@ -30,7 +30,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         str,
         Meta(
             description="host:port where /livez, /readyz and /metrics, and nothing else, are served too. For a kubelet "
-            "and a Prometheus, which can not reach a loopback address of ours. Empty: nowhere else.",
+            "and a Prometheus, which cannot reach a loopback address of ours. Empty: nowhere else.",
             extra={"check": parse_listen},
         ),
     ] = ""

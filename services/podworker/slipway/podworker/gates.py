@@ -64,7 +64,7 @@ async def open_gate(kube: Kube, namespace: str, pod: str, *, uid: str, node: str
                 check_place(found, node)
                 return
             if seen == gate and isinstance(error, InvalidError):
-                raise StaleError(f"the gate of pod {pod} can not be opened: {error}") from error
+                raise StaleError(f"the gate of pod {pod} cannot be opened: {error}") from error
             gate = seen
         else:
             return

@@ -303,7 +303,7 @@ class Launcher:
         except BoundError:
             await self._check_bound(namespace, target)
         except (NotFoundError, InvalidError) as error:
-            raise StaleError(f"pod {target.pod} can not be bound: {error}") from error
+            raise StaleError(f"pod {target.pod} cannot be bound: {error}") from error
 
     async def _check_bound(self, namespace: str, target: Target) -> None:
         """Bound already: by us, when it is this pod on this node."""

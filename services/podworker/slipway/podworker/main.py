@@ -205,7 +205,7 @@ async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:
         try:
             await consumer.drain_once()
         except TransientError as error:
-            _log.warning("the work stream can not be reached", error=str(error))
+            _log.warning("the work stream cannot be reached", error=str(error))
 
 
 if __name__ == "__main__":

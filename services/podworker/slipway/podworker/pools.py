@@ -25,7 +25,7 @@ class Pinned(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drifted(msgspec.Struct, frozen=True, tag=True):
-    """What was admitted can not be had any more: `reason` is PoolChanged or PoolGone."""
+    """What was admitted cannot be had any more: `reason` is PoolChanged or PoolGone."""
 
     reason: str
     message: str

@@ -164,7 +164,7 @@ class Worker:
                 return "gone"
             except DeniedError as error:
                 # As with a teardown: the hint comes again until the operator has repaired it.
-                raise UnavailableError(f"the allocation can not be read: {error}") from error
+                raise UnavailableError(f"the allocation cannot be read: {error}") from error
             if not allocation.metadata.uid.startswith(uid_prefix):
                 return "another object"
             sight.allocation = allocation
@@ -206,7 +206,7 @@ class Worker:
         try:
             await self._remover.shed(allocation, ranks)
         except DeniedError as error:
-            raise UnavailableError(f"the ranks can not be deleted: {error}") from error
+            raise UnavailableError(f"the ranks cannot be deleted: {error}") from error
         return "shed"
 
     async def _launch(self, allocation: Allocation, sight: Sight, past: int, traceparent: str) -> str:

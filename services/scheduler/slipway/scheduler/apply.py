@@ -60,7 +60,7 @@ class Applier:
         self._run_limit = run_limit
 
     async def look(self, decision: Decision) -> Allocation | None:
-        """The object of a decision, for `decision` to begin with; None when it can not be had just now."""
+        """The object of a decision, for `decision` to begin with; None when it cannot be had just now."""
         namespace, name = decision.allocation.split("/", 1)
         try:
             return await self._kube.get(ALLOCATIONS, name, namespace=namespace)

@@ -6,7 +6,7 @@ at what has changed and at groups whose text has, never at the whole queue.
 What is news is another gate, or the first word: it is written at once, `WRITES_MAX` in a tick, but while work is being
 decided at `TOLD_PER_S`: most of what waits then is admitted before anybody could read why it waited. Another text under
 the same gate (numbers, mostly) is no news: it is written at `RETOLD_PER_S`, and for one allocation after `INTERVAL_S`,
-then after twice that, up to `INTERVAL_MAX_S`. What can not be written now is written later: `Said.again_at` says when.
+then after twice that, up to `INTERVAL_MAX_S`. What cannot be written now is written later: `Said.again_at` says when.
 """
 
 import asyncio

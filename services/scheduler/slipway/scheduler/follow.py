@@ -1,4 +1,4 @@
-"""Keeps the leader's tables current: a LIST or a snapshot first, then the feed; LISTs whenever that can not be trusted.
+"""Keeps the leader's tables current: a LIST or a snapshot first, then the feed; LISTs whenever that cannot be trusted.
 
 Owns the choice between them. Promises: after `reach` the tables hold every allocation up to a version that is asked
 for, and everything else as it was moments ago; every change published after it reaches them, by the feed or by the next
@@ -97,7 +97,7 @@ class Follower:
         as a LIST takes: beside a small cluster not at all, and beside a large one its next heartbeat comes sooner.
 
         Raises:
-            TransientError: the API server can not be reached.
+            TransientError: the API server cannot be reached.
         """
         if version:
             await self._catch_up(version)
@@ -235,7 +235,7 @@ class Follower:
         return True
 
     def _take(self, deltas: tuple[Delta, ...]) -> bool:
-        """Apply deltas; one that can not be read is another version's, so the next LIST brings the object."""
+        """Apply deltas; one that cannot be read is another version's, so the next LIST brings the object."""
         changed = False
         for delta in deltas:
             try:

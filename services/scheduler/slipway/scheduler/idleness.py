@@ -3,7 +3,7 @@
 Owns the reading of activity. The stored deadline is the earliest that can be; use puts it off and is kept in Redis
 alone, so that work at rest costs no writes of the object. Must not stop anything.
 
-Promises: what was used within its idle timeout is never called idle. What can not be read, or was lost (the mark that
+Promises: what was used within its idle timeout is never called idle. What cannot be read, or was lost (the mark that
 is set when an attempt begins to run is missing), counts as used now; a lost mark is set again. Without any Redis
 nothing is ever idle.
 """
@@ -56,7 +56,7 @@ class Idleness:
         except InvariantError:
             raise
         except (ControlPlaneError, TimeoutError) as exc:
-            _log.warning("activity can not be read; it counts as now", count=len(facts), error=str(exc))
+            _log.warning("activity cannot be read; it counts as now", count=len(facts), error=str(exc))
             return [now + fact.idle_timeout for fact in facts]
         return [_until(fact, times, now) for fact, times in zip(facts, seen, strict=True)]
 

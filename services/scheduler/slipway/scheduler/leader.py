@@ -107,7 +107,7 @@ class PoolScheduler:
             await standby.recorder.finish()
 
     async def _listen(self) -> None:
-        """Wake-ups: a leader LISTs when the feed can not be used; who waits looks at the lease when it was released."""
+        """Wake-ups: a leader LISTs when the feed cannot be used; who waits looks at the lease when it was released."""
         cursor: str | None = None
         while True:
             liveness.beat()

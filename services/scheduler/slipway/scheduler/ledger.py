@@ -6,7 +6,7 @@ compare-and-swap.
 
 Invariants: the epoch and the tick never fall; a decision stands in the ledger before its admission is
 written, keeps the epoch it was made under, and leaves only when the leader has seen its effect or knows a
-fact, which can not be undone, that makes it impossible.
+fact, which cannot be undone, that makes it impossible.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,7 +135,7 @@ def pointless(ledger: Ledger) -> frozenset[str]:
 
 
 def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
-    """Whether the decision can never be applied, for a reason that can not be undone.
+    """Whether the decision can never be applied, for a reason that cannot be undone.
 
     Only such reasons count, so that a predecessor that comes back finds the same answer: no stamp is needed to
     keep it from applying what was voided here.

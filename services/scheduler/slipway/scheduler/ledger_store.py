@@ -1,7 +1,7 @@
 """The ledger in the API server: `ResourcePool.status`, written by compare-and-swap.
 
 Owns the translation between the stored form and `model/ledger.py`, and what a refused or unanswered write
-means. This is the fence of the whole system: whoever can not write here decides nothing.
+means. This is the fence of the whole system: whoever cannot write here decides nothing.
 """
 
 import msgspec
@@ -52,7 +52,7 @@ class LedgerStore:
 
         Raises:
             DeposedError: another leader has raised the epoch.
-            TransientError: the API server can not be reached, and whether the write took effect is not known.
+            TransientError: the API server cannot be reached, and whether the write took effect is not known.
         """
         if self.pool is None:
             raise DeposedError(f"pool {self._pool_name}: the ledger was never read")

@@ -148,7 +148,7 @@ class _Taken:
         """All pages of one consistent LIST.
 
         Raises:
-            TransientError: the API server can not be reached.
+            TransientError: the API server cannot be reached.
             ExpiredError: it forgets the LIST before it has given the last page, again and again.
         """
         for start in range(LIST_STARTS_MAX):

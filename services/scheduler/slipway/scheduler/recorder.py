@@ -2,7 +2,7 @@
 
 Owns the pace, the chains and what is lost. `take` gathers what has changed since the tick that was kept before, `keep`
 hands it over once the ledger holds the decisions; encoding and writing happen in `run`, a few facts at a time. A tick
-never waits for any of it and never fails by it: what does not fit or can not be written is dropped and counted, and the
+never waits for any of it and never fails by it: what does not fit or cannot be written is dropped and counted, and the
 next record is a new base. The log is no truth: nobody decides by it.
 """
 
@@ -205,7 +205,7 @@ class LogWriter:
             changes = await self._encode(facts)
         except (msgspec.MsgspecError, TypeError, ValueError) as exc:
             # Without this fact no later record would be whole.
-            _log.warning("a fact can not be recorded: no more is, in this leadership", pool=self._pool, error=str(exc))
+            _log.warning("a fact cannot be recorded: no more is, in this leadership", pool=self._pool, error=str(exc))
             self._away_until = math.inf
         if self._clock.monotonic() < self._away_until:
             self._drop("dropped")

@@ -36,7 +36,7 @@ class Scheduler:
         What a candidate hears by the feed says when to look; a LIST says what there is.
 
         Raises:
-            TransientError: the API server can not be reached.
+            TransientError: the API server cannot be reached.
         """
         if not self._is_listed():
             began_at = self._parts.clock.monotonic()

@@ -25,7 +25,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int, Meta(ge=10, le=60_000, description="milliseconds; a tick happens at least this often")
     ] = 500
     list_interval_ms: Annotated[
-        int, Meta(ge=100, le=600_000, description="milliseconds between LISTs while the cluster feed can not be used")
+        int, Meta(ge=100, le=600_000, description="milliseconds between LISTs while the cluster feed cannot be used")
     ] = 2000
     lease_duration_s: Annotated[float, Meta(gt=0, le=600, description="seconds a dead leader holds its pool")] = 15.0
     lease_renew_deadline_s: Annotated[

@@ -3,7 +3,7 @@
 Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is kept beyond the process, so a
 new leader knows as much as the old one. Between two reads what is held goes on to be used (`Accounts`).
 
-Promises: what was read before stays when it can not be read again; a pool without budgets costs nothing.
+Promises: what was read before stays when it cannot be read again; a pool without budgets costs nothing.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Spending:
         try:
             accounts = await self._read(days)
         except (TransientError, PermanentError) as exc:
-            _log.warning("usage can not be read for the budgets; what was known counts", error=str(exc))
+            _log.warning("usage cannot be read for the budgets; what was known counts", error=str(exc))
             return
         self._read_at, self._days = now, days
         before = budgets.exhausted(queues, self._cluster.accounts.spent(lengths, now), now)

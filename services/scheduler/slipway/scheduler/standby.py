@@ -118,7 +118,7 @@ class Standby:
 
     @property
     def pools(self) -> frozenset[str] | None:
-        """The pools that there are, as the feed tells; None while it can not be used."""
+        """The pools that there are, as the feed tells; None while it cannot be used."""
         if not self.follower.is_fresh:
             return None
         return frozenset(pool.name for pool in self._cluster.pools.values())
@@ -127,7 +127,7 @@ class Standby:
         """Take over the ledger.
 
         Raises:
-            TransientError: the API server can not be reached.
+            TransientError: the API server cannot be reached.
         """
         self.is_leading = True
         await self.cycle.promote(self.follower.reach)

@@ -3,7 +3,7 @@
 Owns the writes of the totals: many allocations in one compare-and-swap a day. The sums are `crd/totals.py`'s.
 
 Promises: an allocation that `is_settled` stands in the totals of each day that it used, once, whoever wrote it and
-however often that was tried; or it can not be added for a reason that waiting does not mend, which is logged. Nothing
+however often that was tried; or it cannot be added for a reason that waiting does not mend, which is logged. Nothing
 of it is remembered beyond this process: the totals themselves, and the mark on the object, say what is in them.
 """
 
@@ -111,7 +111,7 @@ class Books:
                     self._wait_if_denied(error)
                 is_added = False
                 # Work must be able to end whether or not it can be accounted for.
-                _log.error("usage can not be added to the totals", count=len(batch), error=str(error))
+                _log.error("usage cannot be added to the totals", count=len(batch), error=str(error))
             for allocation in batch:
                 uid = allocation.metadata.uid
                 self._waiting.pop(uid, None)

@@ -169,7 +169,7 @@ def _misplaced(view: View) -> Cause | None:
 
 
 def _blocked(view: View) -> Cause | None:
-    """A rank whose container can not be started for longer than the limit."""
+    """A rank whose container cannot be started for longer than the limit."""
     for rank in view.gang.ranks:
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None and view.now >= view.blocked_until(held):

@@ -20,7 +20,7 @@ from slipway.model.times import parse_time
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
 BROKEN_LAUNCHES = frozenset({"BindRefused", "PoolChanged", "PoolGone"})
-"""Reasons of Stuck that no waiting mends: a released pod can not be bound, or the admission pins what is no more."""
+"""Reasons of Stuck that no waiting mends: a released pod cannot be bound, or the admission pins what is no more."""
 DEADLINE_PREEMPTION = "preemption"
 DEADLINE_MAX_RUNTIME = "maxRuntime"
 DEADLINE_IDLE = "idle"

@@ -183,7 +183,7 @@ def deletion_asked_at(pod: Pod) -> float | None:
 
 
 def blocked(pod: Pod) -> Blocked | None:
-    """The first container that can not start: its image can not be had, or its configuration is missing."""
+    """The first container that cannot start: its image cannot be had, or its configuration is missing."""
     if is_over(pod):
         return None
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -192,13 +192,13 @@ def blocked(pod: Pod) -> Blocked | None:
             continue
         image = status.image or _image_of(pod, status.name)
         if waiting.reason in _PULL_WAITS:
-            text = f"image {image} can not be pulled ({waiting.reason}): {waiting.message}"
+            text = f"image {image} cannot be pulled ({waiting.reason}): {waiting.message}"
             is_throttled = any(word in waiting.message.lower() for word in _THROTTLED)
             reason = Reason.IMAGE_PULL_THROTTLED if is_throttled else Reason.IMAGE_PULL
             since = _waiting_since(pod, waiting.reason)
             return Blocked(reason=reason, message=_short(text), since=since, word=waiting.reason)
         if waiting.reason in _CREATE_WAITS:
-            text = f"container {status.name} can not be created ({waiting.reason}): {waiting.message}"
+            text = f"container {status.name} cannot be created ({waiting.reason}): {waiting.message}"
             since = _waiting_since(pod, "")
             return Blocked(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=since, word=waiting.reason)
     return None

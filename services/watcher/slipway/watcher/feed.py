@@ -3,7 +3,7 @@
 Owns which changes are worth an entry and when the publisher must begin a new epoch. The order, the numbers and the
 heartbeats are `streams/feed.py`'s.
 
-Invariants: nothing is published before every store is synced; a change that placement can not see is not published;
+Invariants: nothing is published before every store is synced; a change that placement cannot see is not published;
 after a gap in our own view (a LIST again) a new epoch begins, so that readers LIST as well; a view that has gone silent
 ends the term.
 """

@@ -95,7 +95,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> Exit | None:
-        """Why the gang can not count on it, if so: a failed end, a certain loss, or a killed success."""
+        """Why the gang cannot count on it, if so: a failed end, a certain loss, or a killed success."""
         if self.loss is not None:
             return self.loss
         if self.exit is None:

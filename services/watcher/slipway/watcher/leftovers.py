@@ -2,7 +2,7 @@
 
 Pure. Must not know why the attempt ended.
 
-Invariants: a finalizer is given up only when the exit is on record or the pod can not have run, or when the namespace
+Invariants: a finalizer is given up only when the exit is on record or the pod cannot have run, or when the namespace
 is going and no exit is seen yet; a pod is force-deleted only when its node is confirmed gone.
 """
 

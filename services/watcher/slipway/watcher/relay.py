@@ -117,7 +117,7 @@ class Relay:
             self._held = {id_: seq for id_, seq in self._held.items() if id_ in kept}
 
     async def check_quietly(self, allocations: Iterable[Allocation]) -> None:
-        """`check`, when what can not be found out now is found out by the next look."""
+        """`check`, when what cannot be found out now is found out by the next look."""
         try:
             await self.check(allocations)
         except TransientError as error:

@@ -66,7 +66,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=3600,
-            description="seconds that an ended allocation is held back while its last event can not be relayed",
+            description="seconds that an ended allocation is held back while its last event cannot be relayed",
         ),
     ] = 30.0
     retention_s: Annotated[

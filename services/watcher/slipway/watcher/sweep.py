@@ -1,6 +1,6 @@
 """Clears away what nobody owns any more: objects of allocations that are gone, of past attempts, of ended ones.
 
-Owns the last line against leaks. The pod worker deletes what it made; this finds what it can not know of.
+Owns the last line against leaks. The pod worker deletes what it made; this finds what it cannot know of.
 
 Invariants: what is to be deleted was LISTed before the allocations were, so that an object whose owner is not among
 them has no owner; any error in a LIST means that nothing is deleted; every delete carries the uid; a recent object is

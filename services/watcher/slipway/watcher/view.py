@@ -53,7 +53,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return max(last_transition_at(allocation), min(self.now, seen + GRAIN_S))
 
     def blocked_until(self, held: exits.Blocked) -> float:
-        """When a container that can not start is given up."""
+        """When a container that cannot start is given up."""
         since = self.written_at if held.since is None else held.since
         return since + self.policy.image_pull_limit_s
 

@@ -4,7 +4,7 @@ Owns what is recorded and whether it is complete. It only reads. Must not know w
 
 Promises
 - `begin` is one consistent LIST of each kind; `follow` then records every version from there on.
-- When a watch can not go on where it was, the kind is listed again, and the evidence says from then on that versions
+- When a watch cannot go on where it was, the kind is listed again, and the evidence says from then on that versions
   may be missing (`is_sampled`). An object that is gone by then counts as deleted, its final state unknown.
 - The versions of an object that was there at the beginning start with that LIST (`starts_late`).
 Not promised: what was before, who wrote what, and what nobody keeps.
@@ -56,7 +56,7 @@ class Collector:
         """List everything.
 
         Raises:
-            ControlPlaneError: it can not be read.
+            ControlPlaneError: it cannot be read.
         """
         for kind in self._kinds:
             await self._list(kind)

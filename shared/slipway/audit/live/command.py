@@ -57,7 +57,7 @@ def look(place: Place, *, for_s: float) -> Report:
     """One audit, watching for so long (0: what is there now).
 
     Raises:
-        ControlPlaneError: Kubernetes can not be read.
+        ControlPlaneError: Kubernetes cannot be read.
     """
     return asyncio.run(_look(place, for_s))
 
@@ -118,7 +118,7 @@ class Auditor:
         """Watch for so long, look, and look again at what was found.
 
         Raises:
-            ControlPlaneError: Kubernetes can not be read.
+            ControlPlaneError: Kubernetes cannot be read.
         """
         collector = Collector(self._kube, self._clock)
         began_s = self._clock.monotonic()
@@ -156,7 +156,7 @@ class Auditor:
             self._problem = ""
             return await flows.read(self._streams, ids)
         except TransientError as error:
-            self._problem = f"the streams can not be read: {error}"
+            self._problem = f"the streams cannot be read: {error}"
             return None
 
 
@@ -175,7 +175,7 @@ async def _look(place: Place, for_s: float) -> Report:
 
 
 async def _rules(kube: Gets) -> tuple[str, ...] | None:
-    """The rules of our resource as the server holds them; None when they can not be read."""
+    """The rules of our resource as the server holds them; None when they cannot be read."""
     try:
         found = await kube.get(CRDS, CRD)
     except PermanentError:

@@ -32,7 +32,7 @@ async def read(streams: Streams, allocations: Iterable[AllocationId]) -> Flows:
     """Everything about these allocations.
 
     Raises:
-        TransientError: the streams can not be read.
+        TransientError: the streams cannot be read.
     """
     slots, found = asyncio.Semaphore(AT_ONCE), dict[str, list[AllocationEvent]]()
 

@@ -28,7 +28,7 @@ def _play(stage: Stage, redis_url: str) -> None:
     gang = scenes.gang(stage)
     stage.title("c. a command that fails with exit code 3")
     scenes.failing(stage)
-    stage.title("d. one that can not fit, and says why")
+    stage.title("d. one that cannot fit, and says why")
     scenes.too_large(stage)
     stage.title("e. a gang that waits whole, killed while it waits")
     scenes.killed(stage)

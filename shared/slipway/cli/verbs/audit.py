@@ -50,7 +50,7 @@ def audit(arguments: argparse.Namespace, session: Session) -> int:
     try:
         found = command.look(place, for_s=arguments.for_s)
     except (ControlPlaneError, OSError) as error:
-        session.terminal.note(f"slipway audit: Kubernetes can not be read: {error}")
+        session.terminal.note(f"slipway audit: Kubernetes cannot be read: {error}")
         return BLIND
     if arguments.output == "json":
         session.terminal.raw(command.as_json(found))

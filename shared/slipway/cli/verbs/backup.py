@@ -63,7 +63,7 @@ def backup(arguments: argparse.Namespace, session: Session) -> int:
             _place(arguments), path, with_secrets=not arguments.without_secrets, secrets=tuple(arguments.secret)
         )
     except OSError as error:
-        raise InvalidError(f"{path} can not be written: {error.strerror}") from error
+        raise InvalidError(f"{path} cannot be written: {error.strerror}") from error
     rows = [[kind, str(count)] for kind, count in counts.items()]
     session.terminal.line(table.render(["KIND", "OBJECTS"], rows, width=WIDTH))
     session.terminal.note(f"{sum(counts.values())} objects, {path.stat().st_size} bytes in {path}")
@@ -81,7 +81,7 @@ def restore(arguments: argparse.Namespace, session: Session) -> int:
     try:
         header, outcomes = give(_place(arguments), path, is_dry=arguments.dry_run)
     except OSError as error:
-        raise InvalidError(f"{path} can not be read: {error.strerror}") from error
+        raise InvalidError(f"{path} cannot be read: {error.strerror}") from error
     terminal = session.terminal
     counts: dict[tuple[str, str], int] = {}
     for each in outcomes:

@@ -88,7 +88,7 @@ def _saved(
         try:
             file.write(command.line_of(pool, entry))
         except OSError as exc:
-            raise InvalidError(f"--save: {name} can not be written: {exc.strerror or exc}") from exc
+            raise InvalidError(f"--save: {name} cannot be written: {exc.strerror or exc}") from exc
         yield entry
 
 
@@ -96,7 +96,7 @@ def _created(name: str, open_files: ExitStack) -> BinaryIO:
     try:
         return open_files.enter_context(Path(name).open("wb"))
     except OSError as exc:
-        raise InvalidError(f"--save: {name} can not be written: {exc.strerror or exc}") from exc
+        raise InvalidError(f"--save: {name} cannot be written: {exc.strerror or exc}") from exc
 
 
 def _opened(name: str, open_files: ExitStack) -> BinaryIO:
@@ -105,7 +105,7 @@ def _opened(name: str, open_files: ExitStack) -> BinaryIO:
     try:
         return open_files.enter_context(Path(name).open("rb"))
     except OSError as exc:
-        raise InvalidError(f"{name} can not be read: {exc.strerror or exc}") from exc
+        raise InvalidError(f"{name} cannot be read: {exc.strerror or exc}") from exc
 
 
 def _tick(text: str) -> int:

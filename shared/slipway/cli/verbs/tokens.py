@@ -148,7 +148,7 @@ def _items(arguments: argparse.Namespace, session: Session) -> list[Json]:
         try:
             files = {path.name: path.read_bytes() for path in folder.glob(f"*{apitokens.SUFFIX}")}
         except OSError as error:
-            raise InvalidError(f"--dir: {folder} can not be read: {error.strerror}") from error
+            raise InvalidError(f"--dir: {folder} cannot be read: {error.strerror}") from error
     elif arguments.secret:
         namespace, name = _place(arguments.secret)
         words = ["get", "secret", name, "--namespace", namespace, "--output", "json"]
@@ -179,7 +179,7 @@ def _write(folder: Path, name: str, raw: bytes) -> None:
             file.write(raw)
         os.replace(fresh, folder / name)
     except OSError as error:
-        raise InvalidError(f"--dir: {folder} can not be written: {error.strerror}") from error
+        raise InvalidError(f"--dir: {folder} cannot be written: {error.strerror}") from error
 
 
 def _patch(arguments: argparse.Namespace, session: Session, data: dict[str, str | None]) -> None:

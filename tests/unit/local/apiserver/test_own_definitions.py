@@ -57,7 +57,7 @@ def test_spec_is_immutable(core: ClusterCore) -> None:
 
 @pytest.mark.usefixtures("allocation")
 def test_sequence_and_attempt_never_fall(core: ClusterCore) -> None:
-    """A stale observer can not turn the clock back, fenced or not."""
+    """A stale observer cannot turn the clock back, fenced or not."""
     core.patch(ALLOCATIONS, "default", "a", {"status": {"seq": 3, "attempt": 2}}, subresource="status")
     _refused(core, {"status": {"seq": 2}}, "status")
     _refused(core, {"status": {"attempt": 1}}, "status")

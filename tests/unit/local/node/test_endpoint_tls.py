@@ -75,5 +75,5 @@ async def test_nothing_else_is_there(served: tuple[LogEndpoint, trustme.CA], pat
 
 
 async def test_a_client_without_a_certificate_gets_nothing(served: tuple[LogEndpoint, trustme.CA]) -> None:
-    """Other users of the machine can not read logs."""
+    """Other users of the machine cannot read logs."""
     assert await fetch(*served, "/containerLogs/default/p/main", known=False) == ""

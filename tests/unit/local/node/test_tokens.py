@@ -1,4 +1,4 @@
-"""The tokens in a pod's volumes are renewed in place before they end, and stay as they are when that can not be."""
+"""The tokens in a pod's volumes are renewed in place before they end, and stay as they are when that cannot be."""
 
 import asyncio
 import uuid

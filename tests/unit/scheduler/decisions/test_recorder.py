@@ -85,7 +85,7 @@ async def test_a_lost_log_begins_again() -> None:
 
 
 async def test_an_outage_costs_no_tick_and_a_base_follows() -> None:
-    """While the log can not be written nothing is packed; then it begins again with all that was missed."""
+    """While the log cannot be written nothing is packed; then it begins again with all that was missed."""
     desk = a_desk()
     await run_some(desk, 2)
     desk.sink_list.fault = UnavailableError("away")

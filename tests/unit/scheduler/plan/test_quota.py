@@ -73,7 +73,7 @@ def test_nothing_that_cannot_be_preempted_borrows() -> None:
 
 
 def test_without_a_nominal_what_belongs_to_nobody_is_not_borrowed() -> None:
-    """12 in the pool, 8 of them nominal: queues without one share the other 4 with what can not be preempted."""
+    """12 in the pool, 8 of them nominal: queues without one share the other 4 with what cannot be preempted."""
     tree = QueueTree([a_queue("a", nominal=cpu(8)), a_queue("b"), a_queue("c")], TOTAL)
     assert room(tree, "b", preemptible=False) == 4
     tree.take("c", {"cpu": 3}, preemptible=False)

@@ -1,7 +1,7 @@
 """The arithmetic of server-side apply on values: compare, merge, remove, and the fields that a value sets.
 
 Owns how a shape decides what is one value and what is many. Pure. Invariants: values that go in are not changed, and
-what comes out may share parts with them; a list whose items can not be told apart counts as one value.
+what comes out may share parts with them; a list whose items cannot be told apart counts as one value.
 
 Source: sigs.k8s.io/structured-merge-diff, typed (behaviour).
 """

@@ -141,7 +141,7 @@ def field(name: str) -> str:
 
 
 def element_of(shape: Shape, item: Any) -> str | None:
-    """What an item of a list is called in a path; None when it can not be told apart."""
+    """What an item of a list is called in a path; None when it cannot be told apart."""
     if not shape.keys:
         return None if item is None or isinstance(item, dict | list) else "v:" + _encode(item).decode()
     if not is_map(item):

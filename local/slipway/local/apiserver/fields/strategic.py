@@ -22,7 +22,7 @@ _KEEPS_NOTHING = object()
 
 
 class PatchError(Exception):
-    """A patch that can not be read; the words are the server's."""
+    """A patch that cannot be read; the words are the server's."""
 
 
 def merge(shape: Shape, current: Json, patch: Json) -> Json:

@@ -1,9 +1,9 @@
 """Mode `token`: principals by tokens of ours, whose hashes are in a folder: a mounted Secret.
 
 The folder is looked at every `LOOK_S`; what was added, taken away or changed there counts from then on, without a
-restart. A file that can not be read counts as no token, and is said in the log; the others go on counting.
+restart. A file that cannot be read counts as no token, and is said in the log; the others go on counting.
 
-Invariants: a folder that can not be read lets nobody in, and the answer says so (503, not 401); a token that has
+Invariants: a folder that cannot be read lets nobody in, and the answer says so (503, not 401); a token that has
 expired or was taken away is refused at once, on open streams within their next check; no token is kept or logged.
 """
 
@@ -45,12 +45,12 @@ class TokenBook:
         self._told: tuple[str, ...] = ()
 
     async def look(self) -> None:
-        """Read the folder. Raises UnavailableError when it can not be read: then nobody gets in."""
+        """Read the folder. Raises UnavailableError when it cannot be read: then nobody gets in."""
         try:
             files = await asyncio.to_thread(_read, self._folder)
         except OSError as error:
             self._records = None
-            raise UnavailableError(f"the folder of tokens {self._folder} can not be read: {error.strerror}") from error
+            raise UnavailableError(f"the folder of tokens {self._folder} cannot be read: {error.strerror}") from error
         records, wrong = apitokens.read(files)
         told = tuple(wrong)
         if told != self._told:
@@ -63,13 +63,13 @@ class TokenBook:
     def all(self) -> list[Record]:
         """Every record, by id. Raises UnavailableError."""
         if self._records is None:
-            raise UnavailableError("the tokens can not be read right now")
+            raise UnavailableError("the tokens cannot be read right now")
         return [self._records[id_] for id_ in sorted(self._records)]
 
     def find(self, id_: str) -> Record | None:
         """The record that counts now, if there is one. Raises UnavailableError."""
         if self._records is None:
-            raise UnavailableError("the tokens can not be read right now")
+            raise UnavailableError("the tokens cannot be read right now")
         found = self._records.get(id_)
         return None if found is None or found.has_expired(self._clock.now()) else found
 

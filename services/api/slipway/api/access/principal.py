@@ -1,7 +1,7 @@
 """Who calls, and what that one may: the port between ways of authentication and everything that has to be authorised.
 
 A principal answers for itself; whoever asks it never learns which way it came in. An answer may be as old as the way's
-own bound, and where it can not be had the question raises: there is no answer that means "let them".
+own bound, and where it cannot be had the question raises: there is no answer that means "let them".
 """
 
 import re

@@ -4,7 +4,7 @@ Whoever the cluster knows is known here, and may do to Allocations by this API w
 is a namespace, and its RoleBindings are ours. Nothing is stored.
 
 Owns the limits of asking: an answer is used again for a short while, so many are remembered, so many questions are
-under way, and each has a deadline. Invariants: what can not be asked is never permitted (503 with Retry-After); a token
+under way, and each has a deadline. Invariants: what cannot be asked is never permitted (503 with Retry-After); a token
 is known by its digest only, and none is logged; no answer on a token is used beyond what the token says of its own end.
 """
 

@@ -1,9 +1,9 @@
-"""Browsers: the cookie that carries a token, for those who can not send a header of their own.
+"""Browsers: the cookie that carries a token, for those who cannot send a header of their own.
 
 Owns the cookie: its name, its life, where it counts. It holds the token itself, so that there is no state and no key of
 ours, and whoever takes the token away ends the login with it. Pure.
 
-Invariants: a script can not read it (HttpOnly); no other site makes a browser send it (SameSite); it belongs to one
+Invariants: a script cannot read it (HttpOnly); no other site makes a browser send it (SameSite); it belongs to one
 host name and never to its subdomains or parents, so the pages of workloads, which have origins of their own, neither
 see nor send it; it changes nothing but from a page of the very same origin.
 """

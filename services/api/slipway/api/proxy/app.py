@@ -30,7 +30,7 @@ from slipway.model.lifecycle import Phase
 SOURCE = "proxy"
 _APART = (
     "a browser that is logged in opens pages of workloads in origins of their own (SLIPWAY_PROXY_DOMAIN), so that they "
-    "can not speak for you; or use slipway port-forward"
+    "cannot speak for you; or use slipway port-forward"
 )
 PATH = "/proxy/{id}/{path:path}"
 STREAM_KIND = "proxy"

@@ -201,7 +201,7 @@ async def hold(request: Request) -> Response:
         raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to hold")
     is_live = found.status.phase is not Phase.PENDING
     if is_live and found.spec.kind not in PAUSABLE:
-        raise ConflictError(f"a {found.spec.kind} that has started can not be paused; kill it, or let it run")
+        raise ConflictError(f"a {found.spec.kind} that has started cannot be paused; kill it, or let it run")
     if is_live and stop_reason(found) is not None:
         raise ConflictError(f"allocation {id_of(found)} is being stopped; there is nothing to pause")
     return _answer(await parts.changes.pause(found, "paused"))
@@ -285,7 +285,7 @@ async def traced(request: Request) -> Response:
     try:
         spans = await parts.traces.read(id_of(found))
     except TransientError:
-        spans, warnings = [], ["the spans are kept in Redis, which can not be reached"]
+        spans, warnings = [], ["the spans are kept in Redis, which cannot be reached"]
     return json_response(
         TraceView(
             id=id_of(found),
@@ -331,7 +331,7 @@ async def aged_of(parts: Parts, pending: Sequence[Allocation]) -> Aged:
 
 
 async def _seen(parts: Parts, allocation: Allocation) -> Seen | None:
-    """When it was last in use, by source; None while Redis can not be asked."""
+    """When it was last in use, by source; None while Redis cannot be asked."""
     try:
         (times,) = await parts.activity.read([id_of(allocation)])
     except TransientError:

@@ -30,7 +30,7 @@ class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     task_listen: str
     """the tasks' door; empty: there is none"""
     task_door_answers: bool | None
-    """null where that can not be tried"""
+    """null where that cannot be tried"""
 
 
 async def condition(request: Request) -> Response:

@@ -99,7 +99,7 @@ async def _check(parts: Parts, letter: DeadLetter) -> None:
 
 
 def _id_of(request: Request) -> str:
-    """The id in the path. Raises InvalidError when it can not be one."""
+    """The id in the path. Raises InvalidError when it cannot be one."""
     text = str(request.path_params["letter"])
     try:
         msgspec.convert(text, keys.CursorText)

@@ -49,7 +49,7 @@ async def at_moment(request: Request) -> Response:
         if not is_whole or not events or min(parse_time(event.time) for event in events if event.time) > at:
             lossy.append("what was deleted since then may be missing: the event streams do not go back that far")
     except TransientError:
-        lossy.append("what was deleted since is not shown: the event streams are in Redis, which can not be reached")
+        lossy.append("what was deleted since is not shown: the event streams are in Redis, which cannot be reached")
     if any(each.phase == UNKNOWN for each in items):
         lossy.append("of some allocations the transitions of that time are no longer kept: their phase is Unknown")
     queue = query.get("queue", "")

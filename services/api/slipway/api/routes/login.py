@@ -1,6 +1,6 @@
 """Logging in with a browser: the page, the login, the logout, and the way on to the origin of a workload.
 
-Plain forms, no script: a token is pasted once, checked, and kept by the browser as a cookie that scripts can not read.
+Plain forms, no script: a token is pasted once, checked, and kept by the browser as a cookie that scripts cannot read.
 Or a link with a code is followed, which stands for the token and is good once (`access/links.py`); the page that it
 leads to has no code in its address.
 """

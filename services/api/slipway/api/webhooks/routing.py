@@ -71,7 +71,7 @@ class Router:
 
 
 def _wanting(entry: Routable, webhooks: Mapping[str, Webhook]) -> list[str]:
-    """Who is to get it; nobody gets what can not be read, or is of a type that this version does not know."""
+    """Who is to get it; nobody gets what cannot be read, or is of a type that this version does not know."""
     if not webhooks:
         return []
     try:

@@ -155,7 +155,7 @@ def unpack(data: bytes) -> Record:
             raise OtherFormatError(f"a record is of format {head.format}, and this version reads {FORMAT}")
         return _decoder.decode(text)
     except zlib.error as exc:
-        raise InvalidError("a record is damaged: it can not be unpacked") from exc
+        raise InvalidError("a record is damaged: it cannot be unpacked") from exc
     except (msgspec.DecodeError, RecursionError) as exc:
         raise InvalidError(f"a record is damaged: {exc}") from exc
 

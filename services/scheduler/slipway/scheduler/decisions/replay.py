@@ -90,7 +90,7 @@ class Replayer:
         self._folds: dict[str, Fold] = {}
 
     def take(self, data: bytes, tick: int) -> None:
-        """One entry of the log; `tick` is what the log says of it, for what can not be read.
+        """One entry of the log; `tick` is what the log says of it, for what cannot be read.
 
         Raises:
             InvalidError: it is damaged, or its inputs are not those that were recorded.

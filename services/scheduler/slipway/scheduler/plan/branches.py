@@ -55,7 +55,7 @@ class Branch:
         self.whole: dict[str, int] = {}
         """everything the subtree uses"""
         self.firm: dict[str, int] = {}
-        """what can not be preempted: its own, and what passes beyond the nominal of the queues below it"""
+        """what cannot be preempted: its own, and what passes beyond the nominal of the queues below it"""
         self.kept: dict[str, int] = {}
         """unused nominal that a blocked head keeps from borrowers"""
 

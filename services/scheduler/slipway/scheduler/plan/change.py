@@ -1,7 +1,7 @@
 """The smallest unblocking change: what would have to be different for one waiting allocation to start.
 
 Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes; where that
-can not help, uncordon nodes or tolerate a taint), then checked: with the change
+cannot help, uncordon nodes or tolerate a taint), then checked: with the change
 made, it passes quota, slots and placement, and nothing that waits beside it would take the room first. What does not
 pass the check is not offered. The state it starts from is the one after the plan: with what the plan admits in place.
 
@@ -136,7 +136,7 @@ def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
 
 
 def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Change, ...]] | None:
-    """Raise bound after bound until the demand passes; None when a bound can not be raised."""
+    """Raise bound after bound until the demand passes; None when a bound cannot be raised."""
     demand = gang.smallest_demand(fact).amounts
     raised: dict[tuple[str, str], dict[str, int]] = {}
     for _ in range(RAISES_MAX):

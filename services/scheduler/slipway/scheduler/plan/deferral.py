@@ -1,4 +1,4 @@
-"""What of a plan can not happen at once: admissions to room that its evictions, or what leaves already, have to give.
+"""What of a plan cannot happen at once: admissions to room that its evictions, or what leaves already, have to give.
 
 Pure; knows nothing of how long a victim needs. A simulation, in which evictions are instant, has no use for it.
 """
@@ -16,7 +16,7 @@ from slipway.scheduler.plan.snapshot import Snapshot
 def deferred(
     snapshot: Snapshot, tree: QueueTree, admits: Sequence[Admit], evictions: Sequence[Evict]
 ) -> frozenset[str]:
-    """uids of those of `admits` that can not start yet, because they take places, quota or slots of what leaves: they
+    """uids of those of `admits` that cannot start yet, because they take places, quota or slots of what leaves: they
     are nominated. `tree` is what is used now; it is written on."""
     evicted = {evict.uid for evict in evictions}
     usage, slots = snapshot.usage.copy(), dict(snapshot.slots)

@@ -34,11 +34,11 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
             text = f"the limit of {where} is {bound} and {used} is in use"
         case "nominal" if short.queue == ROOT:
             text = (
-                f"work that can not be preempted does not borrow; {bound} of the pool belongs to no queue "
+                f"work that cannot be preempted does not borrow; {bound} of the pool belongs to no queue "
                 f"and {used} of that is in use"
             )
         case "nominal":
-            text = f"work that can not be preempted stays within the nominal {bound} of {where}; {used} is in use"
+            text = f"work that cannot be preempted stays within the nominal {bound} of {where}; {used} is in use"
         case _ if short.queue == ROOT:
             text = f"beyond what other queues do not lend, the pool has {bound} and {used} of that is in use"
         case _:
@@ -95,7 +95,7 @@ def of_this_mix(why: Explanation) -> Explanation:
     if not why.is_never:
         return why
     gate = Gate.WAITING_FOR_QUOTA if why.gate is Gate.EXCEEDS_MAX_QUOTA else why.gate
-    message = f"the mix of roles that has room now can not start: {why.message.removeprefix(f'{NEVER}: ')}"
+    message = f"the mix of roles that has room now cannot start: {why.message.removeprefix(f'{NEVER}: ')}"
     return Explanation(gate=gate, message=message)
 
 

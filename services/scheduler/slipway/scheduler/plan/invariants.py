@@ -145,7 +145,7 @@ def _victims(snapshot: Snapshot, plan: Plan) -> list[Violation]:
         if holding is None or not evict.by:
             continue
         if not holding.allocation.preemptible:
-            found.append(Violation(Broken.VICTIM, evict.allocation, "evicted although it can not be preempted"))
+            found.append(Violation(Broken.VICTIM, evict.allocation, "evicted although it cannot be preempted"))
         if evict.by not in coming:
             found.append(Violation(Broken.VICTIM, evict.allocation, f"evicted for {evict.by}, which does not start"))
         if evict.ranks and not _goes_on(holding, evict):

@@ -26,7 +26,7 @@ class Part(msgspec.Struct):
 class Blocked(msgspec.Struct, frozen=True):
     """Why it does not stand: `found` of `needed` ranks have a place, those of `role` being the trouble.
 
-    `least` is what `role` alone can not do without; 0 when only all roles together are too few.
+    `least` is what `role` alone cannot do without; 0 when only all roles together are too few.
     """
 
     role: RoleFact

@@ -4,7 +4,7 @@ Per resource that some queue names. Quota of a queue = its own nominal + its chi
 (quota above `lendingLimit`) is its alone; the rest, and what the implicit root holds beyond all nominals, may be
 borrowed from the parent up to `borrowingLimit` beyond the queue's own quota. `limit` caps the subtree outright.
 A resource that a queue's nominal does not name is not bounded by that queue; a demand above the whole pool is
-not a matter of quota (it does not fit). Work that can not be preempted does not borrow: it stays within its queue's own
+not a matter of quota (it does not fit). Work that cannot be preempted does not borrow: it stays within its queue's own
 nominal; that of queues without one stays together within the nominal of the first queue above that has one, or within
 what belongs to nobody.
 
@@ -273,7 +273,7 @@ def _add(branch: Branch, resource: str, amount: int) -> None:
 
 
 def _add_firm(branch: Branch, resource: str, amount: int) -> None:
-    """The same for what can not be preempted: what is beyond the queue's own nominal is its ancestors'."""
+    """The same for what cannot be preempted: what is beyond the queue's own nominal is its ancestors'."""
     for current in branch.line:
         if not amount:
             return

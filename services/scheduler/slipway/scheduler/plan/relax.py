@@ -1,4 +1,4 @@
-"""What would help where freeing room can not: nodes to uncordon, or a taint to tolerate.
+"""What would help where freeing room cannot: nodes to uncordon, or a taint to tolerate.
 
 Each is tried as the placement sees it, with one more toleration in the pool's policy, and is offered only when the gang
 really has its places then. Of cordoned nodes no one in the answer can be left out.

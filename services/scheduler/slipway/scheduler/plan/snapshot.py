@@ -76,7 +76,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
     preemptible: dict[str, int] = {}
     fixed: dict[str, int] = {}
-    """the part that can not be preempted"""
+    """the part that cannot be preempted"""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """A scenario as a whole: names that name nothing, numbers that are absurd, places that nobody could have.
 
-Owns every complaint that a field alone can not give. Each carries the path of the offending field.
+Owns every complaint that a field alone cannot give. Each carries the path of the offending field.
 """
 
 import math
@@ -141,7 +141,7 @@ def _check_queues(scenario: Scenario) -> None:
     parents = {queue.name: queue.parent for queue in scenario.queues}
     for index, queue in enumerate(scenario.queues):
         if queue.name in ROOT_NAMES:
-            raise InvalidError(f"queues[{index}].name: root is what is above all queues; it can not be defined")
+            raise InvalidError(f"queues[{index}].name: root is what is above all queues; it cannot be defined")
         path = [queue.name]
         while parents.get(path[-1]):
             path.append(parents[path[-1]])

@@ -143,7 +143,7 @@ def test_surplus_leaves_room_for_victims() -> None:
 
 
 def test_lint_knows_victims() -> None:
-    """What can not be preempted, what goes for nobody, and a gang below its minimum are violations."""
+    """What cannot be preempted, what goes for nobody, and a gang below its minimum are violations."""
     fixed = running(an_allocation("fixed", a_role(1, cpu=4)), {0: "n0"})
     elastic = work("elastic", "n1", "n2", cpu=4, minimum=2)
     snapshot = crowded(fixed, elastic, count=3)

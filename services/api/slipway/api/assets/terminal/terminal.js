@@ -189,7 +189,7 @@ function closed({ code }) {
   show("lost", "connection lost; connecting again");
   const pause = PAUSE_MS[Math.min(state.tries++, PAUSE_MS.length - 1)];
   setTimeout(async () => {
-    // What answers instead of a WebSocket can not be seen by a page: ask, and show the waiting page when there is one.
+    // What answers instead of a WebSocket cannot be seen by a page: ask, and show the waiting page when there is one.
     const page = state.tries > 1 ? await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null) : null;
     if (page?.status === 410 || page?.status === 404) location.reload();
     else connect();

@@ -20,7 +20,7 @@ _SUCCESSOR = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 
 
 def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
-    """Per claim the nodes from which its volume can not be reached."""
+    """Per claim the nodes from which its volume cannot be reached."""
     table = usage.table
     for claim in ask.role.claims:
         volume = usage.volumes.get((ask.role.namespace, claim))
@@ -30,7 +30,7 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
         for key, values in sorted(volume.zones.items()):
             reached &= _is_in(table, key, values)
         zoned = np.logical_or.reduce([table.label(key).codes >= 0 for key in LABELS])
-        text = f"can not reach the volume of claim {claim}"
+        text = f"cannot reach the volume of claim {claim}"
         yield Refusal("VolumeZone", text, text), (zoned & ~reached)[at]
 
 

@@ -82,7 +82,7 @@ def settle(
 
 def put_back(state: State, trial: Trial, placed: gang.Placed) -> gang.Placed | None:
     """Put back what is not needed, the most important first; answers the places, which may be others then. None, and
-    nothing is placed, where that can not be told."""
+    nothing is placed, where that cannot be told."""
     fact = placed.allocation
     steps = _by_importance(trial)
     exact = max(EXACT_MIN, min(EXACT_MAX, EXACT_RANKS // max(1, len(placed.placements()))))
@@ -105,7 +105,7 @@ def put_back(state: State, trial: Trial, placed: gang.Placed) -> gang.Placed | N
             trial.again(step, at)
         again = gang.place(state.whatif, fact, trial.within)
         if isinstance(again, gang.Blocked):
-            return None  # Something stands beside it now that it can not stand beside, though there is room.
+            return None  # Something stands beside it now that it cannot stand beside, though there is room.
         placed = again
     return placed
 

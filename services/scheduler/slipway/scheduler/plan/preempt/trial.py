@@ -66,7 +66,7 @@ class Trial:
         return True
 
     def put_back(self, step: Step) -> bool:
-        """Put one unit back; False when it can not be without its allocation."""
+        """Put one unit back; False when it cannot be without its allocation."""
         if not step.unit.is_whole and step.unit.whole in self._off:
             return False
         self.steps.remove(step)

@@ -1,7 +1,7 @@
 """The reservations of one tick: one for the blocked head of each queue that keeps places, in the order of the heads.
 
 EASY backfill: what ends before the head's start may pass; so may what leaves the head its places at that time. A
-head whose start can not be known (something it waits for may run for ever) keeps nothing, unless it has aged: then its
+head whose start cannot be known (something it waits for may run for ever) keeps nothing, unless it has aged: then its
 places are kept free from now on. Nothing is stored: the next tick finds the same start again, or an earlier one.
 
 Promises: no start moves later by anything that was let pass; what had its turn before the head and ranks no lower may

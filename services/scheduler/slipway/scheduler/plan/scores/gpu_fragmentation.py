@@ -1,6 +1,6 @@
 """GpuFragmentation: prefers the node on which a rank makes the least free GPU unusable for what is expected next.
 
-The fragmentation of a node is the part of its free GPU that a rank drawn from the mix (`mix.py`) can not use, expected
+The fragmentation of a node is the part of its free GPU that a rank drawn from the mix (`mix.py`) cannot use, expected
 over the mix: all of it where the rank asks for no GPU or the node lacks its cpu or its number of devices, else what is
 left on devices that have too little for it. The score is 50 and more where the rank makes it smaller, less where it
 makes it larger, in steps of 80 thousandths of a GPU, so that a second score (BestFit) decides between nodes that are
@@ -84,7 +84,7 @@ def after_ranks(left: Ints, ask: Ask, ranks: Extra) -> Ints:
 
 
 def fragmentation(mix: Mix, left: Ints, cpu: Ints) -> Ints:
-    """The free thousandths that a rank of the mix can not use, summed over the mix by weight."""
+    """The free thousandths that a rank of the mix cannot use, summed over the mix by weight."""
     idle = left.sum(axis=0)
     if not mix.needs:
         return idle * mix.total
