@@ -9,7 +9,6 @@ Source: Jupyter Server REST API, `/api/kernels` and `/api/terminals`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from slipway.inside import signals
 from slipway.inside.client import Client, NotInTimeError, RefusedError
 
 NOTEBOOK_LOOK_S = 20.0
@@ -63,12 +63,10 @@ def opened_by_proxy(argv: list[str], env: dict[str, str]) -> tuple[list[str], di
 def run(argv: list[str], env: dict[str, str], look: Report, *, every_s: float) -> int:
     """The service to its end; its exit code."""
     try:
-        child = subprocess.Popen(argv, env=env)  # noqa: S603 - the service that the pod is for
+        child = signals.started(lambda: subprocess.Popen(argv, env=env), _PASSED_ON)  # noqa: S603 - the pod's service
     except OSError as error:
         sys.stderr.write(f"{argv[0]} cannot be run: {error.strerror}; is it in this image?\n")
         return 127
-    for each in _PASSED_ON:
-        signal.signal(each, lambda number, _frame: _pass_on(child.pid, number))
     over = threading.Event()
     threading.Thread(target=_report, args=(look, every_s, over), daemon=True, name="reporter").start()
     while True:
@@ -78,11 +76,6 @@ def run(argv: list[str], env: dict[str, str], look: Report, *, every_s: float) -
             over.set()
             child.returncode = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
             return child.returncode
-
-
-def _pass_on(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def _report(look: Report, every_s: float, over: threading.Event) -> None:

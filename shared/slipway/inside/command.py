@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import IO, Any
 
+from slipway.inside import signals
 from slipway.inside.client import MEET_S, Client, NotInTimeError, Preemption, RefusedError
 
 OK, NO, USAGE, REFUSED, NOT_IN_TIME = 0, 1, 2, 3, 124
@@ -149,11 +150,12 @@ def _run(client: Client, words: argparse.Namespace) -> int:
     except (re.error, KeyError) as error:
         return _say(f"run: {error}", USAGE)
     try:
-        child = subprocess.Popen(program, stdout=subprocess.PIPE if pattern else None)  # noqa: S603 - what it is for
+        child = signals.started(
+            lambda: subprocess.Popen(program, stdout=subprocess.PIPE if pattern else None),  # noqa: S603 - what it is for
+            (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2),
+        )
     except OSError as error:
         return _say(f"run: {program[0]}: {error.strerror}", 127)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda got, _frame: child.send_signal(got))
     if how is not None:
         client.watch(lambda asked: _end_in_order(client, child, how, asked))
     if pattern is not None and child.stdout is not None:

@@ -16,7 +16,7 @@ from starlette.types import Message, Scope
 from slipway.api.access import door
 from slipway.api.settings import Settings
 from slipway.crd.meta import ANNOTATION_USER
-from slipway.crd.transitions import record
+from slipway.crd.transitions import id_of, record
 from slipway.crd.v1alpha1 import Admission
 from slipway.errors import UnavailableError
 from slipway.kube.resources import ALLOCATIONS, QUEUES, TEMPLATES
@@ -78,6 +78,16 @@ async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
         answer = await teams.call("GET", "/allocations", headers, params={"workspace": elsewhere})
         detail = f"?workspace= there is no workspace {elsewhere}; there are: default, team-red"
         assert (answer.status_code, answer.json()["errors"]) == (422, [{"pointer": "", "detail": detail}])
+
+
+async def test_an_editor_may_force_the_end_and_not_forget(teams: Teams) -> None:
+    """A forced kill gives up ranks on silent nodes, too: no next attempt can run beside them, as it can after forget."""
+    headers = await teams.token("ada", EDIT)
+    found = await teams.world.stored(CANARY["red"], namespace="team-red")
+    assert (await teams.call("POST", f"/allocations/{id_of(found)}/forget", headers)).status_code == 403
+    assert (await teams.call("POST", f"/allocations/{id_of(found)}/kill", headers, json={"force": True})).status_code == 202
+    killed = await teams.world.stored(CANARY["red"], namespace="team-red")
+    assert killed.spec.desired == "Stopped"
 
 
 async def test_a_right_for_what_is_gone_tells_of_no_other(teams: Teams) -> None:
