@@ -85,7 +85,9 @@ async def test_an_editor_may_force_the_end_and_not_forget(teams: Teams) -> None:
     headers = await teams.token("ada", EDIT)
     found = await teams.world.stored(CANARY["red"], namespace="team-red")
     assert (await teams.call("POST", f"/allocations/{id_of(found)}/forget", headers)).status_code == 403
-    assert (await teams.call("POST", f"/allocations/{id_of(found)}/kill", headers, json={"force": True})).status_code == 202
+    assert (
+        await teams.call("POST", f"/allocations/{id_of(found)}/kill", headers, json={"force": True})
+    ).status_code == 202
     killed = await teams.world.stored(CANARY["red"], namespace="team-red")
     assert killed.spec.desired == "Stopped"
 
