@@ -81,7 +81,7 @@ async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
 
 
 async def test_an_editor_may_force_the_end_and_not_forget(teams: Teams) -> None:
-    """A forced kill gives up ranks on silent nodes, too: no next attempt can run beside them, as it can after forget."""
+    """A forced kill gives up ranks on silent nodes, too: no next attempt can run beside them."""
     headers = await teams.token("ada", EDIT)
     found = await teams.world.stored(CANARY["red"], namespace="team-red")
     assert (await teams.call("POST", f"/allocations/{id_of(found)}/forget", headers)).status_code == 403
