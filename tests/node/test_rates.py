@@ -32,7 +32,8 @@ def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Produ
     id_ = found.group()
     product.wait(id_, "terminated", 240)
     assert product.view(id_)["result"] == "Succeeded"
-    shown = product.slipway("logs", id_, timeout_s=240)
+    # Followed: what is still on its way from the nodes comes, too.
+    shown = product.slipway("logs", "--follow", id_, timeout_s=240)
     assert (shown.code, "not shown here" in shown.out) == (0, False), shown.err[-1000:]
     numbers, missing, took = (
         defaultdict[str, list[int]](list),

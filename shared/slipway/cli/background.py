@@ -7,6 +7,7 @@ no thread of ours runs.
 """
 
 import queue
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ Json = dict[str, Any]
 
 INBOX_MAX = 10_000
 JOIN_S = 2.0
+MISSING = re.compile(r"^\d+ lines? (?:is|are)")
+"""How the mark of missing lines begins."""
 REMEMBERED_MAX = 10_000
 TIME_LENGTH = len("2026-01-02T03:04:05.678")
 
@@ -132,15 +135,26 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
 
 
 def _is_told(line: Json, numbers: dict[tuple[Any, ...], int]) -> bool:
-    """Whether a line with a number, or a later one of its log, was told before; notes that it is now."""
-    number = int(line.get("number") or 0)
+    """Whether a line with a number, or a later one of its log, was told before; notes that it is now.
+
+    After a break the server begins anew: a mark of missing lines then counts lines, too, that were told before, or
+    counted. The mark is cut to the rest.
+    """
+    number, missing = int(line.get("number") or 0), int(line.get("missing") or 0)
     # What Kubernetes says of a pod is no line of its log, also where a server numbers it.
-    if not number or line.get("missing") or line.get("stream") == "event":
+    if not number or line.get("stream") == "event":
         return False
     source = (line.get("attempt"), line.get("rank"), line.get("container"))
-    if number <= numbers.get(source, 0):
+    last, told = number + max(missing, 1) - 1, numbers.get(source, 0)
+    if last <= told:
         return True
-    numbers[source] = number
+    if missing and number <= told:
+        rest = last - told
+        line |= {"number": told + 1, "missing": rest}
+        line["text"] = MISSING.sub(
+            "1 line is" if rest == 1 else f"{rest} lines are", str(line.get("text", "")), count=1
+        )
+    numbers[source] = last
     return False
 
 

@@ -280,3 +280,32 @@ def test_what_kubernetes_says_hides_no_line() -> None:
         told = [entry.data["text"] for entry in lines_of(server.api, "x")]
         server.api.close()
     assert told == ["started", "hello", "more", "there"]
+
+
+def test_missing_lines_are_counted_once_after_a_break() -> None:
+    """The server counts anew from a hole of its store; lines that were shown, or counted, are not missing again."""
+
+    def line(number: int, id_: str, *, missing: int = 0) -> bytes:
+        text = f"{missing} lines are missing here: why" if missing else f"line {number}"
+        body = {"rank": 0, "attempt": 1, "stream": "stdout", "text": text, "number": number, "missing": missing}
+        return (f"id: {id_}\n" if id_ else "").encode() + f"data: {json.dumps(body)}\n\n".encode()
+
+    first = [line(1, "1-1"), line(2, "", missing=3), line(5, "2-1")]
+    again = [line(2, "", missing=8), line(10, "9-1")]
+
+    def script(n: int, head: str) -> bytes:
+        if "/logs" not in head:
+            state = b"Running___" if n == 1 else b"Terminated"
+            return b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"phase": "' + state + b'"}'
+        return STREAM + b"".join(first if n == 0 else again)
+
+    with scripted(script) as server:
+        told = [entry.data["text"] for entry in lines_of(server.api, "x")]
+        server.api.close()
+    assert told == [
+        "line 1",
+        "3 lines are missing here: why",
+        "line 5",
+        "4 lines are missing here: why",
+        "line 10",
+    ]

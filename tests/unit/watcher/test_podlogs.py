@@ -256,6 +256,24 @@ def test_a_log_that_brings_nothing_is_read_again() -> None:
     play(story)
 
 
+def test_a_reading_that_waits_for_the_store_is_not_cut() -> None:
+    """Only a node that sends nothing is asked again: what was read may have been removed there meanwhile."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        journal.write(await uid_of_rank(post, 0), "one")
+        post.server.absent = True
+        await asyncio.sleep(9)
+        post.server.absent = False
+        ended = await post.until(is_let_go, "the end", timeout_s=60)
+        assert (await texts(post, ended), await said(post, ended), journal.reads) == (["one"], [], 1)
+
+    play(story)
+
+
 def test_a_log_that_is_given_up_is_said_to_be() -> None:
     """Where it is read, with how long it was waited for; its pod goes."""
 

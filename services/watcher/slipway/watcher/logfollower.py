@@ -175,6 +175,8 @@ class LogFollower:
         self.is_hurried = False
         """time is short: lines are left out up to the last ones"""
         self.moved_at = means.clock.monotonic()
+        self.waits_since = math.inf
+        """since when it waits for its node to send more (monotonic seconds); infinite while it is busy itself"""
         self.cut_at = 0.0
         """when the reading was last cut (monotonic seconds)"""
         self._reader = means.reader
@@ -305,6 +307,7 @@ class LogFollower:
             raise only(group) from None
         finally:
             self._ahead = None
+            self.waits_since = math.inf
 
     async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
         meta = self.pod.metadata
@@ -345,12 +348,14 @@ class LogFollower:
         What is taken is stored whole: the position that goes with it is that of its last line.
         """
         if not self._pieces:
+            self.waits_since = min(self.waits_since, self._clock.monotonic())
             try:
                 async with asyncio.timeout(PROGRESS_S if self._cutter.is_open else None):
                     found = await ahead.take()
             except TimeoutError:
                 self._show_progress()
                 return False
+            self.waits_since = math.inf
             if found is None:
                 return True
             self._pieces.extend(found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))

@@ -193,7 +193,8 @@ class PodLogs:
         look_at = until
         for follower in mine:
             follower.is_hurried = now - asked_at >= drain_s * DRAIN_PARTS / 2
-            stalls_at = max(asked_at, follower.moved_at, follower.cut_at) + drain_s / 2
+            # What is read already and waits for the store is no stall: reading again may find it removed by the node.
+            stalls_at = max(asked_at, follower.waits_since, follower.cut_at) + drain_s / 2
             if now >= stalls_at:
                 follower.cut()
             look_at = min(look_at, max(stalls_at, now + drain_s / 2))
