@@ -8,8 +8,8 @@ from tests.conformance.system.system import System
 
 FILES = {
     "shell": {"__main__.py", "client.py", "terminal.py", "sessions.py", "sockets.py"},
-    "notebook": {"__main__.py", "client.py", "beside.py"},
-    "tensorboard": {"__main__.py", "client.py", "beside.py"},
+    "notebook": {"__main__.py", "client.py", "beside.py", "signals.py"},
+    "tensorboard": {"__main__.py", "client.py", "beside.py", "signals.py"},
 }
 
 
