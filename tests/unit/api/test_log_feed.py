@@ -121,6 +121,40 @@ async def test_a_store_that_is_busy_for_a_moment_still_gives_the_whole_log(world
     assert await read_all(world, Busy(world, times=2), running) == ["line 0", "line 1", "line 2"]
 
 
+class Interrupted(MemoryLogs):
+    """A store whose first follower is cut off after its first page."""
+
+    is_cut = False
+
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[list[StoredLine]]:
+        async with aclosing(super().follow(allocation, after=after)) as pages:
+            async for page in pages:
+                yield page
+                if not self.is_cut:
+                    self.is_cut = True
+                    raise DeadlineError("redis did not answer within 2 s")
+
+
+async def test_following_goes_on_in_a_store_that_was_busy_for_a_moment(world: ApiWorld) -> None:
+    """Its pod has the last lines at most: after them, those before would not be shown any more."""
+    answer = await world.launch()
+    await world.run(answer["name"])
+    world.pod_logs.said[0] = ["2026-01-02T03:04:09Z on the node"]
+    lines = numbered(2000)
+    await store_lines(world.streams, AllocationId(answer["id"]), lines)
+    await end_logs(world.streams, AllocationId(answer["id"]))
+    ended = await world.step(answer["name"], Event.TERMINATED)
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    logs = Interrupted(world.server, NoTally())
+    async with asyncio.timeout(15):
+        await LogFeed(logs, world.kube, world.parts.lookup, world.clock).follow(ended, Wanted(), emit)
+    assert (logs.is_cut, found) == (True, [line.text for line in lines])
+
+
 async def test_a_store_that_leaves_half_way_is_an_error_and_no_second_beginning(world: ApiWorld) -> None:
     """Lines of the pod after those of the store would come twice, and nobody could go on after them."""
     answer = await world.launch()

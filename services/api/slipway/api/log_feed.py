@@ -30,6 +30,7 @@ from slipway.errors import ControlPlaneError, DeniedError, NotFoundError, Transi
 from slipway.kube.objects import Pod
 from slipway.kube.resources import PODS
 from slipway.kube.rest import LOG_BYTES_MAX
+from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
@@ -188,16 +189,16 @@ class LogFeed:
         gaps = Gaps(positions, is_whole=wanted.after is None)
         while True:
             after = cursor
-            stored = await self._asked(lambda: self._logs.read(id_, after=after, limit=LINES_AT_ONCE))  # noqa: B023 - asked at once
+            stored = await self._asked(lambda after=after: self._logs.read(id_, after=after, limit=LINES_AT_ONCE))
             if stored:
                 cursor = stored[-1].cursor
                 yield await _chosen(stored, wanted, gaps)
             if len(stored) < LINES_AT_ONCE:
                 return
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _asked(self, ask: Callable[[], Awaitable[T]], *, tries: int = STORE_TRIES) -> T:
         """The answer of the store, which is asked again a few times. Raises what the store raises."""
-        for _ in range(STORE_TRIES - 1):
+        for _ in range(tries - 1):
             try:
                 return await ask()
             except TransientError:
@@ -263,7 +264,7 @@ class LogFeed:
         """Lines into the inbox: from the stream, and while that is away from the pods."""
         allocation, wanted = session.allocation, session.wanted
         cursor = wanted.after
-        is_first = True
+        is_first, is_away = True, False
         while True:
             try:
                 if session.gaps is None:
@@ -283,8 +284,19 @@ class LogFeed:
                             await inbox.put(lines)
                         session.cursor = cursor
             except TransientError:
-                await self._poll_pods(session, inbox)
+                # What came from pods is not told again from the store, also where the pods had only the last of it.
+                is_away = not await self._answers(id_of(allocation), tries=1 if is_away else STORE_TRIES)
+                if is_away:
+                    await self._poll_pods(session, inbox)
                 await self._clock.sleep(LOOK_S)
+
+    async def _answers(self, id_: AllocationId, *, tries: int) -> bool:
+        """Whether the store answers."""
+        try:
+            await self._asked(lambda: self._logs.positions(id_), tries=tries)
+        except TransientError:
+            return False
+        return True
 
     async def _start_with_tail(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> str | None:
         allocation, wanted, tail = session.allocation, session.wanted, session.wanted.tail or 0
@@ -292,7 +304,10 @@ class LogFeed:
         cursor: str | None = None
         gaps = await self._gaps(allocation, wanted)
         while True:
-            stored = await self._logs.read(id_of(allocation), after=cursor, limit=LINES_AT_ONCE)
+            after = cursor
+            stored = await self._asked(
+                lambda after=after: self._logs.read(id_of(allocation), after=after, limit=LINES_AT_ONCE)
+            )
             if stored:
                 cursor = stored[-1].cursor
                 found.extend(await _chosen([each for each in stored if session.is_new(each.line)], wanted, gaps))
