@@ -130,14 +130,14 @@ class MemoryServer:
         if self._absent:
             raise UnavailableError("redis is away")
         if self.refuses is Refusal.LOADING:
-            raise UnavailableError("redis cannot now: LOADING")
+            raise UnavailableError("redis does not answer for now: LOADING")
 
     def before_write(self, *, grows: bool = False) -> None:
         """Every command that may change something comes by here. Raises what the server refuses it with."""
         if self._script_wrote:
             return
         if self.refuses in (Refusal.READONLY, Refusal.MISCONF):
-            raise UnavailableError(f"redis cannot now: {self.refuses}")
+            raise UnavailableError(f"redis does not answer for now: {self.refuses}")
         if grows and self.refuses is Refusal.OOM:
             raise ThrottledError("redis is out of memory")
         if self._script_wrote is not None:

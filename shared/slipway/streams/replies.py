@@ -90,7 +90,7 @@ def translate(error: library.ResponseError) -> ControlPlaneError:
         case _ if text.startswith("UNBLOCKED"):
             found = TopologyError("redis was made a replica while we waited")
         case _ if text.startswith(_TRANSIENT_WORDS):
-            found = UnavailableError(f"redis cannot now: {text.partition(' ')[0]}")
+            found = UnavailableError(f"redis does not answer for now: {text.partition(' ')[0]}")
         case _:
             found = PermanentError(f"redis answered: {text[:200]}")
     found.__cause__ = error

@@ -333,7 +333,7 @@ def _changed_spec(new: Json, old: Json) -> list[Cause]:
     for toleration in maps(listing(old, "tolerations")):
         if toleration not in listing(new, "tolerations"):
             causes.append(
-                not_allowed("spec.tolerations", "existing toleration cannot be modified except its tolerationSeconds")
+                not_allowed("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
             )
             break
     mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
