@@ -9,7 +9,7 @@ Invariant: importing this module and printing the help page load nothing but a l
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def load(name: str) -> "Verb":
 def _run(name: str, arguments: list[str]) -> int:
     name = ALIASES.get(name, name)
     if name not in VERBS:
-        sys.stderr.write(f"slipway: there is no verb {name!r}{_close(name)}; `slipway --help` lists them\n")
+        sys.stderr.write(f"slipway: there is no verb {name!r}{close_to(name, VERBS)}; `slipway --help` lists them\n")
         return USAGE
     from slipway.cli.verb import execute
 
@@ -181,10 +181,11 @@ def _run(name: str, arguments: list[str]) -> int:
         return BROKEN_PIPE
 
 
-def _close(name: str) -> str:
+def close_to(name: str, names: Iterable[str]) -> str:
+    """What is said after a name that does not exist, if one of the names is close to it."""
     import difflib
 
-    close = difflib.get_close_matches(name, VERBS, n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

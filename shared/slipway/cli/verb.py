@@ -100,12 +100,32 @@ def parser_of(name: str, verb: Verb) -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """The words; exits with a usage error that names the option that was meant."""
+    arguments, rest = parser.parse_known_args(words)
+    if rest:
+        known = main.close_to(rest[0].partition("=")[0], _options(parser)) if rest[0].startswith("-") else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{known}")
+    return arguments
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """The long options of a parser and of its words; argparse names them nowhere but here."""
+    found: list[str] = []
+    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
+        found += [each for each in action.option_strings if each.startswith("--")]
+        choices: Any = action.choices
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            found += [name for word in choices.values() for name in _options(word)]
+    return found
+
+
 def execute(name: str, verb: Verb, words: list[str]) -> int:
     """Run a verb; the exit code."""
     terminal = Terminal()
     if verb.raw:
         return verb.execute(argparse.Namespace(words=words), Session(terminal))
-    arguments = parser_of(name, verb).parse_args(words)
+    arguments = _parsed(parser_of(name, verb), words)
     session = Session(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
     try:
         code = verb.execute(arguments, session)

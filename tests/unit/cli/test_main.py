@@ -68,6 +68,23 @@ def test_an_unknown_verb_is_a_usage_error() -> None:
     assert "did you mean describe?" in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--gpu", "1", "--", "true"), "--gpu; did you mean --gpus?"),
+        (("ps", "--worksapce=x"), "--worksapce=x; did you mean --workspace?"),
+        (("token", "create", "ada", "--rol", "admin"), "did you mean --role?"),
+        (("ps", "--zzz"), "unrecognized arguments: --zzz\n"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_answered_with_the_one_that_is_close(
+    words: tuple[str, ...], said: str
+) -> None:
+    """It says which option may have been meant."""
+    done = run_here(*words)
+    assert (done.code, said in done.err) == (main.USAGE, True), done.err
+
+
 def test_an_unknown_option_is_a_usage_error() -> None:
     """argparse's own answer, with its exit code."""
     done = run_here("ps", "--colour")

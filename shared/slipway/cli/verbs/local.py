@@ -46,7 +46,9 @@ def configure_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", metavar="SIZE", default="16Gi", help="of each (default: 16Gi)")
     parser.add_argument("--port", metavar="P", type=int, default=8080, help="of the API (default: 8080; 0: any)")
     parser.add_argument("--keep", action="store_true", help="keep the data for the next `up` (--data keeps it too)")
-    parser.add_argument("--no-redis", action="store_true", help="do without Redis: slower, and nothing is lost")
+    parser.add_argument(
+        "--no-redis", action="store_true", help="do without Redis: slower, and logs are read from the pods only"
+    )
     parser.add_argument("--kubeconfig", metavar="FILE", default="", help="run on this cluster instead of a local one")
     parser.add_argument("--redis-url", metavar="URL", default="", help="use this Redis instead of a local Valkey")
     parser.add_argument("--detach", action="store_true", help="return when it is ready; `slipway down` ends it")
