@@ -7,7 +7,7 @@ import pytest
 
 from slipway.audit.check import INVARIANTS
 from tests.simulation.bugs import BUGS, Bug, table
-from tests.simulation.bugs.hunt import SEED, is_found_again, kept
+from tests.simulation.bugs.hunt import SEED, hunt, is_found_again, kept
 from tests.simulation.run import run
 from tests.support.faults import Fault
 
@@ -28,11 +28,14 @@ def _name_of(bug: Bug) -> str:
 
 @pytest.mark.parametrize("bug", BUGS, ids=_name_of)
 def test_a_seeded_bug_is_found(bug: Bug) -> None:
-    """Broken on purpose, the system is found broken at the point that is kept, by an invariant that is about just that.
+    """Broken on purpose, the system is found broken, by an invariant that is about just that.
 
-    When effects have other numbers by now, `python -m tests.simulation.bugs --write` hunts it again.
+    The point that is kept comes first; where effects have other numbers by now, the hunt begins anew, and
+    `python -m tests.simulation.bugs --write` keeps what it finds.
     """
-    assert is_found_again(bug, _KEPT[bug.name])
+    if not is_found_again(bug, _KEPT[bug.name]):
+        found, others = hunt(bug)
+        assert found is not None, others
 
 
 @pytest.mark.parametrize(("scenario", "fault", "replicas"), _POINTS)

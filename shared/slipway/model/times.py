@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 
 Precision = Literal["seconds", "milliseconds", "microseconds"]
+SKEW_S = 5.0
+"""Clocks of two machines that are well kept differ by less: a time of the past that is further ahead was written by one
+that was wrong."""
 PARSED_MAX = 1_024
 """Objects that were made together say the same times again and again."""
 _AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]

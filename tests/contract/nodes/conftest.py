@@ -127,9 +127,11 @@ class Pods:
         assert code == 200, text
         return text
 
-    async def delete(self, name: str, **options: Any) -> None:
+    async def delete(self, name: str, **options: Any) -> Json:
+        """The pod as the server answers the deletion: read later, its node may have been at work on it already."""
         answer = await self._kube.delete(_path(name), options or None)
         assert answer.code in (200, 202), answer.body
+        return answer.body
 
     async def release(self, name: str) -> None:
         """Its finalizers go."""

@@ -28,8 +28,7 @@ async def test_the_last_status_of_a_pod_that_is_deleted(
 ) -> None:
     """A finalizer shows it: how the container ended, the phase by that, and no grace left."""
     name = await start(pods, script)
-    await pods.delete(name, gracePeriodSeconds=2)
-    asked = (await pods.pod(name))["metadata"]
+    asked = (await pods.delete(name, gracePeriodSeconds=2))["metadata"]
     assert asked["deletionGracePeriodSeconds"] == 2
     status = await pods.ended(name)
     assert (status["phase"], terminated(status)["exitCode"], terminated(status)["reason"]) == (phase, code, reason)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from slipway.crd.meta import Condition
-from slipway.kube.resources import NODES
+from slipway.kube.resources import ALLOCATIONS, NODES
 from slipway.model.lifecycle import Event
 from slipway.model.times import format_time, parse_time
 from tests.support.api_world import ApiWorld
@@ -24,6 +24,20 @@ async def test_a_second_kill_ends_the_grace(world: ApiWorld, monkeypatch: pytest
     assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
     assert await grace_of(world, "a") is None
     monkeypatch.setattr("slipway.api.routes.allocations.SECOND_KILL_AFTER_S", 0.0)
+    assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
+    assert await grace_of(world, "a") == 1
+
+
+async def test_a_wrong_clock_keeps_no_second_kill_off(world: ApiWorld) -> None:
+    """What ended it, an hour ahead by its own clock, did so before now."""
+    id_ = (await world.launch(name="a"))["id"]
+    await world.run("a")
+    await world.post(f"/allocations/{id_}/kill")
+    stored = await world.step("a", Event.TERMINATING, reason="Killed")
+    ring = stored.status.transitions
+    ahead = msgspec.structs.replace(ring[-1], time=format_time(parse_time(ring[-1].time) + 3600))
+    status = msgspec.structs.replace(stored.status, transitions=[*ring[:-1], ahead])
+    await world.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(stored, status=status))
     assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
     assert await grace_of(world, "a") == 1
 

@@ -1,5 +1,7 @@
 """What a launch says and does when it cannot go on: refusals, waiting, being stuck, a namespace on its way out."""
 
+import functools
+
 import pytest
 
 from slipway.crd.meta import Condition
@@ -16,6 +18,8 @@ from slipway.errors import (
 )
 from slipway.kube.answers import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, PODS, RESOURCE_POOLS
+from slipway.model.times import format_time
+from slipway.podworker.status import set_condition
 from tests.support.podworker_desk import Desk, at_a_desk, ended_with, hint_for
 from tests.support.small_cluster import look
 
@@ -135,6 +139,23 @@ def test_ten_minutes_of_trouble_are_stuck_and_one_dead_letter_over_all_restarts(
         assert (found.status, found.reason) == ("True", "QuotaExceeded")
         await desk.handle()
         assert (await look(desk.kube)).status.conditions == []
+
+    at_a_desk(story)
+
+
+def test_trouble_that_a_wrong_clock_dated_counts_from_when_it_was_put_right() -> None:
+    """Else it would be given up later by as much as that clock was ahead."""
+
+    async def story(desk: Desk) -> None:
+        allocation = await desk.assign()
+        told = functools.partial(
+            set_condition, desk.kube, type_="Stuck", status="Unknown", reason="QuotaExceeded", message="full"
+        )
+        now = desk.clock.now()
+        assert await told(allocation=allocation, now=now + 3600)
+        assert await told(allocation=await look(desk.kube), now=now)
+        assert (await condition(desk)).last_transition_time == format_time(now)
+        assert not await told(allocation=await look(desk.kube), now=now + 1)
 
     at_a_desk(story)
 

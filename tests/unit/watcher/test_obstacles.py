@@ -121,6 +121,18 @@ def test_a_start_is_given_up_also_when_only_events_say_why(message: str, after_s
     assert late.message == f"rank 0 on n0: {message}"
 
 
+def test_an_obstacle_that_a_wrong_clock_wrote_is_given_up_in_time() -> None:
+    """The watcher's clock was an hour ahead, and was put right: the patience begins then."""
+    pod = a_pod().waiting("ContainerCreating")
+    known = noted(an_event(pod, "FailedMount", MOUNT)).of([pod.it.metadata.uid])
+    ahead = once(starting(), pod, warnings=known, now=NOW + 3600).allocation
+    right = once(ahead, pod, warnings=known)
+    assert right.changed
+    assert right.needs.recheck_at == NOW + 600
+    assert not once(right.allocation, pod, warnings=known, now=NOW + 1).changed
+    assert once(right.allocation, pod, now=NOW + 600).allocation.status.phase is Phase.TERMINATING
+
+
 def test_the_pending_timeout_bounds_a_start_that_is_kept_up() -> None:
     """From its admission on, and only while something keeps it: a slow pull is no wait. The end says what it was."""
     calm = starting(pendingTimeout="8s")

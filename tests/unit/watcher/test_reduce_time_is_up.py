@@ -195,3 +195,12 @@ def test_limits_that_change_while_it_runs_move_its_deadlines() -> None:
     assert changed.status.deadlines == {"maxRuntime": "2023-11-15T00:13:25.000Z"}
     assert changed.status.transitions[-1].type is Event.UPDATED
     assert not once(changed, a_pod().running()).changed
+
+
+def test_a_grace_that_a_wrong_clock_wrote_is_no_longer_than_asked_for() -> None:
+    """It counts from when the clock was put right, and is written once; what is right stays."""
+    told_at = can_save().asked_to_preempt().it
+    ahead = once(told_at, a_pod().running(), now=T0 + 3600).allocation
+    right = once(ahead, a_pod().running(), now=NOW).allocation
+    assert right.status.deadlines["preemption"] == "2023-11-14T22:23:40.000Z"
+    assert not once(right, a_pod().running(), now=NOW + 1).changed

@@ -61,6 +61,7 @@ def an_end_on_record(seconds: float) -> AllocationStory:
         (an_object(attempt=2), an_allocation().assigned().it, False),
         (an_object(), an_end(10).it, True),
         (an_object(), an_end(99).it, False),
+        (an_object(), an_end(3699).it, True),
         (an_object(leaving=True, held=True), an_end(10).it, False),
         (an_ended_pod(held=True), an_end_on_record(10).it, False),
         (an_ended_pod(held=False), an_end_on_record(10).it, True),

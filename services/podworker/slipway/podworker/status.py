@@ -14,7 +14,7 @@ from slipway.crd.v1alpha1 import Allocation, Release
 from slipway.errors import AlreadyExistsError, DeniedError, PermanentError, TooLargeError
 from slipway.kube.statuses import put_status
 from slipway.model.reasons import Reason
-from slipway.model.times import format_time
+from slipway.model.times import SKEW_S, format_time, parse_time
 from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK
 from slipway.podworker.ports import Kube
 
@@ -47,13 +47,17 @@ async def set_condition(
     attempt = allocation.status.attempt
     known = condition_of(allocation.status.conditions, type_)
     is_same = known is not None and (known.status, known.observed_generation) == (status, attempt)
+    since = (known.last_transition_time if is_same and known else None) or format_time(now)
+    if parse_time(since) > now + SKEW_S:
+        # A clock that was ahead has written it: what waits from then on would wait longer by as much.
+        is_same, since = False, format_time(now)
     wanted = Condition(
         type=type_,
         status=status,
         reason=reason,
         message=message[:MESSAGE_CHARS_MAX],
         observed_generation=attempt,
-        last_transition_time=known.last_transition_time if is_same and known else format_time(now),
+        last_transition_time=since,
     )
     if known == wanted or (is_same and known and known.reason == reason):
         # The message may differ from try to try (times, addresses): that alone is no news.

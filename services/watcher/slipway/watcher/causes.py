@@ -21,10 +21,6 @@ from slipway.watcher.gang import Gang, Rank
 from slipway.watcher.placing import unplaced
 from slipway.watcher.view import View
 
-SKEW_S = 5.0
-"""Clocks of two machines that are well kept differ by less: a time of the past that is further ahead was written by one
-that was wrong."""
-
 _MESSAGE_IN_RING_MAX = 160
 
 

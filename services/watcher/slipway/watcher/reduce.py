@@ -28,8 +28,8 @@ from slipway.kube.objects import Pod
 from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
-from slipway.model.times import format_time, parse_time
-from slipway.watcher import causes, ends, exits, gang, leftovers, obstacles, usage
+from slipway.model.times import SKEW_S, format_time, parse_time
+from slipway.watcher import causes, clocks, ends, exits, gang, leftovers, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
 from slipway.watcher.podwarnings import PodWarning
@@ -101,10 +101,11 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
+    righted = clocks.put_right(allocation, now=now, policy=policy)
     view = View(
-        allocation=allocation,
+        allocation=righted,
         pods=found,
-        gang=gang.assemble(allocation, found, nodes_gone=nodes_gone, consistent=consistent),
+        gang=gang.assemble(righted, found, nodes_gone=nodes_gone, consistent=consistent),
         now=now,
         policy=policy,
         namespace_terminating=namespace_terminating,
@@ -142,7 +143,6 @@ def _unstarted(view: View) -> _Moved:
     )
     match decision:
         case None:
-            allocation = _backing_off(view, allocation)
             return _Moved(allocation=_held(view, allocation), at=ends.stuck_until(allocation, view.policy))
         case End():
             return _Moved(allocation=_terminated(view, allocation, decision))
@@ -264,17 +264,8 @@ def _start_of(view: View, written: float) -> float:
     """
     starts = [exits.started_at(rank.pod) for rank in view.gang.ranks if rank.pod is not None]
     seen = max((start for start in starts if start is not None), default=None)
-    latest = view.now + causes.SKEW_S
+    latest = view.now + SKEW_S
     return written if written <= latest or seen is None or seen > latest else min(view.now, seen + GRAIN_S)
-
-
-def _backing_off(view: View, allocation: Allocation) -> Allocation:
-    """A backoff that is further away than any is was written by a clock that was ahead: it counts from now."""
-    status, longest_s = allocation.status, view.policy.restart_backoff_max_s
-    is_ahead = status.not_before and parse_time(status.not_before) > view.now + longest_s + causes.SKEW_S
-    if status.phase is not Phase.PENDING or not is_ahead:
-        return allocation
-    return with_status(allocation, msgspec.structs.replace(status, not_before=format_time(view.now + longest_s)))
 
 
 def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:

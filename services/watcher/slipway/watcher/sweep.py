@@ -7,6 +7,7 @@ them has no owner; any error in a LIST means that nothing is deleted; every dele
 left to its owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.model.lifecycle import Phase
-from slipway.model.times import parse_time
+from slipway.model.times import SKEW_S, parse_time
 from slipway.pods.ended import attempt_of, waits_for_reader
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
@@ -128,9 +129,11 @@ def _is_orphan(item: Orphan, owner: Allocation | None, *, now: float) -> bool:
 
 
 def _age_s(owner: Allocation, now: float) -> float:
-    """Since when the owner stands as it stands, in seconds."""
+    """Since when the owner stands as it stands, in seconds; longer than any grace when that is still to come: a clock
+    that was wrong has written it."""
     ring = owner.status.transitions
-    return now - parse_time(ring[-1].time) if ring else 0.0
+    age_s = now - parse_time(ring[-1].time) if ring else 0.0
+    return age_s if age_s >= -SKEW_S else math.inf
 
 
 def _owner_of(meta: ObjectMeta) -> str:

@@ -22,7 +22,7 @@ GRAIN_S = 1.0
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a reduction may look at; `allocation` is the object as it was read."""
+    """Everything that a reduction may look at; `allocation` is the object as it was read, its times put right."""
 
     allocation: Allocation
     pods: tuple[Pod, ...]

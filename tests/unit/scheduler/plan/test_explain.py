@@ -255,6 +255,32 @@ def test_no_change_is_offered_that_another_would_take_by_evicting() -> None:
     assert made[second.key].change is None
 
 
+def test_no_change_is_offered_that_another_would_take_from_what_has_just_started() -> None:
+    """The elastic gang starts in this plan; the next one moves it together, for those who need two cpu on two nodes."""
+    elastic = an_allocation("elastic", a_role(2, 1), created=1.0, preemptible=True)
+    pair = an_allocation("pair", a_role(2, host_ports=(80,)), created=2.0)
+    held = an_allocation("held", created=3.0, hold=True)
+    room = [a_node("n0", cpu=1), a_node("n1", cpu=1)]
+    alone = planned(a_snapshot(room, [elastic, held]), 10.0).explanations
+    made = planned(a_snapshot(room, [elastic, pair, held]), 10.0).explanations
+    freed = Change(kind="free", node="n0", amounts={"cpu": 1000})
+    assert alone[held.key].change == (Change(kind="release"), freed)
+    assert made[held.key].change is None
+
+
+def test_no_change_is_offered_that_another_would_have_kept() -> None:
+    """With n0 free, the gang that has waited long has a place as soon as n1 is free too: n0 is kept for it."""
+    room = [a_node("n0", cpu=1, labels={"disk": "ssd"}), a_node("n1", cpu=2)]
+    pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(1))
+    runs = running(an_allocation("runs", a_role(cpu=2)), {0: "n1"})
+    on_ssd = a_role(name="ssd", node_selector={"disk": "ssd"})
+    gang, small = an_allocation("gang", on_ssd, a_role(cpu=2), created=1.0), an_allocation("small", on_ssd, created=2.0)
+    for aging, change in ((0.0, (Change(kind="free", node="n0", amounts={"cpu": 1000}),)), (5.0, None)):
+        pool = PoolFact(name="default", aging=aging)
+        made = planned(a_snapshot(room, [runs, gang, small], pods=[pod], pool=pool), 10.0).explanations
+        assert made[small.key].change == change
+
+
 def test_what_the_tick_did_not_get_to() -> None:
     made = planned(a_snapshot(nodes(1), [an_allocation(name, created=1.0) for name in "abc"]), decisions_max=1)
     assert gates(made) == {"b": "NotYetConsidered", "c": "NotYetConsidered"}

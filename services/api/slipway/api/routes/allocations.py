@@ -54,7 +54,7 @@ from slipway.kube.tracing import traceparent_of
 from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
 from slipway.model.reasons import Gate
-from slipway.model.times import parse_time
+from slipway.model.times import SKEW_S, parse_time
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
 
@@ -159,7 +159,8 @@ def _is_second_kill(allocation: Allocation, now: float) -> bool:
     """Whether it is being ended for a kill before this one, and not for a request that was sent twice."""
     last = ring_of(allocation)[-1]
     is_ending = allocation.status.phase is Phase.TERMINATING and allocation.spec.desired == STOPPED
-    return is_ending and now - parse_time(last.time) >= SECOND_KILL_AFTER_S
+    since_s = now - parse_time(last.time)
+    return is_ending and (since_s >= SECOND_KILL_AFTER_S or since_s < -SKEW_S)
 
 
 async def _on_silent_nodes(parts: Parts, allocation: Allocation) -> set[str]:

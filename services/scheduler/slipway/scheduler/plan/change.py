@@ -1,12 +1,9 @@
 """The smallest unblocking change: what would have to be different for one waiting allocation to start.
 
-Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes; where that
-cannot help, uncordon nodes or tolerate a taint), then checked: with the change
-made, it passes quota, slots and placement, and nothing that waits beside it would take the room first. What does not
-pass the check is not offered. The state it starts from is the one after the plan: with what the plan admits in place.
-
-Limit: a raised quota may let another wait for its turn that never could, and room is then kept for that one. This is
-not foreseen: the work then waits behind a reservation, and is told so.
+Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes; where that cannot help, uncordon
+nodes or tolerate a taint), then checked: with the change made, it passes quota, slots and placement, and nothing that
+waits beside it would take the room first, or have it kept. What does not pass the check is not offered. The state it
+starts from is the one after the plan: with what the plan admits in place.
 """
 
 from collections.abc import Callable
@@ -103,6 +100,8 @@ def smallest_change(
     makes_room = bool(made.changes) and made.is_for_all
     if makes_room and any(takers.would_take(rival, made.make, tree, made.within) for rival in rivals):
         return None
+    if (makes_room or changes) and any(takers.would_keep(rival, _for_all(made), tree) for rival in rivals):
+        return None
     return (*first, *changes, *made.changes)
 
 
@@ -113,6 +112,10 @@ class _Made(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
     within: Bools | None = None
     is_for_all: bool = True
+
+
+def _for_all(made: _Made) -> Callable[[WhatIf], WhatIf]:
+    return made.make if made.is_for_all else lambda nodes: nodes
 
 
 def _by_freeing(whatif: WhatIf, fact: AllocationFact) -> _Made | None:

@@ -9,8 +9,8 @@ from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.policy import Policy
 
 ENTRIES_MAX = 4096
-ChangeKey = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""(uid, the uids of its rivals, the uids of the heads that keep something)"""
+ChangeKey = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""(uid; the uids of its rivals, of the heads, of the rivals for which room is kept when they have their turn)"""
 
 
 class Memo:

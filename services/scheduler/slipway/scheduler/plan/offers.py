@@ -19,6 +19,7 @@ from slipway.scheduler.plan.memo import Memo
 from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.reserve import Reservations
 from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state import Admitted
 from slipway.scheduler.plan.takers import Takers
 from slipway.scheduler.plan.topology import REQUIRED
 
@@ -39,6 +40,7 @@ class Offers:
         *,
         now: float,
         memo: Memo | None = None,
+        admitted: Sequence[Admitted] = (),
         reservations: Reservations | None = None,
     ) -> None:
         self._reservations = reservations
@@ -48,7 +50,7 @@ class Offers:
         self._shut = shut
         self._now = now
         self._memo = memo
-        self._takers = Takers(snapshot, standing.whatif)
+        self._takers = Takers(snapshot, standing.whatif, admitted, reservations)
 
     def first(self, most: int) -> dict[str, Explanation]:
         """{key: its explanation with what would help} of at most `most`, the first in their queues first."""
@@ -109,7 +111,9 @@ class Offers:
         if self._memo is None:
             return smallest_change(self._standing, fact, first, rivals, self._takers)
         heads = tuple(line.head.uid if line.head is not None else "" for line in self._lines.values())
-        key = (fact.uid, tuple(rival.uid for rival in rivals), heads)
+        waits = self._reservations
+        entitled = tuple(rival.uid for rival in rivals if waits is not None and waits.entitles(rival))
+        key = (fact.uid, tuple(rival.uid for rival in rivals), heads, entitled)
         if key not in self._memo.changes:
             self._memo.changes[key] = smallest_change(self._standing, fact, first, rivals, self._takers)
         return self._memo.changes[key]

@@ -170,6 +170,7 @@ class _Tick:
             self.shut,
             now=self.now,
             memo=self._memo(),
+            admitted=state.admitted,
             reservations=self.reservations,
         )
         own = offers.first(self.policy.changes_max) | self.nominations.explanations()

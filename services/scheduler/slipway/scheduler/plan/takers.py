@@ -1,11 +1,11 @@
-"""Those that wait and might take what a change gives by evicting, or moving, others as well.
+"""Those that wait and might have what a change gives: by evicting, or moving, others as well, or kept for later.
 
 Owns the nodes as they would be for one of them with everybody gone whom it may ask to go. That is more than preemption
 takes, and it does not look at shares: whoever has its places even so might have them, and an offer that he might take
-is not made. Nothing here evicts.
+is not made. Nothing here evicts, and nothing is reserved.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan import gang
@@ -14,18 +14,29 @@ from slipway.scheduler.plan.ordering import priority_of
 from slipway.scheduler.plan.preempt.rules import NEVER
 from slipway.scheduler.plan.preempt.victims import lowest_of
 from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.reserve import Reservations
 from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state import Admitted
 from slipway.scheduler.plan.whatif import WhatIf
 
 KEPT_MAX = 16
 
 
 class Takers:
-    """Who of a snapshot might take something by evicting; `whatif` is the state after the plan."""
+    """Who of a snapshot might take something; `whatif` is the state after the plan."""
 
-    def __init__(self, snapshot: Snapshot, whatif: WhatIf) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        whatif: WhatIf,
+        admitted: Sequence[Admitted] = (),
+        reservations: Reservations | None = None,
+    ) -> None:
         self._snapshot = snapshot
         self._whatif = whatif
+        self._admitted = [each for each in admitted if each.placed.allocation.preemptible]
+        """of this very plan: the next one may evict them"""
+        self._reservations = reservations
         self._cleared: dict[tuple[str, int], WhatIf] = {}
 
     def would_take(
@@ -43,9 +54,16 @@ class Takers:
         placed = gang.place(after, rival, within)
         return not isinstance(placed, gang.Blocked)
 
+    def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
+        """Whether a place for `rival`, which has none yet, would be kept with the change."""
+        return self._reservations is not None and self._reservations.would_keep(rival, made, tree)
+
     def _may_evict(self, rival: AllocationFact, queue: QueueFact) -> bool:
         priority = self._priority(rival)
-        lowest = lowest_of(self._snapshot)
+        lowest = dict(lowest_of(self._snapshot))
+        for each in self._admitted:
+            fact = each.placed.allocation
+            lowest[fact.queue] = min(lowest.get(fact.queue, self._priority(fact)), self._priority(fact))
         if lowest.get(queue.name, priority + 1) <= priority:
             return True
         return queue.reclaim != NEVER and any(name != queue.name for name in lowest)
@@ -60,15 +78,22 @@ class Takers:
                 self._cleared.clear()
             usage = self._whatif.usage.copy()
             for holding in self._snapshot.holdings.values():
-                other = holding.allocation
-                is_own = other.queue == queue.name
-                if other.preemptible and (self._priority(other) <= priority if is_own else queue.reclaim != NEVER):
+                if self._may_be_asked(holding.allocation, queue, priority):
                     for charge in holding.charges.values():
                         node = usage.table.index.get(charge.node)
                         if node is not None:
                             usage.charge(charge, node, -1)
+            for each in self._admitted:
+                if self._may_be_asked(each.placed.allocation, queue, priority):
+                    for part in each.placed.parts:
+                        usage.take(part.row.ask, part.nodes, -1)
             known = self._cleared[key] = WhatIf(usage, self._whatif.policy, self._whatif.panel)
         return known
+
+    def _may_be_asked(self, other: AllocationFact, queue: QueueFact, priority: int) -> bool:
+        """Whether work of `priority` in `queue` may ask `other` to go."""
+        is_own = other.queue == queue.name
+        return other.preemptible and (self._priority(other) <= priority if is_own else queue.reclaim != NEVER)
 
     def _priority(self, fact: AllocationFact) -> int:
         return priority_of(fact, self._snapshot.job_of(fact))

@@ -6,7 +6,7 @@ from slipway.model.facts import AllocationFact, JobFact, PoolFact, QueueFact, To
 from slipway.scheduler.plan.invariants import Broken, lint
 from slipway.scheduler.plan.outcome import Evict, Plan
 from slipway.scheduler.plan.snapshot import Snapshot
-from tests.support.planner import a_role, a_snapshot, an_allocation, gates, nodes, places, planned, running
+from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, gates, nodes, places, planned, running
 
 EAGER = QueueFact(name="default", within_queue="LowerPriority")
 
@@ -128,6 +128,16 @@ def test_moving_keeps_everybody_running() -> None:
     assert moved.by == "default/whole"
     assert {admit.allocation: admit.attempt for admit in decided.admits} == {moved.allocation: 2, "default/whole": 1}
     assert lint(snapshot, decided) == ()
+
+
+def test_nothing_moves_to_a_node_that_has_failed_it() -> None:
+    """What waits takes such a node rather than none; what runs stays where it is."""
+    runs = work("runs", "n0", cpu=2)
+    waits = an_allocation("waits", a_role(cpu=2, node_selector={"disk": "ssd"}))
+    room = [a_node("n0", cpu=2, labels={"disk": "ssd"}), a_node("n1", cpu=2)]
+    assert evicted(planned(a_snapshot(room, [runs, waits]))) == {"runs": ()}
+    failed = msgspec.structs.replace(runs, avoid_nodes=("n1",))
+    assert planned(a_snapshot(room, [failed, waits])).is_empty
 
 
 def test_surplus_leaves_room_for_victims() -> None:

@@ -1,16 +1,19 @@
 """Consolidation: running work moves elsewhere so that other work has a place, and nobody waits for it.
 
 What may move is of the same queue, can be preempted and is not above whom it moves for. It moves whole, as its next
-attempt, and only if all that move land in the same tick; else nothing happens.
+attempt, and only if all that move land in the same tick, none of it on a node that it is to avoid; else nothing
+happens.
 """
 
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan import gang
+from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.preempt.settling import Accept, Settled, put_back
 from slipway.scheduler.plan.preempt.trial import Trial
@@ -130,7 +133,7 @@ def _land(state: State, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitt
     landed: list[Admitted] = []
     for holding, _ in sorted(wholes.values(), key=lambda each: _size(each[0])):
         moved = next_attempt(holding.allocation)
-        placed = gang.place(state.whatif, moved)
+        placed = gang.place(state.whatif, moved, _not_avoided(state, moved))
         if isinstance(placed, gang.Blocked):
             _take_back(state, landed)
             return None
@@ -142,6 +145,17 @@ def _land(state: State, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitt
         state.count(moved, demand)
         landed.append(Admitted(placed=placed, demand=demand))
     return landed
+
+
+def _not_avoided(state: State, fact: AllocationFact) -> Bools | None:
+    """The nodes that have not failed it: what waits takes one that has rather than none, what runs does not."""
+    index = state.whatif.table.index
+    avoid = [index[name] for name in fact.avoid_nodes if name in index]
+    if not avoid:
+        return None
+    nodes = np.ones(len(index), dtype=bool)
+    nodes[avoid] = False
+    return nodes
 
 
 def _take_back(state: State, landed: list[Admitted]) -> None:

@@ -5,7 +5,7 @@ what differs from now, and lays that over the tick's own while it asks them. Inv
 was found.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import msgspec
@@ -31,9 +31,11 @@ class Release(msgspec.Struct, frozen=True):
 class Future:
     """What a head would find at one later instant."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
+        """Now, or now on the nodes that `made` gives."""
         self._state = state
-        self.whatif = WhatIf(state.whatif.usage, state.policy, state.whatif.panel)
+        now = state.whatif if made is None else made(state.whatif)
+        self.whatif = WhatIf(now.usage, state.policy, state.whatif.panel)
         self._moved: dict[tuple[str, bool], dict[str, int]] = {}
         """{(queue, preemptible): base units more than now}"""
         self._slots: dict[tuple[str, str], int] = {}

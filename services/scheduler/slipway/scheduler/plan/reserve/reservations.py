@@ -8,6 +8,8 @@ Promises: no start moves later by anything that was let pass; what had its turn 
 still take its places, and the reservation is then made anew.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from slipway.model.facts import AllocationFact, QueueFact
@@ -15,12 +17,14 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan import explain, gang
 from slipway.scheduler.plan.ordering import priority_of
 from slipway.scheduler.plan.outcome import Explanation, Kept
+from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.reserve.future import Future, Release
 from slipway.scheduler.plan.reserve.limits import ends_if_started, known_end, run_limit
 from slipway.scheduler.plan.reserve.reservation import Reservation, bears, ends_before, order_of, without
 from slipway.scheduler.plan.reserve.search import Box, Found, Step, earliest, steps_of
 from slipway.scheduler.plan.snapshot import Holding
 from slipway.scheduler.plan.state import Admitted, State
+from slipway.scheduler.plan.whatif import WhatIf
 
 BACKFILL = "Backfill"
 TRIES_MAX = 4
@@ -101,6 +105,18 @@ class Reservations:
         """Whether room alone does not let `fact` start: some start might be delayed by it."""
         return bool(self._binding(fact))
 
+    def would_keep(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
+        """Whether `fact`, for which nothing is kept now, would be kept a place on the nodes that `made` gives and with
+        the quotas of `tree`. Leaves everything as it was."""
+        if not self.entitles(fact) or any(each.fact.uid == fact.uid for each in self._made):
+            return False
+        state = self._state
+        known, state.tree = state.tree, tree
+        try:
+            return self._drained(fact, made) is not None
+        finally:
+            state.tree = known
+
     def passing_limit(self, fact: AllocationFact) -> float | None:
         """The longest run limit (seconds) with which `fact` would delay nobody; None: with none at all."""
         starts = [each.start for each in self._binding(fact)]
@@ -147,9 +163,9 @@ class Reservations:
             None if drained is None else Reservation(fact, None, None, drained.future, drained.placed, state.removed())
         )
 
-    def _drained(self, fact: AllocationFact) -> Found | None:
-        """How it would stand if everything had ended that may end."""
-        future = Future(self._state)
+    def _drained(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None) -> Found | None:
+        """How it would stand if everything had ended that may end, on the nodes that `made` gives."""
+        future = Future(self._state, made)
         for releases in self._releases():
             for release in releases:
                 future.release(release)

@@ -1,0 +1,51 @@
+"""Times that a watcher whose clock was ahead has written, put right by the next one whose clock is not. Pure.
+
+A wait that ends at a time on record would last longer by as much as that clock was ahead. So no wait on record ends
+later than it would if it began now: what does, begins now. A clock that is behind does the same to a record that is
+right, and the wait still lasts no longer than it should, by that clock. Whose clock is right cannot be told from one
+record, so times that other services write are left to them.
+"""
+
+import math
+
+import msgspec
+
+from slipway.crd.meta import Condition
+from slipway.crd.transitions import CONDITION_BLOCKED, with_status
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.lifecycle import Phase
+from slipway.model.times import SKEW_S, format_time, parse_time
+from slipway.watcher import ends, obstacles
+from slipway.watcher.ends import Policy
+
+
+def put_right(allocation: Allocation, *, now: float, policy: Policy) -> Allocation:
+    """The allocation with the waits that end too late ending as if they began at `now` (epoch seconds); the very same
+    object when there are none."""
+    status = allocation.status
+    if status.phase is Phase.TERMINATED or not (status.deadlines or status.conditions or status.not_before):
+        return allocation
+    latest = {
+        ends.DEADLINE_PREEMPTION: now + ends.preemption_grace_s(allocation, policy),
+        obstacles.DEADLINE_START: now
+        + max(policy.image_pull_limit_s, policy.unschedulable_limit_s, ends.patience_of(allocation, policy)),
+    }
+    righted = msgspec.structs.replace(
+        status,
+        deadlines={name: _no_later(at, latest.get(name, math.inf)) for name, at in status.deadlines.items()},
+        conditions=[_righted(each, now) for each in status.conditions],
+        not_before=_no_later(status.not_before, now + policy.restart_backoff_max_s),
+    )
+    return allocation if righted == status else with_status(allocation, righted)
+
+
+def _righted(condition: Condition, now: float) -> Condition:
+    """What it says of an obstacle stands since now at the latest; other conditions are not the watcher's to mend."""
+    since = condition.last_transition_time
+    if condition.type != CONDITION_BLOCKED or not since:
+        return condition
+    return msgspec.structs.replace(condition, last_transition_time=_no_later(since, now))
+
+
+def _no_later(at: str, latest: float) -> str:
+    return format_time(latest) if at and parse_time(at) > latest + SKEW_S else at
