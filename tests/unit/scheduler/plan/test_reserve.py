@@ -11,7 +11,7 @@ from slipway.model.reasons import Gate
 from slipway.scheduler.plan.outcome import Plan
 from slipway.scheduler.plan.reserve import search
 from slipway.scheduler.plan.reserve.limits import known_end, run_limit
-from tests.support.planner import a_role, a_snapshot, an_allocation, nodes, planned, running
+from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, nodes, planned, running
 
 BACKFILL = QueueFact(name="default", ordering="Backfill")
 
@@ -107,3 +107,17 @@ def test_halving_finds_what_looking_one_by_one_finds(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(search, "SCAN_MAX", 0)
     [other] = plan_at(5.0, *work, head, count=3).kept
     assert one == other
+
+
+def test_what_was_kept_for_who_has_started_is_free_in_the_same_plan() -> None:
+    """The first in turn would have taken the port that was kept for the second; with that one started, the rest of the
+    first still starts."""
+    queues = (QueueFact(name="default", nominal=amounts(2)), QueueFact(name="other", nominal=amounts(0)))
+    port = a_role(minimum=0, name="port", host_ports=(80,))
+    first = an_allocation("first", port, a_role(minimum=0), minimum=1, created=2.0)
+    second = an_allocation("second", a_role(host_ports=(80,)), queue="other", preemptible=True, created=1.0)
+    decided = plan_at(10.0, first, second, queues=queues, pool=PoolFact(name="default", aging=2.0))
+    assert {admit.allocation: tuple(admit.placements) for admit in decided.admits} == {
+        "default/first": (1,),
+        "default/second": (0,),
+    }

@@ -8,6 +8,7 @@ starts from is the one after the plan: with what the plan admits in place.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -22,7 +23,6 @@ from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.outcome import Change
 from slipway.scheduler.plan.quota import ROOT, QueueTree
 from slipway.scheduler.plan.room import to_free
-from slipway.scheduler.plan.takers import Takers
 from slipway.scheduler.plan.usage import Usage
 from slipway.scheduler.plan.whatif import WhatIf
 
@@ -34,6 +34,20 @@ BY_ITSELF = {Gate.HELD, Gate.BACKOFF}
 PLACE = {Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL}
 QUOTA = {Gate.WAITING_FOR_QUOTA, Gate.EXCEEDS_MAX_QUOTA, Gate.JOB_MAX_SLOTS}
 CHANGEABLE = BY_ITSELF | PLACE | QUOTA
+
+
+class Contenders(Protocol):
+    """Who else might have what a change gives (`takers.py`)."""
+
+    def would_take(
+        self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree, within: Bools | None
+    ) -> bool:
+        """By evicting others as well."""
+        ...
+
+    def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
+        """For later."""
+        ...
 
 
 class Standing(msgspec.Struct):
@@ -71,7 +85,11 @@ class Standing(msgspec.Struct):
 
 
 def smallest_change(
-    standing: Standing, fact: AllocationFact, first: tuple[Change, ...], rivals: list[AllocationFact], takers: Takers
+    standing: Standing,
+    fact: AllocationFact,
+    first: tuple[Change, ...],
+    rivals: list[AllocationFact],
+    takers: Contenders,
 ) -> tuple[Change, ...] | None:
     """The changes that together let `fact` start, beginning with `first` (what opens its own gate).
 

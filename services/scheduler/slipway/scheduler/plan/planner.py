@@ -208,11 +208,12 @@ class _Tick:
             self._enter(self.lines[name])
 
     def _walk_on(self) -> None:
-        """Where ranks look at who stands beside them, whoever starts may be what others waited for: they are looked at
-        once more, until nobody starts any more. Room is not made anew for that."""
+        """Where ranks look at who stands beside them, or had places kept for them, whoever starts may be what others
+        waited for: they are looked at once more, until nobody starts any more. Room is not made anew for that."""
         state, seen, may_evict = self.state, 0, self.may_evict
         self.may_evict = False
-        while state.whatif.usage.peers.is_watched and len(state.admitted) > seen:
+        is_watched = state.whatif.usage.peers.is_watched
+        while len(state.admitted) > seen and (is_watched or self.reservations.has_started(state.admitted[seen:])):
             seen = len(state.admitted)
             self.made += 1
             for line in self.lines.values():

@@ -8,7 +8,7 @@ Promises: no start moves later by anything that was let pass; what had its turn 
 still take its places, and the reservation is then made anew.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -37,6 +37,8 @@ class Reservations:
     def __init__(self, state: State) -> None:
         self._state = state
         self._made: list[Reservation] = []
+        self._foreseen: set[str] = set()
+        """uids of those for whom places were kept before their turn"""
         self._known = 0
         """how many of the state's admissions and evictions the reservations know of"""
 
@@ -57,9 +59,15 @@ class Reservations:
         for line in sorted((line for line in lines if line and self.entitles(line[0])), key=order):
             for fact in line:
                 if self._since(fact) < self._state.now and self._make(fact, is_due=False):
+                    self._foreseen.add(fact.uid)
                     break
                 if self._drained(fact) is not None:
                     break
+
+    def has_started(self, admitted: Iterable[Admitted]) -> bool:
+        """Whether one of `admitted` is somebody for whom places were kept before their turn: what was more than they
+        took is free again."""
+        return any(each.placed.allocation.uid in self._foreseen for each in admitted)
 
     def make(self, fact: AllocationFact) -> None:
         """Reserve for a head that had its turn and is blocked."""
