@@ -9,8 +9,8 @@ from slipway.model.ledger import Ledger
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, Report, replay
-from slipway.scheduler.plan.extenders import Answers
 from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.outside import Answers
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.plan.snapshot import Snapshot

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from slipway.model.extenders import ExtenderFact
 from slipway.scheduler.plan.ask import requests_of
-from slipway.scheduler.plan.extenders import Answer, Key, Question, Verb
 from slipway.scheduler.plan.invariants import lint
 from slipway.scheduler.plan.outcome import Plan, encoded
+from slipway.scheduler.plan.outside import Answer, Key, Question, Verb
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.plan.snapshot import Snapshot

@@ -37,9 +37,9 @@ from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
 from slipway.scheduler.plan.explained import Explained
-from slipway.scheduler.plan.extenders import Answers
 from slipway.scheduler.plan.invariants import lint
 from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.outside import Answers
 from slipway.scheduler.plan.policy import Policy
 from slipway.scheduler.plan.snapshot import Snapshot
 from slipway.scheduler.plan.trail import Trail

@@ -22,8 +22,8 @@ from slipway.model.facts import PodFact
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.scheduler.plan.extenders import Answer, Answers, Key, Question, Verb
 from slipway.scheduler.plan.nodes import NodeTable
+from slipway.scheduler.plan.outside import Answer, Answers, Key, Question, Verb
 
 PATIENCE_S = 0.25
 """How long one tick waits for extenders that answer quickly."""

@@ -27,8 +27,8 @@ from slipway.scheduler.decisions.decided import decided_of
 from slipway.scheduler.decisions.facts import EncodedFacts
 from slipway.scheduler.decisions.record import Decided, Record, Shadowed
 from slipway.scheduler.plan.budgets import Accounts
-from slipway.scheduler.plan.extenders import Answer, Answers
 from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.outside import Answer, Answers
 from slipway.scheduler.plan.policy import Policy
 from slipway.scheduler.plan.trail import Trail
 from slipway.scheduler.ports import RecordSink

@@ -13,9 +13,9 @@ from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.decisions.decided import divergences
 from slipway.scheduler.decisions.record import Shadowed, policy_hash
-from slipway.scheduler.plan.extenders import Answers
 from slipway.scheduler.plan.memo import Memo
 from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.outside import Answers
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.plan.snapshot import Snapshot

@@ -11,7 +11,7 @@ from slipway.model.facts import BudgetFact, PoolFact, QueueFact
 from slipway.scheduler import recorder
 from slipway.scheduler.decisions import record
 from slipway.scheduler.plan.budgets import Accounts
-from slipway.scheduler.plan.extenders import Answer, Key
+from slipway.scheduler.plan.outside import Answer, Key
 from tests.support.decision_desk import Desk, ListSink, replayed
 from tests.support.planner import a_node, a_role, an_allocation
 

@@ -7,7 +7,7 @@ import pytest
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, RoleFact
 from slipway.model.ledger import Decision
 from slipway.model.resources import GPU, GPU_MILLI, Resources
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang_size
 from slipway.scheduler.plan.invariants import Broken, lint
 from slipway.scheduler.plan.outcome import Change, Plan
 from slipway.scheduler.plan.policy import policy_of
@@ -164,7 +164,7 @@ def test_ranks_of_a_gang_are_told_their_own_devices() -> None:
 
 
 def test_a_share_counts_as_one_slot_and_as_its_part_of_quota() -> None:
-    demand = gang.smallest_demand(an_allocation("g", a_share(300, 3)))
+    demand = gang_size.smallest_demand(an_allocation("g", a_share(300, 3)))
     assert (demand.gpus(), demand.get(GPU_MILLI), demand.get(GPU)) == (3, 900, 0)
 
 

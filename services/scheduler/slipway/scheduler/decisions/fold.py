@@ -12,7 +12,7 @@ from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.facts import EncodedFacts
 from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, Record, answer_key, input_hash
 from slipway.scheduler.plan.budgets import Accounts
-from slipway.scheduler.plan.extenders import Answer, Answers, Key
+from slipway.scheduler.plan.outside import Answer, Answers, Key
 from slipway.scheduler.plan.snapshot import Snapshot
 from slipway.scheduler.pool_view import PoolView
 

@@ -13,8 +13,8 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.model.ledger import Ledger
-from slipway.scheduler.plan.extenders import Key, Verb
 from slipway.scheduler.plan.outcome import Admit, Evict, Kept
+from slipway.scheduler.plan.outside import Key, Verb
 from slipway.scheduler.plan.policy import Policy
 from slipway.scheduler.plan.trail import Scores
 

@@ -22,7 +22,7 @@ from slipway.scheduler.decisions.record import (
     policy_hash,
     unpack,
 )
-from slipway.scheduler.plan.extenders import Answers
+from slipway.scheduler.plan.outside import Answers
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.plan.snapshot import Snapshot

@@ -13,7 +13,7 @@ import msgspec
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.position import WorkKey
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.gang import smallest_demand
+from slipway.scheduler.plan.gang_size import smallest_demand
 from slipway.scheduler.plan.members import Members, Roll
 from slipway.scheduler.plan.ordering import ages_at, priority_of, work_key
 

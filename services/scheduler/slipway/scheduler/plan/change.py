@@ -15,9 +15,8 @@ import msgspec
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import GPU_MILLI, Resources
-from slipway.model.times import format_time
-from slipway.scheduler.plan import gang, relax
-from slipway.scheduler.plan.filters.node_resources_fit import spell
+from slipway.scheduler.plan import gang, gang_size, relax
+from slipway.scheduler.plan.explain import PLACE
 from slipway.scheduler.plan.filters.node_unschedulable import CORDON
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.outcome import Change
@@ -28,10 +27,8 @@ from slipway.scheduler.plan.whatif import WhatIf
 
 RAISES_MAX = 8
 RIVALS_MAX = 16
-SHOWN_MAX = 3
 
 BY_ITSELF = {Gate.HELD, Gate.BACKOFF}
-PLACE = {Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL}
 QUOTA = {Gate.WAITING_FOR_QUOTA, Gate.EXCEEDS_MAX_QUOTA, Gate.JOB_MAX_SLOTS}
 CHANGEABLE = BY_ITSELF | PLACE | QUOTA
 
@@ -62,7 +59,7 @@ class Standing(msgspec.Struct):
 
     def admits(self, fact: AllocationFact) -> bool:
         """Whether `fact` would start now. Leaves everything as it was."""
-        if not self._may_use(fact, gang.smallest_demand(fact)):
+        if not self._may_use(fact, gang_size.smallest_demand(fact)):
             return False
         placed = gang.place(self.whatif, fact, self.within)
         if isinstance(placed, gang.Blocked):
@@ -78,7 +75,7 @@ class Standing(msgspec.Struct):
         """How many slots its job lacks for `demand` (None: the smallest gang's)."""
         key = (fact.namespace, fact.job)
         job = self.jobs.get(key)
-        asked = (gang.smallest_demand(fact) if demand is None else demand).gpus()
+        asked = (gang_size.smallest_demand(fact) if demand is None else demand).gpus()
         if job is None or job.max_slots is None or asked == 0:
             return 0
         return max(0, self.slots.get(key, 0) + asked - job.max_slots)
@@ -158,7 +155,7 @@ def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
 
 def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Change, ...]] | None:
     """Raise bound after bound until the demand passes; None when a bound cannot be raised."""
-    demand = gang.smallest_demand(fact).amounts
+    demand = gang_size.smallest_demand(fact).amounts
     raised: dict[tuple[str, str], dict[str, int]] = {}
     for _ in range(RAISES_MAX):
         short = tree.shortfall(fact.queue, demand, preemptible=fact.preemptible)
@@ -184,55 +181,3 @@ def _free(usage: Usage, freed: tuple[Change, ...]) -> Usage:
             if name == GPU_MILLI and copy.devices is not None:
                 copy.devices.free(node, amount)
     return copy
-
-
-def spelled(change: Change) -> str:
-    """One part of a change as an instruction."""
-    more = " and ".join(
-        spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())
-    )
-    match change.kind:
-        case "free":
-            return f"{more} free on node {change.node}"
-        case "limit" | "nominal":
-            return f"{more} in the {change.kind} of queue {change.name}"
-        case "borrowing":
-            return f"{more} in the borrowing limit of queue {change.name}"
-        case "maxSlots":
-            return f"{change.slots} more slots for job {change.name}"
-        case "release":
-            return "release it"
-        case "wait":
-            return f"wait until {format_time(change.until, 'seconds')}"
-        case "maxRuntime":
-            return f"a maxRuntime of at most {change.seconds:g} s"
-        case "uncordon":
-            return f"uncordon node {change.node}"
-        case "tolerate":
-            return f"tolerate the taint {change.name}"
-        case _:
-            return change.kind
-
-
-def in_words(changes: tuple[Change, ...], domain: str = "") -> str:
-    """`needs 2 more nvidia.com/gpu on one node`, `uncordoning n3 would help`; "" when nothing is to be done to nodes.
-
-    `domain` is where all of them are, for a gang that needs one.
-    """
-    cordoned = [change.node for change in changes if change.kind == "uncordon"]
-    if cordoned:
-        more = f" and {len(cordoned) - SHOWN_MAX} more" if len(cordoned) > SHOWN_MAX else ""
-        return f"uncordoning {', '.join(cordoned[:SHOWN_MAX])}{more} would help"
-    for change in changes:
-        if change.kind == "tolerate":
-            return f"tolerating the taint {change.name} would help"
-    sums: dict[str, int] = {}
-    freed = [change for change in changes if change.kind == "free"]
-    for change in freed:
-        for name, amount in change.amounts.items():
-            sums[name] = sums.get(name, 0) + amount
-    if not sums:
-        return ""
-    what = " and ".join(spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(sums.items()))
-    where = f"in {domain}" if domain else f"on {'one node' if len(freed) == 1 else f'{len(freed)} nodes'}"
-    return f"needs {what} {where}"

@@ -12,15 +12,20 @@ from slipway.model.reasons import NEVER, Gate
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, scale_of, total
 from slipway.model.times import format_time
 from slipway.scheduler.plan.ask import Ask, requests_of
-from slipway.scheduler.plan.change import PLACE, in_words
 from slipway.scheduler.plan.extenders import WAITING
 from slipway.scheduler.plan.filters.node_resources_fit import spell
-from slipway.scheduler.plan.gang import Blocked, smallest_demand
+from slipway.scheduler.plan.gang import Blocked
+from slipway.scheduler.plan.gang_size import smallest_demand
 from slipway.scheduler.plan.outcome import Change, Explanation
 from slipway.scheduler.plan.quota import ROOT, Shortfall
 from slipway.scheduler.plan.rows import admitting, empty_room
 from slipway.scheduler.plan.topology import REQUIRED, largest_domain
 from slipway.scheduler.plan.whatif import WhatIf
+
+PLACE = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL})
+"""Gates of what finds no room on the nodes."""
+SHOWN_MAX = 3
+"""Nodes that a sentence names."""
 
 
 def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
@@ -234,18 +239,6 @@ def _most(whatif: WhatIf, role: RoleFact) -> int:
     return most
 
 
-NOT_YET = Explanation(
-    gate=Gate.NOT_YET_CONSIDERED, message="not looked at yet: this tick has made all the decisions that it may"
-)
-
-
-def behind_head(queue: str, head: AllocationFact) -> Explanation:
-    """BehindQueueHead: queue keeps strict order."""
-    return Explanation(
-        gate=Gate.BEHIND_QUEUE_HEAD, message=f"queue {queue} keeps strict order and {head.key} is before it and waits"
-    )
-
-
 def behind_reservation(head: AllocationFact, start: float | None, now: float) -> Explanation:
     """BehindReservation: its room is kept for the blocked head of a queue."""
     if start is None:
@@ -278,3 +271,55 @@ def unheard(why: Explanation, what: str) -> Explanation:
 def at_position(why: Explanation, ahead: int, ahead_slots: int) -> Explanation:
     """`why` with its place in the queue."""
     return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead, ahead_slots=ahead_slots)
+
+
+def spelled(change: Change) -> str:
+    """One part of a change as an instruction."""
+    more = " and ".join(
+        spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())
+    )
+    match change.kind:
+        case "free":
+            return f"{more} free on node {change.node}"
+        case "limit" | "nominal":
+            return f"{more} in the {change.kind} of queue {change.name}"
+        case "borrowing":
+            return f"{more} in the borrowing limit of queue {change.name}"
+        case "maxSlots":
+            return f"{change.slots} more slots for job {change.name}"
+        case "release":
+            return "release it"
+        case "wait":
+            return f"wait until {format_time(change.until, 'seconds')}"
+        case "maxRuntime":
+            return f"a maxRuntime of at most {change.seconds:g} s"
+        case "uncordon":
+            return f"uncordon node {change.node}"
+        case "tolerate":
+            return f"tolerate the taint {change.name}"
+        case _:
+            return change.kind
+
+
+def in_words(changes: tuple[Change, ...], domain: str = "") -> str:
+    """`needs 2 more nvidia.com/gpu on one node`, `uncordoning n3 would help`; "" when nothing is to be done to nodes.
+
+    `domain` is where all of them are, for a gang that needs one.
+    """
+    cordoned = [change.node for change in changes if change.kind == "uncordon"]
+    if cordoned:
+        more = f" and {len(cordoned) - SHOWN_MAX} more" if len(cordoned) > SHOWN_MAX else ""
+        return f"uncordoning {', '.join(cordoned[:SHOWN_MAX])}{more} would help"
+    for change in changes:
+        if change.kind == "tolerate":
+            return f"tolerating the taint {change.name} would help"
+    sums: dict[str, int] = {}
+    freed = [change for change in changes if change.kind == "free"]
+    for change in freed:
+        for name, amount in change.amounts.items():
+            sums[name] = sums.get(name, 0) + amount
+    if not sums:
+        return ""
+    what = " and ".join(spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(sums.items()))
+    where = f"in {domain}" if domain else f"on {'one node' if len(freed) == 1 else f'{len(freed)} nodes'}"
+    return f"needs {what} {where}"

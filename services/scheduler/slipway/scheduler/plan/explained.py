@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan import explain
 from slipway.scheduler.plan.backlog import Backlog
-from slipway.scheduler.plan.lines import Line, Walk
+from slipway.scheduler.plan.lines import NOT_YET, Line, Walk
 from slipway.scheduler.plan.members import Member, Members
 from slipway.scheduler.plan.outcome import Explanation
 
@@ -113,4 +113,4 @@ class Explained(Mapping[str, Explanation]):
 
 def _bare(walk: Walk) -> Explanation:
     """What a shut group waits for: what would help is offered to the first alone."""
-    return explain.with_change(walk.why or explain.NOT_YET, None)
+    return explain.with_change(walk.why or NOT_YET, None)

@@ -9,7 +9,6 @@ Source: kube-scheduler's schedule_one.go (findNodesThatPassExtenders, prioritize
 """
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 
 import msgspec
 import numpy as np
@@ -19,7 +18,7 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.nodes import Bools, Ints, NodeTable
-from slipway.scheduler.plan.outside import Offer, Outside, Saying
+from slipway.scheduler.plan.outside import Answer, Answers, Key, Outside, Question, Saying, Verb
 
 UNANSWERED = "ExtenderUnanswered"
 UNAVAILABLE = "ExtenderUnavailable"
@@ -28,59 +27,6 @@ SCORE_SCALE = 10
 """An extender's 0..10 as 0..100."""
 REASONS_MAX = 8
 """Different reasons of one answer that are told apart."""
-
-
-class Verb(StrEnum):
-    """What is asked."""
-
-    FILTER = "filter"
-    PRIORITIZE = "prioritize"
-    PREEMPT = "preempt"
-
-
-Key = tuple[str, Verb, bytes]
-"""(the extender's url, verb, key of the ask)"""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One extender's word on one ask; with a `fault` it has not given any."""
-
-    asked: frozenset[str] = frozenset()
-    """the nodes that it was asked about"""
-    passed: frozenset[str] = frozenset()
-    reasons: dict[str, str] = {}
-    """{node: why not}, of nodes that did not pass"""
-    final: frozenset[str] = frozenset()
-    """refused nodes that no eviction would help"""
-    scores: dict[str, int] = {}
-    """{node: 0..10}"""
-    offered: dict[str, tuple[str, ...]] = {}
-    """{node: the ids of those that would go} of a question about who goes"""
-    fault: str = ""
-    is_stale: bool = False
-    """it still counts, and is asked for again"""
-
-
-Answers = Mapping[Key, Answer]
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """To be asked: `extender` about ranks of `role` on `nodes`, in the order of the table."""
-
-    extender: ExtenderFact
-    verb: Verb
-    ask: bytes
-    role: RoleFact
-    owner: AllocationFact | None
-    """one of those that ask so"""
-    nodes: tuple[str, ...]
-    offers: tuple[Offer, ...] = ()
-    """who would go from each of them, where that is asked"""
-
-    @property
-    def key(self) -> Key:
-        """What its answer is kept under."""
-        return (self.extender.url, self.verb, self.ask)
 
 
 def large_enough(ask: Ask, table: NodeTable) -> Bools:

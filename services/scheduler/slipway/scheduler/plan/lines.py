@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.position import WorkKey
-from slipway.scheduler.plan import explain
+from slipway.model.reasons import Gate
 from slipway.scheduler.plan.backlog import Group
 from slipway.scheduler.plan.gates import closed_gate
 from slipway.scheduler.plan.members import Member, Members
@@ -18,6 +18,17 @@ from slipway.scheduler.plan.quota import QueueTree
 from slipway.scheduler.plan.snapshot import Snapshot
 
 STRICT = "StrictFIFO"
+
+NOT_YET = Explanation(
+    gate=Gate.NOT_YET_CONSIDERED, message="not looked at yet: this tick has made all the decisions that it may"
+)
+
+
+def behind_head(queue: str, head: AllocationFact) -> Explanation:
+    """BehindQueueHead: queue keeps strict order."""
+    return Explanation(
+        gate=Gate.BEHIND_QUEUE_HEAD, message=f"queue {queue} keeps strict order and {head.key} is before it and waits"
+    )
 
 
 class Walk:
@@ -97,7 +108,7 @@ class Line:
         head = self.head if self.is_closed else None
         if walk.why is not None and (head is None or fact.uid == head.uid or not self._is_of_head(walk)):
             return walk.why
-        return explain.NOT_YET if head is None else explain.behind_head(self.queue.name, head)
+        return NOT_YET if head is None else behind_head(self.queue.name, head)
 
     def _is_of_head(self, walk: Walk) -> bool:
         return self.head is not None and walk.current.uid == self.head.uid and walk.at < len(walk.group.members)

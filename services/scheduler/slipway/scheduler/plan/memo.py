@@ -5,8 +5,9 @@ Owns no truth: every entry is what the plan would compute. It belongs to one sta
 and writes it only while it has taken nothing itself.
 """
 
+from collections.abc import Hashable
+
 from slipway.scheduler.plan.outcome import Change, Explanation
-from slipway.scheduler.plan.policy import Policy
 
 ENTRIES_MAX = 4096
 ChangeKey = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -17,7 +18,7 @@ class Memo:
     """Findings on one state."""
 
     def __init__(self) -> None:
-        self._policy: Policy | None = None
+        self._policy: Hashable = None
         self.no_place: dict[bytes, Explanation] = {}
         """{shape: why it has no place}"""
         self.victims: object = None
@@ -26,7 +27,7 @@ class Memo:
         """{queue: the lowest priority of its work that may be evicted}; likewise"""
         self.changes: dict[ChangeKey, tuple[Change, ...] | None] = {}
 
-    def under(self, policy: Policy) -> "Memo":
+    def under(self, policy: Hashable) -> "Memo":
         """The findings, emptied if they were made under another policy or have become too many."""
         if policy != self._policy or len(self.no_place) + len(self.changes) > ENTRIES_MAX:
             self._policy = policy

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from slipway.model.facts import AllocationFact, QuotaFact, RoleFact
 from slipway.model.podquota import is_counted, usage_of
 from slipway.model.resources import PODS, Resources
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang_size
 from slipway.scheduler.plan.snapshot import Holding, Snapshot
 
 Amounts = dict[str, int]
@@ -91,7 +91,7 @@ class NamespaceQuotas:
         if len(each) == 1:
             return {name: amount * ranks for name, amount in each[0].items()}
         counts = next(
-            (mix for mix in (gang.targets(fact), [role.count for role in fact.roles]) if sum(mix) == ranks), None
+            (mix for mix in (gang_size.targets(fact), [role.count for role in fact.roles]) if sum(mix) == ranks), None
         )
         if counts is None:
             return _most(each, [role.count for role in fact.roles], ranks)

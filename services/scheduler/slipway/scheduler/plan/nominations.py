@@ -19,7 +19,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources, total
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.booking import book, charges_of, is_over
 from slipway.scheduler.plan.gates import closed_gate
 from slipway.scheduler.plan.ordering import priority_of
@@ -191,7 +191,7 @@ class Nominations:
 
     def _placed(self, held: _Held) -> Admitted | None:
         state, fact = self._state, held.fact
-        if state.may_use(fact, gang.smallest_demand(fact)) is not None:
+        if state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             return None
         within = np.zeros(len(state.whatif.table), dtype=np.bool_)
         within[[state.whatif.table.index[node] for node in held.nomination.placements.values()]] = True
@@ -217,7 +217,9 @@ class Nominations:
         for holding in leaving:
             state.remove(holding, holding.leaving)
         made: Admitted | None = None
-        placed = gang.place(state.whatif, fact) if state.may_use(fact, gang.smallest_demand(fact)) is None else None
+        placed = (
+            gang.place(state.whatif, fact) if state.may_use(fact, gang_size.smallest_demand(fact)) is None else None
+        )
         if isinstance(placed, gang.Placed):
             demand = placed.demand()
             if state.may_use(fact, demand) is not None:
@@ -288,7 +290,7 @@ class Nominations:
         mine, theirs = state.tree.queue(fact.queue), state.tree.queue(other.queue)
         if mine is None or theirs is None:
             return False
-        share = state.tree.share(fact.queue, gang.smallest_demand(fact).amounts)
+        share = state.tree.share(fact.queue, gang_size.smallest_demand(fact).amounts)
         return (-mine.priority, share) < (-theirs.priority, state.tree.share(other.queue))
 
 

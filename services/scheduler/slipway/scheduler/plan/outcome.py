@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from slipway.model.reasons import Gate, Reason
-from slipway.scheduler.plan.extenders import Question
+from slipway.scheduler.plan.outside import Question
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,19 +20,20 @@ import msgspec
 from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
-from slipway.scheduler.plan import explain, gang
+from slipway.scheduler.plan import explain, gang, gang_size
 from slipway.scheduler.plan.backlog import Group
 from slipway.scheduler.plan.change import Standing
 from slipway.scheduler.plan.contest import Contest
 from slipway.scheduler.plan.deferral import deferred
 from slipway.scheduler.plan.explained import Explained
-from slipway.scheduler.plan.extenders import Answers, Panel
+from slipway.scheduler.plan.extenders import Panel
 from slipway.scheduler.plan.lines import Line, Walk, line_up
 from slipway.scheduler.plan.memo import Memo
 from slipway.scheduler.plan.nominations import Nominations
 from slipway.scheduler.plan.offers import Offers
 from slipway.scheduler.plan.ordering import head_key
 from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
+from slipway.scheduler.plan.outside import Answers
 from slipway.scheduler.plan.policy import Policy
 from slipway.scheduler.plan.preempt.moving import hold_places, let_go
 from slipway.scheduler.plan.preempt.room import make_room
@@ -298,7 +299,9 @@ class _Tick:
 
     def _has_room(self, fact: AllocationFact) -> bool:
         """Whether each of its roles that is needed has at least one node."""
-        rows = [self.state.whatif.row(role) for role, want in zip(fact.roles, gang.targets(fact), strict=True) if want]
+        rows = [
+            self.state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want
+        ]
         for row in rows:
             row.refresh()
         return all(bool(row.fits.any()) for row in rows)
@@ -353,7 +356,7 @@ class _Tick:
         """The next rank that queue `name` may add to one of its `gangs`."""
         while gangs:
             fact = gangs[0].allocation
-            chosen = gang.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
+            chosen = gang_size.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
             if chosen is not None:
                 contest.enter(name, gang.requests_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
                 return
@@ -365,7 +368,7 @@ class _Tick:
         full: frozenset[int] = frozenset()
         while True:
             counts = [len(part.nodes) for part in placed.parts]
-            chosen = gang.next_role(fact.roles, counts, full)
+            chosen = gang_size.next_role(fact.roles, counts, full)
             if chosen is None:
                 return False
             demand = gang.requests_of(fact.roles[chosen])

@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.ask import Ask
 from slipway.scheduler.plan.fill import fill
-from slipway.scheduler.plan.gang import targets
+from slipway.scheduler.plan.gang_size import targets
 from slipway.scheduler.plan.nodes import EVERY, At, Bools, Ints
 from slipway.scheduler.plan.outcome import Change
 from slipway.scheduler.plan.rows import Row

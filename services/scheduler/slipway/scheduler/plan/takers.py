@@ -8,7 +8,7 @@ is not made. Nothing here evicts, and nothing is reserved.
 from collections.abc import Callable, Sequence
 
 from slipway.model.facts import AllocationFact, QueueFact
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.ordering import priority_of
 from slipway.scheduler.plan.preempt.rules import NEVER
@@ -46,7 +46,7 @@ class Takers:
         queue = tree.queue(rival.queue)
         if queue is None or not self._may_evict(rival, queue):
             return False
-        demand = gang.smallest_demand(rival).amounts
+        demand = gang_size.smallest_demand(rival).amounts
         short = tree.shortfall(rival.queue, demand, preemptible=rival.preemptible)
         if short is not None and short.kind == "nominal":
             return False  # What may be evicted is not in the way of that.

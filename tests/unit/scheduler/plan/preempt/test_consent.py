@@ -9,9 +9,9 @@ import pytest
 
 from slipway.model.extenders import ExtenderFact
 from slipway.model.reasons import Gate
-from slipway.scheduler.plan.extenders import Answer, Answers, Question, Verb
 from slipway.scheduler.plan.invariants import lint
 from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.outside import Answer, Answers, Question, Verb
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.policy import policy_of
 from slipway.scheduler.plan.snapshot import Snapshot

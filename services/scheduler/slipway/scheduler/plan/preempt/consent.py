@@ -16,9 +16,9 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan import gang
-from slipway.scheduler.plan.extenders import Panel, Question, Verb
+from slipway.scheduler.plan.extenders import Panel
 from slipway.scheduler.plan.outcome import Explanation
-from slipway.scheduler.plan.outside import Leaver, Offer
+from slipway.scheduler.plan.outside import Leaver, Offer, Question, Verb
 from slipway.scheduler.plan.preempt.trial import Trial
 from slipway.scheduler.plan.state import State
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.preempt.settling import Accept, Settled, put_back
@@ -82,7 +82,7 @@ def hold_places(state: State) -> list[Admitted]:
         if not evict.by or evict.ranks or uid in coming:
             continue
         fact = next_attempt(state.snapshot.holdings[uid].allocation)
-        if not _has_node(state, fact) or state.may_use(fact, gang.smallest_demand(fact)) is not None:
+        if not _has_node(state, fact) or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             continue
         placed = gang.place(state.whatif, fact)
         if not isinstance(placed, gang.Blocked):
@@ -99,7 +99,7 @@ def _is_elastic(placed: gang.Placed) -> bool:
 
 def _has_node(state: State, fact: AllocationFact) -> bool:
     """Whether each role that is needed has a node for one rank."""
-    rows = [state.whatif.row(role) for role, want in zip(fact.roles, gang.targets(fact), strict=True) if want]
+    rows = [state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
     for row in rows:
         row.refresh()
     return all(bool(row.fits.any()) for row in rows)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from slipway.model.facts import AllocationFact, RoleFact
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.fill import fill
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.outside import Offer
@@ -50,7 +50,7 @@ class Proposals:
     def of(self, fact: AllocationFact, trial: Trial, eligible: Bools, *, is_moving: bool = False) -> Iterator[bool]:
         """One proposal after the other; true where it is known to be minimal and the nodes to have room. Where
         extenders have a say in who goes from a node, what they agree to alone."""
-        wanted = gang.targets(fact)
+        wanted = gang_size.targets(fact)
         if sum(wanted) == 1:
             role = fact.roles[wanted.index(1)]
             asking = self._asking(fact, role, b"m%d" % trial.rule if is_moving else b"e%d" % trial.rule)
@@ -144,7 +144,7 @@ class Proposals:
 
     def _propose(self, fact: AllocationFact, trial: Trial, eligible: Bools, barred: Bools) -> bool:
         """Clear nodes for all ranks; false, and nothing is off, when it does not work."""
-        wanted = gang.targets(fact)
+        wanted = gang_size.targets(fact)
         order = sorted(range(len(wanted)), key=lambda index: (-fact.roles[index].requests.gpus(), index))
         taken: Taken = []
         is_done = True

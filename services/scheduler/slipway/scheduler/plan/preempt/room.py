@@ -16,7 +16,7 @@ import numpy as np
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Reason
 from slipway.model.resources import Resources
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.ordering import priority_of
 from slipway.scheduler.plan.outcome import Evict, Explanation
@@ -64,7 +64,7 @@ def _is_possible(state: State, fact: AllocationFact, queue: QueueFact) -> bool:
     own = lowest.get(queue.name, priority + 1)
     if own < priority and queue.within_queue != NEVER:
         return True
-    if own <= priority and (queue.within_queue == NEWER or _has_room(state, gang.smallest_demand(fact))):
+    if own <= priority and (queue.within_queue == NEWER or _has_room(state, gang_size.smallest_demand(fact))):
         return True
     if queue.reclaim == NEVER:
         return False
@@ -102,7 +102,7 @@ class Rooms:
             return None
         state = self._state
         self._refused = ""
-        demand = gang.smallest_demand(fact)
+        demand = gang_size.smallest_demand(fact)
         if self._shrunk and self._wants_more_of_them(fact, queue, demand):
             return None
         short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
@@ -183,7 +183,7 @@ class Rooms:
         victims, state = self.victims, self._state
         priority = priority_of(fact, state.snapshot.job_of(fact))
         eligible = self._allowed(fact) & (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
-        if not eligible.any() or not _has_room(state, gang.smallest_demand(fact)):
+        if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
             return None
         claim = Claim(state.tree, fact.queue, {})
         trial = Trial(state, claim, fact.queue, FIRST)
@@ -267,7 +267,7 @@ class Rooms:
         spared = guard.displacers(fact, self._state.now)
         if not spared and not self._worn:
             return []
-        claim = Claim(self._state.tree, fact.queue, gang.smallest_demand(fact).amounts)
+        claim = Claim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
         willing = self._willing(fact, queue, claim, SECOND)
         held = [self.victims.units[index].fact for index in self._worn if willing[index]]
         is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)

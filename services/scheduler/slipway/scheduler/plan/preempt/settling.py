@@ -10,7 +10,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.outcome import Explanation
 from slipway.scheduler.plan.preempt.trial import Step, Trial
 from slipway.scheduler.plan.preempt.victims import Unit
@@ -123,7 +123,7 @@ def _put_beside(state: State, trial: Trial, step: Step, fact: AllocationFact) ->
     usage, table = state.whatif.usage, state.whatif.table
     nodes = {table.index[step.unit.holding.charges[rank].node] for rank in step.ranks}
     is_over = any((usage.used[:, node] > table.allocatable[:, node]).any() for node in sorted(nodes))
-    if is_over or state.may_use(fact, gang.smallest_demand(fact)) is not None:
+    if is_over or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
         trial.again(step, at)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan import gang
+from slipway.scheduler.plan import gang, gang_size
 from slipway.scheduler.plan.nodes import Bools
 from slipway.scheduler.plan.snapshot import Holding
 from slipway.scheduler.plan.state import Admitted, State
@@ -87,7 +87,7 @@ class Future:
 
     def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.Placed | None:
         """Places for `fact`, taken together with its quota and slots; None, and nothing changed, without."""
-        if not self._may_use(fact, gang.smallest_demand(fact)):
+        if not self._may_use(fact, gang_size.smallest_demand(fact)):
             return None
         placed = gang.place(self.whatif, fact, within)
         if isinstance(placed, gang.Blocked):
